@@ -1,0 +1,5 @@
+//! Covault's orchestrator: the actors of vaults and signing requests, their store and the
+//! clients of chain nodes. `src/` reaches it through [`gateway`] only.
+
+pub mod gateway;
+pub mod port;

@@ -1,0 +1,26 @@
+//! Compiles the schema with protox, a protobuf compiler in Rust: no protoc is needed.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message as _;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=proto/platform.proto");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).include_source_info(true);
+    compiler.open_file("platform.proto")?;
+    // The bytes keep the custom field options, which a decoded FileDescriptorSet drops.
+    fs::write(
+        out.join("platform.fds"),
+        compiler.encode_file_descriptor_set(),
+    )?;
+    let set = prost_types::FileDescriptorSet::decode(compiler.encode_file_descriptor_set().as_slice())?;
+    prost_build::Config::new()
+        .out_dir(&out)
+        .skip_protoc_run()
+        .enable_type_names()
+        .btree_map(["."])
+        .compile_fds(set)?;
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! Amounts: decimal strings, checked, never floats.

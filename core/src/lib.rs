@@ -1,0 +1,18 @@
+//! Covault's pure domain: the schema, payload kinds, chains, signing orders and state machines.
+//!
+//! Nothing here opens a socket, reads a clock or draws randomness; those come through the
+//! traits in [`port`]. Everything can therefore be replayed with a seed.
+
+pub mod amount;
+pub mod chain;
+pub mod derive;
+pub mod fault;
+pub mod ids;
+pub mod network;
+pub mod order;
+pub mod payload;
+pub mod port;
+pub mod request;
+pub mod schema;
+pub mod signature;
+pub mod wallet;

@@ -1,0 +1,183 @@
+//! Orders: what the orchestrator asks of signer nodes, in the exact bytes they verify and sign.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    chain::{Facts, SigningInput},
+    derive::{KeyPath, RootKey},
+    fault::Fault,
+    ids::{RequestId, SessionId, VaultId},
+    network::Network,
+    payload::Payload,
+    signature::Curve,
+};
+
+/// Version of the canonical bytes below. Raised when a field is added.
+pub const ORDER_VERSION: u16 = 1;
+
+/// Everything a signer must know to decide whether to sign, and what.
+///
+/// A node rebuilds [`SigningOrder::inputs`] from payload and facts and refuses an order that
+/// does not match.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SigningOrder {
+    /// The request, which is the unit of "never a second digest".
+    pub request: RequestId,
+    /// The vault whose root key signs.
+    pub vault: VaultId,
+    /// Generation of the vault's shares; raised by refresh, reshare and restore.
+    pub epoch: u32,
+    /// The network of the wallet.
+    pub network: Network,
+    /// The vault's root public key on the network's curve: names the shares to use.
+    pub root_public_key: Vec<u8>,
+    /// The wallet's child key.
+    pub path: KeyPath,
+    /// The wallet's public key (33 bytes secp256k1, 32 bytes Ed25519).
+    pub public_key: Vec<u8>,
+    /// The wallet's address.
+    pub address: String,
+    /// The request's payload: the protobuf bytes of a `CreateSigningRequestRequest` that holds
+    /// the payload kind and nothing else.
+    pub payload: Vec<u8>,
+    /// What the chain said.
+    pub facts: Facts,
+    /// The unsigned transaction; empty for messages.
+    pub unsigned: Vec<u8>,
+    /// What to sign, in order.
+    pub inputs: Vec<SigningInput>,
+    /// When the order was made, in milliseconds since the Unix epoch.
+    pub issued_at_ms: u64,
+    /// When it stops being valid, in milliseconds since the Unix epoch.
+    pub expires_at_ms: u64,
+}
+
+impl SigningOrder {
+    /// The canonical bytes: a domain tag, then every field in BCS (the Diem/Aptos
+    /// "Binary Canonical Serialization").
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when a field cannot be serialized.
+    pub fn canonical_bytes(&self) -> Result<Vec<u8>, Fault> {
+        // Destructured without `..`, so that a new field cannot be left out.
+        let Self {
+            request,
+            vault,
+            epoch,
+            network,
+            root_public_key,
+            path,
+            public_key,
+            address,
+            payload,
+            facts,
+            unsigned,
+            inputs,
+            issued_at_ms,
+            expires_at_ms,
+        } = self;
+        canonical(
+            "covault/signing-order",
+            &(
+                (request, vault, epoch, network, root_public_key, path, public_key, address),
+                (payload, facts, unsigned, inputs, issued_at_ms, expires_at_ms),
+            ),
+        )
+    }
+
+    /// SHA-256 of the canonical bytes: names the order everywhere.
+    ///
+    /// # Errors
+    /// As [`SigningOrder::canonical_bytes`].
+    pub fn id(&self) -> Result<[u8; 32], Fault> {
+        Ok(Sha256::digest(self.canonical_bytes()?).into())
+    }
+
+    /// Rebuilds the unsigned transaction and everything to be signed from payload and facts,
+    /// the child key from the vault's root key, and compares each with what the order says.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field that does not match.
+    pub fn verify(&self, root: &RootKey) -> Result<(), Fault> {
+        let chain = self
+            .network
+            .chain()
+            .ok_or_else(|| Fault::field("network", "not built"))?;
+        if root.curve != self.network.curve() {
+            return Err(Fault::field("network", "the vault's key is of another curve"));
+        }
+        if root.public_key != self.root_public_key {
+            return Err(Fault::field("rootPublicKey", "is not the vault's root key"));
+        }
+        let child = root.child(&self.path)?;
+        if child.public_key != self.public_key {
+            return Err(Fault::field("publicKey", "is not the vault's key at this path"));
+        }
+        if chain.address(&self.public_key)? != self.address {
+            return Err(Fault::field("address", "is not the address of the public key"));
+        }
+        let payload = Payload::decode(&self.payload).map_err(|fault| fault.under("payload"))?;
+        if payload.from() != self.address {
+            return Err(Fault::field("address", "is not the sender of the payload"));
+        }
+        payload.check_wallet(self.network)?;
+        let built = chain.build(&payload, &self.facts, &self.public_key)?;
+        if built.bytes != self.unsigned {
+            return Err(Fault::field("unsigned", "differs from what payload and facts give"));
+        }
+        if built.signing != self.inputs {
+            return Err(Fault::field("inputs", "differ from what payload and facts give"));
+        }
+        Ok(())
+    }
+}
+
+/// Asks a fixed set of nodes for a root key on one curve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeygenOrder {
+    /// The vault that gets the key.
+    pub vault: VaultId,
+    /// The run. A new attempt is a new session.
+    pub session: SessionId,
+    /// The curve.
+    pub curve: Curve,
+    /// Signers needed for a signature; 2 or more.
+    pub threshold: u16,
+    /// The nodes that get a share: raw Ed25519 identity keys. A node's index in the protocol
+    /// is its place in this list, counted from 1, and is fixed for the life of the key.
+    pub signers: Vec<NodeId>,
+    /// When the order was made, in milliseconds since the Unix epoch.
+    pub issued_at_ms: u64,
+    /// When it stops being valid, in milliseconds since the Unix epoch.
+    pub expires_at_ms: u64,
+}
+
+impl KeygenOrder {
+    /// The canonical bytes, as [`SigningOrder::canonical_bytes`].
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when a field cannot be serialized.
+    pub fn canonical_bytes(&self) -> Result<Vec<u8>, Fault> {
+        let Self { vault, session, curve, threshold, signers, issued_at_ms, expires_at_ms } = self;
+        canonical(
+            "covault/keygen-order",
+            &(vault, session, curve, threshold, signers, issued_at_ms, expires_at_ms),
+        )
+    }
+}
+
+/// A signer node: its Ed25519 identity key, 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub [u8; 32]);
+
+impl std::fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeId({})", hex::encode(self.0))
+    }
+}
+
+fn canonical<T: Serialize>(tag: &str, fields: &T) -> Result<Vec<u8>, Fault> {
+    bcs::to_bytes(&(tag, ORDER_VERSION, fields)).map_err(Fault::bug)
+}

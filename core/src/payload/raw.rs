@@ -1,0 +1,5 @@
+//! rawMessage.
+
+/// A checked rawMessage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPayload {}

@@ -1,0 +1,1 @@
+//! A signing request: its states, events and effects.

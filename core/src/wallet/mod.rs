@@ -1,0 +1,1 @@
+//! A wallet: what it is and how its state changes.
