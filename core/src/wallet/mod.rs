@@ -1,5 +1,7 @@
 //! A wallet: what it is and how its state changes.
 
+pub mod vault;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
