@@ -15,7 +15,11 @@ fn rounds() -> u64 {
 async fn killed_service__should_end_every_accepted_request_exactly_once() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
-    let mut dev = Dev::start(&folder.path().join("dev"), &["--chain", &anvil.chain_argument()]).await;
+    let mut dev = Dev::start(
+        &folder.path().join("dev"),
+        &["--chain", &anvil.chain_argument()],
+    )
+    .await;
     let sender = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
     let speaker = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
     let funds = 1_000_000_000_000_000_000_000;
@@ -48,7 +52,10 @@ async fn killed_service__should_end_every_accepted_request_exactly_once() {
         accepted.extend(load.await.unwrap().into_iter().flatten());
         dev.restart().await;
     }
-    assert!(!accepted.is_empty(), "nothing was accepted before the kills");
+    assert!(
+        !accepted.is_empty(),
+        "nothing was accepted before the kills"
+    );
 
     let mut sent = 0;
     let mut hashes = BTreeMap::new();
@@ -62,13 +69,21 @@ async fn killed_service__should_end_every_accepted_request_exactly_once() {
             assert_eq!(receipt["status"], "0x1");
             let transaction = anvil.call("eth_getTransactionByHash", json!([hash])).await;
             assert_eq!(hex_number(&transaction["value"]), *amount);
-            assert_eq!(hashes.insert(hash, uuid.clone()), None, "one transaction for two requests");
+            assert_eq!(
+                hashes.insert(hash, uuid.clone()),
+                None,
+                "one transaction for two requests"
+            );
             sent += amount;
         }
     }
     // A request whose answer was lost with the process may have been accepted too; the list of
     // what the chain saw must be covered by requests, one each.
-    let count = hex_number(&anvil.call("eth_getTransactionCount", json!([sender, "latest"])).await);
+    let count = hex_number(
+        &anvil
+            .call("eth_getTransactionCount", json!([sender, "latest"]))
+            .await,
+    );
     assert!(count >= hashes.len() as u128);
     if count == hashes.len() as u128 {
         assert_eq!(anvil.balance(to).await, sent);
@@ -76,13 +91,28 @@ async fn killed_service__should_end_every_accepted_request_exactly_once() {
     let mut values = Vec::new();
     let head = hex_number(&anvil.call("eth_blockNumber", json!([])).await);
     for number in 0..=head {
-        let block = anvil.call("eth_getBlockByNumber", json!([format!("{number:#x}"), true])).await;
-        values.extend(block["transactions"].as_array().unwrap().iter().map(|transaction| hex_number(&transaction["value"])));
+        let block = anvil
+            .call(
+                "eth_getBlockByNumber",
+                json!([format!("{number:#x}"), true]),
+            )
+            .await;
+        values.extend(
+            block["transactions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|transaction| hex_number(&transaction["value"])),
+        );
     }
     let sum: u128 = values.iter().sum();
     let total = values.len();
     values.sort_unstable();
     values.dedup();
-    assert_eq!(values.len(), total, "an amount was sent twice: every request had its own");
+    assert_eq!(
+        values.len(),
+        total,
+        "an amount was sent twice: every request had its own"
+    );
     assert_eq!(anvil.balance(to).await, sum);
 }

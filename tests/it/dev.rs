@@ -22,7 +22,10 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
             "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_USE_MESSAGE_DIRECTLY"}}))
         .await;
     let signature = &first_signature(&outcome)["ecdsaSignature"];
-    let answer = outside("recover", json!({"digest": format!("0x{}", hex::encode(digest)), "signature": signature}));
+    let answer = outside(
+        "recover",
+        json!({"digest": format!("0x{}", hex::encode(digest)), "signature": signature}),
+    );
     assert_eq!(answer["address"], json!(evm));
 
     let content = base64("hashed by the service");
@@ -32,14 +35,23 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
         .await;
     let digest = outside("sha256", json!({"content": content}))["digest"].clone();
     let signature = &first_signature(&outcome)["ecdsaSignature"];
-    assert_eq!(outside("recover", json!({"digest": digest, "signature": signature}))["address"], json!(evm));
+    assert_eq!(
+        outside("recover", json!({"digest": digest, "signature": signature}))["address"],
+        json!(evm)
+    );
 
     let content = base64("hello world");
     let outcome = api
         .sign(json!({"evmMessage": {"chainId": "1", "from": evm, "content": content}}))
         .await;
     let signature = &first_signature(&outcome)["ecdsaSignature"];
-    assert_eq!(outside("personal", json!({"content": content, "signature": signature}))["address"], json!(evm));
+    assert_eq!(
+        outside(
+            "personal",
+            json!({"content": content, "signature": signature})
+        )["address"],
+        json!(evm)
+    );
 
     let payload = json!({
         "types": {
@@ -53,14 +65,28 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
         .await;
     let outcome = api.execute(&uuid).await;
     let signature = &first_signature(&outcome)["ecdsaSignature"];
-    assert_eq!(outside("typedData", json!({"payload": payload, "signature": signature}))["address"], json!(evm));
-    assert_eq!(api.details(&uuid).await["evmMessage"]["type"], "TYPE_SIGN_TYPED_DATA");
+    assert_eq!(
+        outside(
+            "typedData",
+            json!({"payload": payload, "signature": signature})
+        )["address"],
+        json!(evm)
+    );
+    assert_eq!(
+        api.details(&uuid).await["evmMessage"]["type"],
+        "TYPE_SIGN_TYPED_DATA"
+    );
 
     for kind in ["rawMessage", "solanaMessage"] {
         let content = base64(format!("{kind} on the other curve"));
-        let outcome = api.sign(json!({kind: {"from": solana, "content": content}})).await;
+        let outcome = api
+            .sign(json!({kind: {"from": solana, "content": content}}))
+            .await;
         let signature = &first_signature(&outcome)["eddsaSignature"];
-        let answer = outside("ed25519", json!({"content": content, "signature": signature, "address": solana}));
+        let answer = outside(
+            "ed25519",
+            json!({"content": content, "signature": signature, "address": solana}),
+        );
         assert_eq!(answer["valid"], json!(true), "{kind}");
     }
 }
@@ -69,13 +95,20 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
 async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
-    let dev = Dev::start(&folder.path().join("dev"), &["--chain", &anvil.chain_argument()]).await;
+    let dev = Dev::start(
+        &folder.path().join("dev"),
+        &["--chain", &anvil.chain_argument()],
+    )
+    .await;
     let api = &dev.api;
     let from = api.wallet(&dev.vault, EVM).await;
     let funds = 5_000_000_000_000_000_000;
     anvil.fund(&from, funds).await;
     let balance = api
-        .ok("getBalance", json!({"networkType": EVM, "chainId": "31337", "walletAddress": from}))
+        .ok(
+            "getBalance",
+            json!({"networkType": EVM, "chainId": "31337", "walletAddress": from}),
+        )
         .await;
     assert_eq!(balance["balance"], json!(funds.to_string()));
 
@@ -89,7 +122,9 @@ async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
     let outcome = api.execute(&uuid).await;
     assert_eq!(outcome["error"], Value::Null, "{outcome}");
     let hash = outcome["txHash"].as_str().unwrap();
-    let fee = |receipt: &Value| hex_number(&receipt["gasUsed"]) * hex_number(&receipt["effectiveGasPrice"]);
+    let fee = |receipt: &Value| {
+        hex_number(&receipt["gasUsed"]) * hex_number(&receipt["effectiveGasPrice"])
+    };
     let paid = fee(&anvil.receipt(hash).await);
     assert_eq!(anvil.balance(to).await, amount);
     assert_eq!(anvil.balance(&from).await, funds - amount - paid);
@@ -107,8 +142,10 @@ async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
     assert_eq!(receipt["status"], "0x1");
     let token = receipt["contractAddress"].clone();
     let outcome = api
-        .sign(json!({"evmSendErc20": {"chainId": "31337", "from": from, "to": to,
-            "tokenContractAddress": token, "amount": "250001"}}))
+        .sign(
+            json!({"evmSendErc20": {"chainId": "31337", "from": from, "to": to,
+            "tokenContractAddress": token, "amount": "250001"}}),
+        )
         .await;
     let receipt = anvil.receipt(outcome["txHash"].as_str().unwrap()).await;
     assert_eq!(receipt["status"], "0x1");
@@ -125,7 +162,10 @@ async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
         .sign(json!({"broadcastTx": false, "evmSendNative": {"chainId": "31337", "from": from, "to": to,
             "value": "7", "nonce": "0", "gasFee": {"maxFee": "9", "maxPriorityFee": "1", "gasLimit": "21000"}}}))
         .await;
-    let parsed = outside("evmTransaction", json!({"transaction": outcome["signedTransaction"]}));
+    let parsed = outside(
+        "evmTransaction",
+        json!({"transaction": outcome["signedTransaction"]}),
+    );
     assert_eq!(parsed["from"], json!(from));
     assert_eq!(parsed["nonce"], json!(0));
     assert_eq!(parsed["value"], "7");
@@ -147,14 +187,21 @@ async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
     let outcome = api
         .sign(json!({"evmSendNative": {"chainId": "31337", "from": from, "to": to, "value": "1"}}))
         .await;
-    assert_eq!(anvil.receipt(outcome["txHash"].as_str().unwrap()).await["status"], "0x1");
+    assert_eq!(
+        anvil.receipt(outcome["txHash"].as_str().unwrap()).await["status"],
+        "0x1"
+    );
 }
 
 #[tokio::test]
 async fn concurrent_transactions_of_one_wallet__should_each_get_their_own_nonce() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
-    let dev = Dev::start(&folder.path().join("dev"), &["--chain", &anvil.chain_argument()]).await;
+    let dev = Dev::start(
+        &folder.path().join("dev"),
+        &["--chain", &anvil.chain_argument()],
+    )
+    .await;
     let from = dev.api.wallet(&dev.vault, EVM).await;
     anvil.fund(&from, 10_000_000_000_000_000_000).await;
     let to = "0x00000000000000000000000000000000C0FFEE02";
@@ -173,7 +220,9 @@ async fn concurrent_transactions_of_one_wallet__should_each_get_their_own_nonce(
         assert_eq!(anvil.receipt(hash).await["status"], "0x1");
     }
     assert_eq!(anvil.balance(to).await, (1..=20).sum());
-    let count = anvil.call("eth_getTransactionCount", json!([from, "latest"])).await;
+    let count = anvil
+        .call("eth_getTransactionCount", json!([from, "latest"]))
+        .await;
     assert_eq!(hex_number(&count), 20);
 }
 
@@ -181,14 +230,21 @@ async fn concurrent_transactions_of_one_wallet__should_each_get_their_own_nonce(
 async fn solana_transfer__should_be_signed_as_the_network_takes_it() {
     let folder = tempfile::tempdir().unwrap();
     let node = SolanaStub::start().await;
-    let dev = Dev::start(&folder.path().join("dev"), &["--chain", &format!("solana={}", node.url)]).await;
+    let dev = Dev::start(
+        &folder.path().join("dev"),
+        &["--chain", &format!("solana={}", node.url)],
+    )
+    .await;
     let api = &dev.api;
     let from = api.wallet(&dev.vault, SOLANA).await;
     let to = api.wallet(&dev.vault, SOLANA).await;
     let outcome = api
         .sign(json!({"broadcastTx": false, "solanaSendNative": {"from": from, "to": to, "value": "1234567"}}))
         .await;
-    let parsed = outside("solanaTransaction", json!({"transaction": outcome["signedTransaction"]}));
+    let parsed = outside(
+        "solanaTransaction",
+        json!({"transaction": outcome["signedTransaction"]}),
+    );
     assert_eq!(parsed["valid"], json!(true));
     assert_eq!(parsed["feePayer"], json!(from));
     assert_eq!(parsed["to"], json!(to));
@@ -197,10 +253,14 @@ async fn solana_transfer__should_be_signed_as_the_network_takes_it() {
     assert_eq!(parsed["blockhash"], json!(SolanaStub::BLOCKHASH));
 
     let outcome = api
-        .sign(json!({"solanaSendNative": {"from": from, "to": to, "value": "42", "chainId": "101"}}))
+        .sign(
+            json!({"solanaSendNative": {"from": from, "to": to, "value": "42", "chainId": "101"}}),
+        )
         .await;
     let sent = node.sent();
-    let [sent] = sent.as_slice() else { panic!("sent {} transactions", sent.len()) };
+    let [sent] = sent.as_slice() else {
+        panic!("sent {} transactions", sent.len())
+    };
     let parsed = outside("solanaTransaction", json!({"transaction": sent}));
     assert_eq!(parsed["valid"], json!(true));
     assert_eq!(parsed["lamports"], "42");
@@ -214,14 +274,24 @@ async fn dev__should_come_up_again_with_the_same_keys_wallets_and_requests() {
     let mut dev = Dev::start(&data, &[]).await;
     let evm = dev.api.wallet(&dev.vault, EVM).await;
     let solana = dev.api.wallet(&dev.vault, SOLANA).await;
-    let uuid = dev.api.create(json!({"solanaMessage": {"from": solana, "content": base64("before")}})).await;
+    let uuid = dev
+        .api
+        .create(json!({"solanaMessage": {"from": solana, "content": base64("before")}}))
+        .await;
     let before = dev.api.execute(&uuid).await;
 
     // One folder has one owner.
-    let second = covault().args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(&data).output().unwrap();
+    let second = covault()
+        .args(["dev", "--listen", "127.0.0.1:0", "--data"])
+        .arg(&data)
+        .output()
+        .unwrap();
     assert!(!second.status.success());
     let complaint = String::from_utf8_lossy(&second.stderr).to_lowercase();
-    assert!(complaint.contains("in use") || complaint.contains("already"), "{complaint}");
+    assert!(
+        complaint.contains("in use") || complaint.contains("already"),
+        "{complaint}"
+    );
 
     assert_eq!(dev.process.terminate(), Some(0), "graceful shutdown");
     let first = dev.info.clone();
@@ -230,20 +300,36 @@ async fn dev__should_come_up_again_with_the_same_keys_wallets_and_requests() {
         assert_eq!(dev.info[key], first[key], "{key}");
     }
     assert_eq!(dev.api.execute(&uuid).await, before);
-    let list = dev.api.ok("getWalletList", json!({"vaultUuid": dev.vault})).await;
-    let addresses: Vec<_> = list["detailsList"].as_array().unwrap().iter().map(|wallet| wallet["address"].clone()).collect();
+    let list = dev
+        .api
+        .ok("getWalletList", json!({"vaultUuid": dev.vault}))
+        .await;
+    let addresses: Vec<_> = list["detailsList"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|wallet| wallet["address"].clone())
+        .collect();
     assert_eq!(addresses, [json!(evm), json!(solana)]);
-    let info = dev.api.ok("getWalletInfo", json!({"address": evm.to_lowercase()})).await;
+    let info = dev
+        .api
+        .ok("getWalletInfo", json!({"address": evm.to_lowercase()}))
+        .await;
     assert_eq!(info["details"]["address"], json!(evm));
     assert_eq!(info["details"]["keyType"], "KEY_TYPE_ECC_SECP256K1");
 
     let digest = [7; 32];
     let outcome = dev
         .api
-        .sign(json!({"rawMessage": {"from": evm, "content": base64(digest), "ecdsaHashFunction": 1}}))
+        .sign(
+            json!({"rawMessage": {"from": evm, "content": base64(digest), "ecdsaHashFunction": 1}}),
+        )
         .await;
     let signature = &first_signature(&outcome)["ecdsaSignature"];
-    let answer = outside("recover", json!({"digest": format!("0x{}", hex::encode(digest)), "signature": signature}));
+    let answer = outside(
+        "recover",
+        json!({"digest": format!("0x{}", hex::encode(digest)), "signature": signature}),
+    );
     assert_eq!(answer["address"], json!(evm));
 }
 
@@ -253,12 +339,18 @@ async fn dev_folder__should_keep_its_secrets_to_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("dev");
     let dev = Dev::start(&data, &[]).await;
-    let mode = std::fs::metadata(data.join("dev.json")).unwrap().permissions().mode();
+    let mode = std::fs::metadata(data.join("dev.json"))
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
     let log = dev.process.log();
     for secret in ["platformToken", "adminToken"] {
         let shown = log.matches(dev.info[secret].as_str().unwrap()).count();
         // The curve of a first request: the curl line that dev prints carries the platform token.
-        assert!(shown <= usize::from(secret == "platformToken"), "{secret} is in the log");
+        assert!(
+            shown <= usize::from(secret == "platformToken"),
+            "{secret} is in the log"
+        );
     }
 }

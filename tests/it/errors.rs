@@ -14,36 +14,133 @@ async fn wrong_requests__should_be_refused_in_the_shape_of_the_contract() {
 
     let cases = [
         // (operation, body, result field, part of the message)
-        ("getSigningRequestDetails", json!({"uuid": "nonsense"}), "signingRequest", "Invalid uuid"),
-        ("getSigningRequestDetails", json!({"uuid": "00000000-0000-4000-8000-000000000000"}), "signingRequest", "Invalid uuid"),
-        ("executeSigningRequests", json!({"uuid": ""}), "signatures", "Invalid uuid"),
-        ("createSigningRequest", json!({}), "signingRequest", "exactly one"),
-        ("createSigningRequest", json!({"rawMessage": message, "evmMessage": {}}), "signingRequest", "exactly one"),
-        ("createSigningRequest", json!({"rawMesage": message}), "signingRequest", "rawMesage"),
-        ("createSigningRequest", json!({"rawMessage": {"from": evm, "content": "AA=="}}), "signingRequest", "rawMessage.ecdsaHashFunction"),
-        ("createSigningRequest", json!({"evmSendNative": {"chainId": "1", "from": evm, "to": "0x12", "value": "1"}}), "signingRequest", "evmSendNative.to"),
-        ("createSigningRequest", json!({"evmSendNative": {"chainId": "424242", "from": evm, "to": evm, "value": "1"}}), "signingRequest", "evmSendNative"),
-        ("createSigningRequest", json!({"rawMessage": {"from": "0x1111111111111111111111111111111111111111", "content": base64([1; 32]), "ecdsaHashFunction": 1}}), "signingRequest", "rawMessage.from"),
-        ("createWallet", json!({"vaultUuid": dev.vault}), "details", "networkType"),
-        ("createWallet", json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_TON"}), "details", "TON"),
-        ("createWallet", json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM", "name": "n".repeat(86)}), "details", "name"),
-        ("getBalance", json!({"networkType": "NETWORK_TYPE_EVM", "walletAddress": evm}), "balance", "chainId"),
-        ("getBalance", json!({"networkType": "NETWORK_TYPE_EVM", "walletAddress": evm, "chainId": "424242"}), "balance", "Invalid chain id"),
-        ("getWalletList", json!({"vaultUuid": dev.vault, "limit": 101}), "detailsList", "limit"),
+        (
+            "getSigningRequestDetails",
+            json!({"uuid": "nonsense"}),
+            "signingRequest",
+            "Invalid uuid",
+        ),
+        (
+            "getSigningRequestDetails",
+            json!({"uuid": "00000000-0000-4000-8000-000000000000"}),
+            "signingRequest",
+            "Invalid uuid",
+        ),
+        (
+            "executeSigningRequests",
+            json!({"uuid": ""}),
+            "signatures",
+            "Invalid uuid",
+        ),
+        (
+            "createSigningRequest",
+            json!({}),
+            "signingRequest",
+            "exactly one",
+        ),
+        (
+            "createSigningRequest",
+            json!({"rawMessage": message, "evmMessage": {}}),
+            "signingRequest",
+            "exactly one",
+        ),
+        (
+            "createSigningRequest",
+            json!({"rawMesage": message}),
+            "signingRequest",
+            "rawMesage",
+        ),
+        (
+            "createSigningRequest",
+            json!({"rawMessage": {"from": evm, "content": "AA=="}}),
+            "signingRequest",
+            "rawMessage.ecdsaHashFunction",
+        ),
+        (
+            "createSigningRequest",
+            json!({"evmSendNative": {"chainId": "1", "from": evm, "to": "0x12", "value": "1"}}),
+            "signingRequest",
+            "evmSendNative.to",
+        ),
+        (
+            "createSigningRequest",
+            json!({"evmSendNative": {"chainId": "424242", "from": evm, "to": evm, "value": "1"}}),
+            "signingRequest",
+            "evmSendNative",
+        ),
+        (
+            "createSigningRequest",
+            json!({"rawMessage": {"from": "0x1111111111111111111111111111111111111111", "content": base64([1; 32]), "ecdsaHashFunction": 1}}),
+            "signingRequest",
+            "rawMessage.from",
+        ),
+        (
+            "createWallet",
+            json!({"vaultUuid": dev.vault}),
+            "details",
+            "networkType",
+        ),
+        (
+            "createWallet",
+            json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_TON"}),
+            "details",
+            "TON",
+        ),
+        (
+            "createWallet",
+            json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM", "name": "n".repeat(86)}),
+            "details",
+            "name",
+        ),
+        (
+            "getBalance",
+            json!({"networkType": "NETWORK_TYPE_EVM", "walletAddress": evm}),
+            "balance",
+            "chainId",
+        ),
+        (
+            "getBalance",
+            json!({"networkType": "NETWORK_TYPE_EVM", "walletAddress": evm, "chainId": "424242"}),
+            "balance",
+            "Invalid chain id",
+        ),
+        (
+            "getWalletList",
+            json!({"vaultUuid": dev.vault, "limit": 101}),
+            "detailsList",
+            "limit",
+        ),
         ("getWalletInfo", json!({}), "details", "exactly one"),
     ];
     for (operation, body, field, part) in cases {
         let (status, answer) = api.post(operation, body.clone()).await;
         assert_eq!(status, 400, "{operation} {body}: {answer}");
         let error = &answer["error"];
-        assert!(error["message"].as_str().unwrap().contains(part), "{operation} {body}: {answer}");
+        assert!(
+            error["message"].as_str().unwrap().contains(part),
+            "{operation} {body}: {answer}"
+        );
         let codes = ["serviceErrorCode", "executeSigningRequestsErrorCode"];
-        assert_eq!(codes.iter().filter(|code| error.get(**code).is_some()).count(), 1, "{answer}");
-        assert!(answer.get(field).is_some(), "{operation} without {field}: {answer}");
-        assert!(answer[field].is_null() || answer[field] == json!([]) || answer[field] == "", "{answer}");
+        assert_eq!(
+            codes
+                .iter()
+                .filter(|code| error.get(**code).is_some())
+                .count(),
+            1,
+            "{answer}"
+        );
+        assert!(
+            answer.get(field).is_some(),
+            "{operation} without {field}: {answer}"
+        );
+        assert!(
+            answer[field].is_null() || answer[field] == json!([]) || answer[field] == "",
+            "{answer}"
+        );
     }
 
-    let wallet = json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM", "ref": "customer-7"});
+    let wallet =
+        json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM", "ref": "customer-7"});
     api.ok("createWallet", wallet.clone()).await;
     let (status, answer) = api.post("createWallet", wallet).await;
     assert_eq!(status, 409, "{answer}");
@@ -80,14 +177,20 @@ async fn every_answer__should_carry_a_request_id_and_ask_for_a_token() {
     let large = dev
         .api
         .raw("/v1/createSigningRequest", |request| {
-            request.header("x-mtoken", &token).header("content-type", "application/json").body(vec![b' '; 8 << 20])
+            request
+                .header("x-mtoken", &token)
+                .header("content-type", "application/json")
+                .body(vec![b' '; 8 << 20])
         })
         .await;
     assert_eq!(large.status().as_u16(), 413);
     let malformed = dev
         .api
         .raw("/v1/createSigningRequest", |request| {
-            request.header("x-mtoken", &token).header("content-type", "application/json").body("{")
+            request
+                .header("x-mtoken", &token)
+                .header("content-type", "application/json")
+                .body("{")
         })
         .await;
     assert_eq!(malformed.status().as_u16(), 400);
@@ -104,10 +207,16 @@ async fn repeated_key__should_get_the_first_answer_again() {
         let response = dev
             .api
             .raw("/v1/createWallet", |request| {
-                request.header("x-mtoken", &dev.api.token).header("idempotency-key", key).json(&body)
+                request
+                    .header("x-mtoken", &dev.api.token)
+                    .header("idempotency-key", key)
+                    .json(&body)
             })
             .await;
-        let replayed = response.headers().get("idempotency-replayed").is_some_and(|value| value == "true");
+        let replayed = response
+            .headers()
+            .get("idempotency-replayed")
+            .is_some_and(|value| value == "true");
         (replayed, response.text().await.unwrap())
     };
     let (replayed, first) = call("a").await;
@@ -134,7 +243,10 @@ async fn kinds_not_built__should_be_refused_by_name() {
             if kind == "addressDerivation" || kind.contains("Batch") || kind.contains('(') {
                 continue;
             }
-            let (status, answer) = dev.api.post("createSigningRequest", json!({kind: case["input"]})).await;
+            let (status, answer) = dev
+                .api
+                .post("createSigningRequest", json!({kind: case["input"]}))
+                .await;
             assert_eq!(status, 400, "{kind}: {answer}");
             let message = answer["error"]["message"].as_str().unwrap();
             assert!(message.contains(kind), "{kind}: {message}");

@@ -22,7 +22,11 @@ pub type Answer = (u16, Value);
 
 impl Api {
     pub fn new(base: &str, token: &str) -> Self {
-        Self { base: base.to_owned(), token: token.to_owned(), http: http_client() }
+        Self {
+            base: base.to_owned(),
+            token: token.to_owned(),
+            http: http_client(),
+        }
     }
 
     /// The answer to one operation, or `None` when no answer came (the service was killed).
@@ -53,8 +57,15 @@ impl Api {
         answer
     }
 
-    pub async fn raw(&self, path: &str, build: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder) -> reqwest::Response {
-        build(self.http.post(format!("{}{path}", self.base))).send().await.unwrap()
+    pub async fn raw(
+        &self,
+        path: &str,
+        build: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+    ) -> reqwest::Response {
+        build(self.http.post(format!("{}{path}", self.base)))
+            .send()
+            .await
+            .unwrap()
     }
 
     pub async fn get(&self, path: &str) -> u16 {
@@ -67,7 +78,10 @@ impl Api {
     /// A new wallet's address.
     pub async fn wallet(&self, vault: &str, network: &str) -> String {
         let answer = self
-            .ok("createWallet", json!({"vaultUuid": vault, "networkType": network}))
+            .ok(
+                "createWallet",
+                json!({"vaultUuid": vault, "networkType": network}),
+            )
             .await;
         answer["details"]["address"].as_str().unwrap().to_owned()
     }
@@ -75,13 +89,21 @@ impl Api {
     /// Creates a request and gives its uuid.
     pub async fn create(&self, body: Value) -> String {
         let answer = self.ok("createSigningRequest", body).await;
-        assert_eq!(answer["signingRequest"]["status"], "STATUS_PENDING", "{answer}");
-        answer["signingRequest"]["uuid"].as_str().unwrap().to_owned()
+        assert_eq!(
+            answer["signingRequest"]["status"], "STATUS_PENDING",
+            "{answer}"
+        );
+        answer["signingRequest"]["uuid"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     /// How a request ended.
     pub async fn execute(&self, uuid: &str) -> Value {
-        let (status, answer) = self.post("executeSigningRequests", json!({"uuid": uuid})).await;
+        let (status, answer) = self
+            .post("executeSigningRequests", json!({"uuid": uuid}))
+            .await;
         assert_eq!(status, 200, "{answer}");
         answer
     }
@@ -95,7 +117,9 @@ impl Api {
     }
 
     pub async fn details(&self, uuid: &str) -> Value {
-        self.ok("getSigningRequestDetails", json!({"uuid": uuid})).await["signingRequest"].clone()
+        self.ok("getSigningRequestDetails", json!({"uuid": uuid}))
+            .await["signingRequest"]
+            .clone()
     }
 }
 

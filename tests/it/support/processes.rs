@@ -17,7 +17,11 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A port that nothing listened on a moment ago.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// Waits until `ready` gives something; fails with `what` otherwise.
@@ -41,14 +45,21 @@ pub struct Process {
 impl Process {
     /// Starts `command` with its output in `log` (appended: a restarted process goes on).
     pub fn start(command: &mut Command, log: &Path) -> Self {
-        let file = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
         let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
-        Self { child, log: log.to_owned() }
+        Self {
+            child,
+            log: log.to_owned(),
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -67,7 +78,10 @@ impl Process {
 
     /// SIGTERM, and the exit code.
     pub fn terminate(&mut self) -> Option<i32> {
-        let sent = Command::new("kill").arg(self.pid().to_string()).status().unwrap();
+        let sent = Command::new("kill")
+            .arg(self.pid().to_string())
+            .status()
+            .unwrap();
         assert!(sent.success());
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -102,8 +116,14 @@ pub fn covault() -> Command {
 
 /// A file or program of tests/node.
 fn node_tool(path: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node").join(path);
-    assert!(path.exists(), "{} is missing: run `bash tests/run` once", path.display());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/node")
+        .join(path);
+    assert!(
+        path.exists(),
+        "{} is missing: run `bash tests/run` once",
+        path.display()
+    );
     path
 }
 
@@ -118,9 +138,17 @@ pub fn outside(ask: &str, mut question: Value) -> Value {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(question.to_string().as_bytes()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(question.to_string().as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "outside library refused {question}");
+    assert!(
+        output.status.success(),
+        "outside library refused {question}"
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -152,7 +180,10 @@ impl Dev {
         fs::create_dir_all(data).unwrap();
         let log = data.with_extension("log");
         let mut command = covault();
-        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(arguments);
+        command
+            .args(["dev", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .args(arguments);
         let mut process = Process::start(&mut command, &log);
         let pid = process.pid();
         let info = eventually("covault dev writes dev.json", async || {
@@ -189,7 +220,11 @@ impl Redis {
     pub async fn start(folder: &Path) -> Self {
         let port = free_port();
         let process = Self::launch(folder, port).await;
-        Self { process, port, folder: folder.to_owned() }
+        Self {
+            process,
+            port,
+            folder: folder.to_owned(),
+        }
     }
 
     async fn launch(folder: &Path, port: u16) -> Process {
@@ -230,11 +265,14 @@ pub struct Anvil {
 impl Anvil {
     pub async fn start(folder: &Path, chain_id: u64) -> Self {
         let port = free_port();
-        let program =
-            node_tool("node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil");
+        let program = node_tool("node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil");
         let process = Process::start(
-            Command::new(program)
-                .args(["--port", &port.to_string(), "--chain-id", &chain_id.to_string()]),
+            Command::new(program).args([
+                "--port",
+                &port.to_string(),
+                "--chain-id",
+                &chain_id.to_string(),
+            ]),
             &folder.join("anvil.log"),
         );
         let mut anvil = Self {
@@ -253,7 +291,15 @@ impl Anvil {
 
     async fn try_call(&self, method: &str, params: Value) -> Option<Value> {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        self.http.post(&self.url).json(&body).send().await.ok()?.json().await.ok()
+        self.http
+            .post(&self.url)
+            .json(&body)
+            .send()
+            .await
+            .ok()?
+            .json()
+            .await
+            .ok()
     }
 
     pub async fn call(&self, method: &str, params: Value) -> Value {
@@ -263,11 +309,16 @@ impl Anvil {
     }
 
     pub async fn fund(&self, address: &str, wei: u128) {
-        self.call("anvil_setBalance", json!([address, format!("{wei:#x}")])).await;
+        self.call("anvil_setBalance", json!([address, format!("{wei:#x}")]))
+            .await;
     }
 
     pub async fn balance(&self, address: &str) -> u128 {
-        hex_number(&self.call("eth_getBalance", json!([address, "latest"])).await)
+        hex_number(
+            &self
+                .call("eth_getBalance", json!([address, "latest"]))
+                .await,
+        )
     }
 
     /// The receipt of a transaction, once mined.

@@ -16,7 +16,9 @@ impl SolanaStub {
 
     pub async fn start() -> Self {
         let sent = Arc::new(Mutex::new(Vec::new()));
-        let router = Router::new().route("/", post(answer)).with_state(sent.clone());
+        let router = Router::new()
+            .route("/", post(answer))
+            .with_state(sent.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -29,7 +31,10 @@ impl SolanaStub {
     }
 }
 
-async fn answer(State(sent): State<Arc<Mutex<Vec<String>>>>, Json(call): Json<Value>) -> Json<Value> {
+async fn answer(
+    State(sent): State<Arc<Mutex<Vec<String>>>>,
+    Json(call): Json<Value>,
+) -> Json<Value> {
     let result = match call["method"].as_str() {
         Some("getLatestBlockhash") => json!({"context": {"slot": 1}, "value": {
             "blockhash": SolanaStub::BLOCKHASH, "lastValidBlockHeight": 1000}}),
@@ -42,7 +47,9 @@ async fn answer(State(sent): State<Arc<Mutex<Vec<String>>>>, Json(call): Json<Va
             sent.lock().unwrap().push(transaction.clone());
             // The node answers with the first signature.
             use base64::Engine as _;
-            let bytes = base64::engine::general_purpose::STANDARD.decode(transaction).unwrap();
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(transaction)
+                .unwrap();
             json!(bs58::encode(&bytes[1..65]).into_string())
         }
         _ => {
