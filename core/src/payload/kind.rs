@@ -4,7 +4,7 @@ use super::{WireEcho, WireKind};
 use crate::network::Network;
 
 macro_rules! kinds {
-    ($($variant:ident $name:literal $network:ident,)*) => {
+    ($($variant:ident $name:literal $network:ident $state:ident,)*) => {
         /// A kind of payload, as `createSigningRequest` takes them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
@@ -36,6 +36,14 @@ macro_rules! kinds {
                     $(Kind::$variant => network!($network),)*
                 }
             }
+
+            /// Whether this version of Covault can sign it. A kind that is not built is refused
+            /// by name.
+            pub fn is_built(self) -> bool {
+                match self {
+                    $(Kind::$variant => state!($state),)*
+                }
+            }
         }
 
         /// The same payload as a response shows it.
@@ -56,39 +64,48 @@ macro_rules! network {
     };
 }
 
+macro_rules! state {
+    (built) => {
+        true
+    };
+    (planned) => {
+        false
+    };
+}
+
 kinds! {
-    EvmSendNative "evmSendNative" Evm,
-    EvmSendErc20 "evmSendErc20" Evm,
-    EvmSendCustom "evmSendCustom" Evm,
-    BtcSendNative "btcSendNative" Bitcoin,
-    TronSendNative "tronSendNative" Tron,
-    TronSendTrc10 "tronSendTrc10" Tron,
-    TronSendTrc20 "tronSendTrc20" Tron,
-    AptosSendNative "aptosSendNative" Aptos,
-    AptosSendCoin "aptosSendCoin" Aptos,
-    AptosSendCustom "aptosSendCustom" Aptos,
-    SuiSendNative "suiSendNative" Sui,
-    SuiSendCoin "suiSendCoin" Sui,
-    SuiSendCustom "suiSendCustom" Sui,
-    SolanaSendNative "solanaSendNative" Solana,
-    SolanaSendSplToken "solanaSendSplToken" Solana,
-    EvmMessage "evmMessage" Evm,
-    AptosMessage "aptosMessage" Aptos,
-    SolanaMessage "solanaMessage" Solana,
-    RawMessage "rawMessage" Any,
-    SuiMessage "suiMessage" Sui,
-    TonSendNative "tonSendNative" Ton,
-    TonSendToken "tonSendToken" Ton,
-    TonSendCustom "tonSendCustom" Ton,
-    TonMessage "tonMessage" Ton,
-    SolanaSendCustom "solanaSendCustom" Solana,
-    SonicSvmSendNative "sonicSvmSendNative" Solana,
-    SonicSvmSendSplToken "sonicSvmSendSplToken" Solana,
-    SonicSvmSendCustom "sonicSvmSendCustom" Solana,
-    StellarSendNative "stellarSendNative" Stellar,
-    StellarSendAsset "stellarSendAsset" Stellar,
-    StellarSendCustom "stellarSendCustom" Stellar,
-    StellarChangeTrust "stellarChangeTrust" Stellar,
+    EvmSendNative "evmSendNative" Evm built,
+    EvmSendErc20 "evmSendErc20" Evm built,
+    EvmSendCustom "evmSendCustom" Evm built,
+    BtcSendNative "btcSendNative" Bitcoin planned,
+    TronSendNative "tronSendNative" Tron planned,
+    TronSendTrc10 "tronSendTrc10" Tron planned,
+    TronSendTrc20 "tronSendTrc20" Tron planned,
+    AptosSendNative "aptosSendNative" Aptos planned,
+    AptosSendCoin "aptosSendCoin" Aptos planned,
+    AptosSendCustom "aptosSendCustom" Aptos planned,
+    SuiSendNative "suiSendNative" Sui planned,
+    SuiSendCoin "suiSendCoin" Sui planned,
+    SuiSendCustom "suiSendCustom" Sui planned,
+    SolanaSendNative "solanaSendNative" Solana built,
+    SolanaSendSplToken "solanaSendSplToken" Solana planned,
+    EvmMessage "evmMessage" Evm built,
+    AptosMessage "aptosMessage" Aptos planned,
+    SolanaMessage "solanaMessage" Solana built,
+    RawMessage "rawMessage" Any built,
+    SuiMessage "suiMessage" Sui planned,
+    TonSendNative "tonSendNative" Ton planned,
+    TonSendToken "tonSendToken" Ton planned,
+    TonSendCustom "tonSendCustom" Ton planned,
+    TonMessage "tonMessage" Ton planned,
+    SolanaSendCustom "solanaSendCustom" Solana planned,
+    SonicSvmSendNative "sonicSvmSendNative" Solana built,
+    SonicSvmSendSplToken "sonicSvmSendSplToken" Solana planned,
+    SonicSvmSendCustom "sonicSvmSendCustom" Solana planned,
+    StellarSendNative "stellarSendNative" Stellar planned,
+    StellarSendAsset "stellarSendAsset" Stellar planned,
+    StellarSendCustom "stellarSendCustom" Stellar planned,
+    StellarChangeTrust "stellarChangeTrust" Stellar planned,
 }
 
 #[cfg(test)]
