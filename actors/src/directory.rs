@@ -62,7 +62,11 @@ impl Actor for Directory {
     type State = Live;
     type Arguments = Arc<Context>;
 
-    async fn pre_start(&self, myself: ActorRef<Msg>, context: Arc<Context>) -> Result<Live, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        context: Arc<Context>,
+    ) -> Result<Live, ActorProcessingErr> {
         myself.cast(Msg::Resume)?;
         Ok(Live {
             context,
@@ -72,7 +76,12 @@ impl Actor for Directory {
         })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => {
                 let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
@@ -111,9 +120,13 @@ impl Actor for Directory {
         live: &mut Live,
     ) -> Result<(), ActorProcessingErr> {
         let (actor, error) = match event {
-            SupervisionEvent::ActorTerminated(actor, _, reason) => (actor, reason.unwrap_or_default()),
+            SupervisionEvent::ActorTerminated(actor, _, reason) => {
+                (actor, reason.unwrap_or_default())
+            }
             SupervisionEvent::ActorFailed(actor, error) => (actor, error.to_string()),
-            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {
+                return Ok(());
+            }
         };
         if let Some(vault) = live.ids.remove(&actor.get_id()) {
             tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
@@ -142,13 +155,24 @@ impl Live {
     fn restart_later(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
         let failures = self.failures.entry(vault).or_default();
         *failures = failures.saturating_add(1);
-        myself.send_after(self.context.pause(*failures), move || Msg::RestartDue(vault));
+        myself.send_after(self.context.pause(*failures), move || {
+            Msg::RestartDue(vault)
+        });
     }
 
-    async fn create(&self, name: &str, threshold: u16, signers: Vec<NodeId>) -> Result<Vault, Fault> {
+    async fn create(
+        &self,
+        name: &str,
+        threshold: u16,
+        signers: Vec<NodeId>,
+    ) -> Result<Vault, Fault> {
         let by_name = rows::vault_name(name);
         if let Some((id, _)) = self.context.load::<VaultId>(&by_name).await? {
-            let (vault, _) = self.context.vault(id).await?.ok_or_else(|| Fault::bug("a name without a vault"))?;
+            let (vault, _) = self
+                .context
+                .vault(id)
+                .await?
+                .ok_or_else(|| Fault::bug("a name without a vault"))?;
             if vault.threshold == threshold && vault.signers == signers {
                 return Ok(vault);
             }
@@ -164,7 +188,9 @@ impl Live {
         batch.put(by_name, Expect::Absent, rows::encode(&id)?);
         match self.context.store.commit(batch).await {
             Ok(()) => Ok(vault),
-            Err(CommitError::Conflict(_)) => Err(Fault::new(Class::Conflict, "a vault of this name exists")),
+            Err(CommitError::Conflict(_)) => {
+                Err(Fault::new(Class::Conflict, "a vault of this name exists"))
+            }
             Err(error) => Err(error.into()),
         }
     }

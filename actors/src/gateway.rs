@@ -211,8 +211,13 @@ impl Gateway {
         context.store.get(&Key::new(Space::Probe, &[])).await?;
         let (address, mut directory) = watch::channel(None);
         let arguments = (Arc::clone(&context), address);
-        let (root, _) = Actor::spawn(None, Root, arguments).await.map_err(Fault::bug)?;
-        directory.wait_for(Option::is_some).await.map_err(Fault::bug)?;
+        let (root, _) = Actor::spawn(None, Root, arguments)
+            .await
+            .map_err(Fault::bug)?;
+        directory
+            .wait_for(Option::is_some)
+            .await
+            .map_err(Fault::bug)?;
         let settings = &context.settings;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -236,7 +241,12 @@ impl Gateway {
         if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
             tracing::warn!("commands are still in work; stopping all the same");
         }
-        if let Err(error) = self.inner.root.stop_and_wait(None, Some(STOP_PATIENCE)).await {
+        if let Err(error) = self
+            .inner
+            .root
+            .stop_and_wait(None, Some(STOP_PATIENCE))
+            .await
+        {
             tracing::warn!(%error, "the actors did not stop in time");
         }
     }
@@ -312,9 +322,9 @@ impl Inner {
             Command::CreateWallet(request) => {
                 Receipt::Wallet(self.create_wallet(caller, request, pledge).await?)
             }
-            Command::CreateSigningRequest(request) => {
-                Receipt::SigningRequest(Box::new(self.create_request(caller, request, pledge).await?))
-            }
+            Command::CreateSigningRequest(request) => Receipt::SigningRequest(Box::new(
+                self.create_request(caller, request, pledge).await?,
+            )),
             Command::CreateVault {
                 name,
                 threshold,
@@ -356,7 +366,12 @@ impl Inner {
         }
         check_labels(&name, &reference)?;
         if !reference.is_empty()
-            && self.context.store.get(&rows::wallet_ref(&reference)).await?.is_some()
+            && self
+                .context
+                .store
+                .get(&rows::wallet_ref(&reference))
+                .await?
+                .is_some()
         {
             return Err(vault::duplicate_ref());
         }
@@ -387,9 +402,8 @@ impl Inner {
             broadcast_tx,
             r#type: kind,
         } = request;
-        let kind = kind.ok_or_else(|| {
-            Fault::new(Class::Invalid, "exactly one payload kind is required")
-        })?;
+        let kind =
+            kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one payload kind is required"))?;
         let payload = Payload::parse(&kind)?;
         let vault = match vault_uuid.as_deref() {
             None | Some("") => None,
@@ -433,10 +447,17 @@ impl Inner {
         };
         let needs = signing::needs(context, request.network, &payload)?;
         let asks = needs != Needs::Nothing;
-        if (asks || broadcast) && context.chains.get(request.network, payload.chain_id()).is_none() {
+        if (asks || broadcast)
+            && context
+                .chains
+                .get(request.network, payload.chain_id())
+                .is_none()
+        {
             return Err(no_node(&payload, request.network, asks));
         }
-        let permit = Arc::clone(&self.live).try_acquire_owned().map_err(|_| too_many())?;
+        let permit = Arc::clone(&self.live)
+            .try_acquire_owned()
+            .map_err(|_| too_many())?;
         let actor = self.vault(request.vault).await?;
         let account = signing::account(&request, &needs);
         let message = |reply| {
@@ -460,7 +481,10 @@ impl Inner {
         signers: Vec<NodeId>,
     ) -> Result<VaultView, Fault> {
         if caller.vaults != VaultScope::All {
-            return Err(Fault::new(Class::Forbidden, "this token cannot make vaults"));
+            return Err(Fault::new(
+                Class::Forbidden,
+                "this token cannot make vaults",
+            ));
         }
         let directory = self.directory()?;
         let message = |reply| {
@@ -531,9 +555,10 @@ fn refuse_callback(key: Option<&str>) -> Result<(), Fault> {
 }
 
 fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
-    let chain = payload
-        .chain_id()
-        .map_or_else(|| network.name().to_owned(), |id| format!("{} chain {id}", network.name()));
+    let chain = payload.chain_id().map_or_else(
+        || network.name().to_owned(),
+        |id| format!("{} chain {id}", network.name()),
+    );
     let way_out = if asks {
         "the operator has to configure one"
     } else {
@@ -560,5 +585,8 @@ fn starting() -> Fault {
 }
 
 fn too_many() -> Fault {
-    Fault::new(Class::Limited, "too many requests are in work; try again later")
+    Fault::new(
+        Class::Limited,
+        "too many requests are in work; try again later",
+    )
 }

@@ -76,7 +76,10 @@ impl Drop for Turn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         self.guard = None;
         // Whoever waits holds a share of the lock.
-        if turns.get(&self.key).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+        if turns
+            .get(&self.key)
+            .is_some_and(|turn| Arc::strong_count(turn) == 1)
+        {
             turns.remove(&self.key);
         }
     }

@@ -71,7 +71,11 @@ impl<P> Lanes<P> {
             return;
         }
         self.member.insert(request, account.clone());
-        self.lanes.entry(account).or_default().queue.push_back(request);
+        self.lanes
+            .entry(account)
+            .or_default()
+            .queue
+            .push_back(request);
     }
 
     /// A request is ready for its nonce. `None` when it is in no lane; then the port is lost.

@@ -7,6 +7,7 @@ pub mod gateway;
 mod idempotency;
 mod lanes;
 pub mod port;
+mod reaper;
 mod root;
 mod rows;
 pub mod rpc;

@@ -1,20 +1,23 @@
-//! The actor above all others: keeps the directory running.
+//! The actor above all others: keeps the directory and the reaper running.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::watch;
 
 use crate::{
     context::Context,
     directory::{self, Directory},
+    reaper::Reaper,
 };
 
 /// Messages.
 pub enum Msg {
     /// The directory is to be started (again).
     StartDue,
+    /// The reaper is to be started (again).
+    ReaperDue,
 }
 
 /// Where the directory can be found; `None` while it starts again.
@@ -27,6 +30,7 @@ pub struct Root;
 pub struct Live {
     context: Arc<Context>,
     address: watch::Sender<DirectoryAddress>,
+    reaper: Option<ActorId>,
     failures: u32,
 }
 
@@ -42,14 +46,21 @@ impl Actor for Root {
         (context, address): (Arc<Context>, watch::Sender<DirectoryAddress>),
     ) -> Result<Live, ActorProcessingErr> {
         myself.cast(Msg::StartDue)?;
+        myself.cast(Msg::ReaperDue)?;
         Ok(Live {
             context,
             address,
+            reaper: None,
             failures: 0,
         })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::StartDue => {
                 let context = Arc::clone(&live.context);
@@ -59,7 +70,17 @@ impl Actor for Root {
                     }
                     Err(error) => {
                         tracing::error!(%error, "the directory does not start");
-                        live.start_later(&myself);
+                        live.start_later(&myself, || Msg::StartDue);
+                    }
+                }
+            }
+            Msg::ReaperDue => {
+                let context = Arc::clone(&live.context);
+                match Actor::spawn_linked(None, Reaper, context, myself.get_cell()).await {
+                    Ok((actor, _)) => live.reaper = Some(actor.get_id()),
+                    Err(error) => {
+                        tracing::error!(%error, "the reaper does not start");
+                        live.start_later(&myself, || Msg::ReaperDue);
                     }
                 }
             }
@@ -74,10 +95,16 @@ impl Actor for Root {
         live: &mut Live,
     ) -> Result<(), ActorProcessingErr> {
         match event {
-            SupervisionEvent::ActorTerminated(..) | SupervisionEvent::ActorFailed(..) => {
-                tracing::error!("the directory ended; it starts again from the store");
-                live.address.send_replace(None);
-                live.start_later(&myself);
+            SupervisionEvent::ActorTerminated(actor, ..)
+            | SupervisionEvent::ActorFailed(actor, _) => {
+                if live.reaper == Some(actor.get_id()) {
+                    tracing::error!("the reaper ended; it starts again");
+                    live.start_later(&myself, || Msg::ReaperDue);
+                } else {
+                    tracing::error!("the directory ended; it starts again from the store");
+                    live.address.send_replace(None);
+                    live.start_later(&myself, || Msg::StartDue);
+                }
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
         }
@@ -86,8 +113,8 @@ impl Actor for Root {
 }
 
 impl Live {
-    fn start_later(&mut self, myself: &ActorRef<Msg>) {
+    fn start_later(&mut self, myself: &ActorRef<Msg>, message: fn() -> Msg) {
         self.failures = self.failures.saturating_add(1);
-        myself.send_after(self.context.pause(self.failures), || Msg::StartDue);
+        myself.send_after(self.context.pause(self.failures), message);
     }
 }

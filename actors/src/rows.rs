@@ -92,7 +92,10 @@ pub fn wallet_ref(reference: &str) -> Key {
 
 /// [`Space::WalletIndex`].
 pub fn wallet_index(vault: VaultId, index: u32) -> Key {
-    Key::new(Space::WalletIndex, &[vault.as_bytes(), &index.to_be_bytes()])
+    Key::new(
+        Space::WalletIndex,
+        &[vault.as_bytes(), &index.to_be_bytes()],
+    )
 }
 
 /// [`Space::Request`].
@@ -113,7 +116,10 @@ pub fn outbox_request(key: &Key) -> Option<RequestId> {
 
 /// [`Space::Idempotency`].
 pub fn idempotency(token: TokenId, operation: Operation, key: &str) -> Key {
-    Key::new(Space::Idempotency, &[token.as_bytes(), &[operation as u8], key.as_bytes()])
+    Key::new(
+        Space::Idempotency,
+        &[token.as_bytes(), &[operation as u8], key.as_bytes()],
+    )
 }
 
 /// The account part of [`Space::NonceClaim`]: its nonces follow in order.
@@ -127,7 +133,10 @@ pub fn account(claim: &NonceClaim) -> Vec<u8> {
 
 /// [`Space::NonceClaim`].
 pub fn nonce_claim(claim: &NonceClaim) -> Key {
-    Key::new(Space::NonceClaim, &[&account(claim), &claim.nonce.to_be_bytes()])
+    Key::new(
+        Space::NonceClaim,
+        &[&account(claim), &claim.nonce.to_be_bytes()],
+    )
 }
 
 /// The nonce of a claim's key.
@@ -140,3 +149,7 @@ pub fn claimed_nonce(key: &Key) -> Option<u64> {
 pub fn audit(request: RequestId, number: u64) -> Key {
     Key::new(Space::Audit, &[request.as_bytes(), &number.to_be_bytes()])
 }
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;

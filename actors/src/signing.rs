@@ -106,6 +106,8 @@ pub struct Live {
     current: Option<Current>,
     /// Tries of the effect that is run now.
     tries: u32,
+    /// It was live before: what its last effect did is not known.
+    resumed: bool,
     task: Option<AbortOnDrop>,
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -153,7 +155,11 @@ impl Actor for Signing {
     type State = Live;
     type Arguments = Args;
 
-    async fn pre_start(&self, myself: ActorRef<Msg>, args: Args) -> Result<Live, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        args: Args,
+    ) -> Result<Live, ActorProcessingErr> {
         myself.cast(Msg::Begin(Box::new(args.start)))?;
         Ok(Live {
             context: args.context,
@@ -161,12 +167,18 @@ impl Actor for Signing {
             holders: args.holders,
             current: None,
             tries: 0,
+            resumed: false,
             task: None,
             _permit: args.permit,
         })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Begin(start) => match *start {
                 Start::New {
@@ -218,11 +230,15 @@ impl Actor for Signing {
                         if !for_good && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
-                        live.give_up(fault.public().to_owned(), fault.code()).await?;
+                        live.give_up(fault.public().to_owned(), fault.code())
+                            .await?;
                     }
                 }
             }
-            Msg::NodeAnswered(Broadcast::Accepted) => live.advance(vec![Event::NodeAccepted], None).await.map_err(Fault::from)?,
+            Msg::NodeAnswered(Broadcast::Accepted) => live
+                .advance(vec![Event::NodeAccepted], None)
+                .await
+                .map_err(Fault::from)?,
             Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
                 let event = Event::NodeRefused {
                     reason: refusal.reason,
@@ -244,7 +260,9 @@ impl Actor for Signing {
 
 impl Live {
     fn now(&self) -> Result<&Current, Fault> {
-        self.current.as_ref().ok_or_else(|| Fault::bug("no request yet"))
+        self.current
+            .as_ref()
+            .ok_or_else(|| Fault::bug("no request yet"))
     }
 
     fn session(&self) -> Result<Option<SessionId>, Fault> {
@@ -291,6 +309,7 @@ impl Live {
 
     async fn resume(&mut self, request: Request, version: u64, failures: u32) -> Result<(), Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+        self.resumed = true;
         self.current = Some(Current {
             request,
             version,
@@ -377,7 +396,11 @@ impl Live {
     fn built(&self, draft: Draft) -> Vec<Event> {
         // Only after an outage can it be built past its deadline.
         let late = draft.deadline_ms <= self.context.now_ms();
-        let deadline_ms = if late { self.fresh_deadline_ms() } else { draft.deadline_ms };
+        let deadline_ms = if late {
+            self.fresh_deadline_ms()
+        } else {
+            draft.deadline_ms
+        };
         vec![
             Event::Built { draft },
             Event::SessionClaimed {
@@ -402,16 +425,24 @@ impl Live {
             Event::HandedOver
         };
         let made = Event::SignaturesMade { signatures, signed };
-        self.advance(vec![made, delivery], None).await.map_err(Fault::from)
+        self.advance(vec![made, delivery], None)
+            .await
+            .map_err(Fault::from)
     }
 
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
-        self.advance(vec![Event::GaveUp { reason, code }], None).await.map_err(Fault::from)
+        self.advance(vec![Event::GaveUp { reason, code }], None)
+            .await
+            .map_err(Fault::from)
     }
 
     /// As `advance`; a nonce that the client chose and another request holds is used
     /// nevertheless: the client wants to replace that one. The claim stays with its holder.
-    async fn advance_claiming(&mut self, mut events: Vec<Event>, pledge: Option<&Pledge>) -> Result<(), Problem> {
+    async fn advance_claiming(
+        &mut self,
+        mut events: Vec<Event>,
+        pledge: Option<&Pledge>,
+    ) -> Result<(), Problem> {
         let outcome = self.advance(events.clone(), pledge).await;
         if !matches!(outcome, Err(Problem::Conflict(Space::NonceClaim))) {
             return outcome;
@@ -427,11 +458,18 @@ impl Live {
     }
 
     /// Applies events and commits what they lead to as one batch.
-    async fn advance(&mut self, events: Vec<Event>, pledge: Option<&Pledge>) -> Result<(), Problem> {
+    async fn advance(
+        &mut self,
+        events: Vec<Event>,
+        pledge: Option<&Pledge>,
+    ) -> Result<(), Problem> {
         let context = Arc::clone(&self.context);
         let Current {
             request, version, ..
-        } = self.current.as_ref().ok_or_else(|| Fault::bug("no request yet"))?;
+        } = self
+            .current
+            .as_ref()
+            .ok_or_else(|| Fault::bug("no request yet"))?;
         let now = context.now_ms();
         let mut next = request.clone();
         let mut batch = Batch::new();
@@ -457,7 +495,11 @@ impl Live {
         };
         let version = version + 1;
         batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-        batch.put(rows::audit(next.id, version), Expect::Any, rows::encode(&trail)?);
+        batch.put(
+            rows::audit(next.id, version),
+            Expect::Any,
+            rows::encode(&trail)?,
+        );
         let outbox = rows::outbox(next.vault, next.id);
         match next.state.effect() {
             Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
@@ -466,10 +508,14 @@ impl Live {
         if let Some(pledge) = pledge {
             pledge.add_to(&mut batch, &next.to_wire()?.encode_to_vec(), now)?;
         }
-        context.store.commit(batch).await.map_err(|error| match error {
-            CommitError::Conflict(key) => Problem::Conflict(key.space),
-            other => Problem::Fatal(other.into()),
-        })?;
+        context
+            .store
+            .commit(batch)
+            .await
+            .map_err(|error| match error {
+                CommitError::Conflict(key) => Problem::Conflict(key.space),
+                other => Problem::Fatal(other.into()),
+            })?;
         let ended = next.state.is_final().then_some(next.id);
         if let Some(current) = &mut self.current {
             if current.request.state.effect() != next.state.effect() {
@@ -492,7 +538,10 @@ impl Live {
             _ => return Ok(false),
         };
         let pause = self.context.pause(self.tries);
-        let due = self.context.now_ms().saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        let due = self
+            .context
+            .now_ms()
+            .saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         if due >= deadline_ms {
             return Ok(false);
         }
@@ -523,7 +572,10 @@ impl Live {
         let task = match (request.state.effect(), &request.state) {
             (Some(Effect::Prepare), _) => {
                 let needs = needs(&context, request.network, payload)?;
-                let client = context.chains.get(request.network, payload.chain_id()).cloned();
+                let client = context
+                    .chains
+                    .get(request.network, payload.chain_id())
+                    .cloned();
                 let vault = self.vault.clone();
                 let id = request.id;
                 beside(myself, "asking the chain", async move {
@@ -548,12 +600,17 @@ impl Live {
                     threshold: self.holders.threshold,
                     deadline_ms: draft.deadline_ms,
                 };
-                let patience = draft.deadline_ms.saturating_sub(now).saturating_add(GRACE_MS);
+                let patience = draft
+                    .deadline_ms
+                    .saturating_sub(now)
+                    .saturating_add(GRACE_MS);
                 beside(myself, "signing", async move {
                     let signing = context.signers.sign(&order, &attempt);
                     let answer = tokio::time::timeout(Duration::from_millis(patience), signing)
                         .await
-                        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
+                        .unwrap_or_else(|_| {
+                            Err(Fault::unavailable("the signers gave no answer in time"))
+                        });
                     Msg::SignersAnswered(session, answer)
                 })
             }
@@ -562,8 +619,12 @@ impl Live {
                     signed: signed.clone(),
                     facts: draft.facts.clone(),
                     age_ms: context.now_ms().saturating_sub(draft.built_at_ms),
+                    retried: self.resumed || self.tries > 0,
                 };
-                let client = context.chains.get(request.network, payload.chain_id()).cloned();
+                let client = context
+                    .chains
+                    .get(request.network, payload.chain_id())
+                    .cloned();
                 beside(myself, "sending", async move {
                     Msg::NodeAnswered(match client {
                         Some(client) => client.broadcast(&shipment).await,
@@ -620,7 +681,11 @@ async fn assign_nonce(
     };
     let nonce = match vault.call(ask, context.call_timeout()).await {
         Ok(ractor::rpc::CallResult::Success(nonce)) => nonce,
-        _ => return Err(ChainError::Unknown("no nonce could be assigned in time".into())),
+        _ => {
+            return Err(ChainError::Unknown(
+                "no nonce could be assigned in time".into(),
+            ));
+        }
     };
     Ok(match facts {
         Facts::Evm(evm) => Facts::Evm(evm::Facts {
@@ -632,7 +697,9 @@ async fn assign_nonce(
 }
 
 fn chain(network: Network) -> Result<&'static dyn covault_core::chain::Chain, Fault> {
-    network.chain().ok_or_else(|| Fault::bug("a request of a network that is not built"))
+    network
+        .chain()
+        .ok_or_else(|| Fault::bug("a request of a network that is not built"))
 }
 
 /// What is to be asked before the request can be built.

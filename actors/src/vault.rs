@@ -128,13 +128,19 @@ impl Actor for VaultActor {
         myself: ActorRef<Msg>,
         (context, id): (Arc<Context>, VaultId),
     ) -> Result<Live, ActorProcessingErr> {
-        let (vault, version) = context.vault(id).await?.ok_or_else(|| Fault::bug("no such vault"))?;
+        let (vault, version) = context
+            .vault(id)
+            .await?
+            .ok_or_else(|| Fault::bug("no such vault"))?;
         let last = Scan {
             reverse: true,
             ..Scan::prefix(Space::WalletIndex, id.as_bytes(), 1)
         };
         let last = context.store.scan(&last).await?;
-        let next_index = match last.first().and_then(|(key, _)| key.bytes.split_last_chunk::<4>()) {
+        let next_index = match last
+            .first()
+            .and_then(|(key, _)| key.bytes.split_last_chunk::<4>())
+        {
             Some((_, index)) => u32::from_be_bytes(*index).saturating_add(1),
             None => 0,
         };
@@ -152,7 +158,12 @@ impl Actor for VaultActor {
         })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => live.resume(&myself).await?,
             Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
@@ -232,7 +243,9 @@ impl Live {
                 }
             }
             match page.last() {
-                Some((key, _)) if page.len() == PAGE => from = Some([key.bytes.as_slice(), &[0]].concat()),
+                Some((key, _)) if page.len() == PAGE => {
+                    from = Some([key.bytes.as_slice(), &[0]].concat())
+                }
                 _ => break,
             }
         }
@@ -260,9 +273,15 @@ impl Live {
         }
     }
 
-    async fn start_loaded(&mut self, myself: &ActorRef<Msg>, request: Request, version: u64) -> Result<(), Fault> {
+    async fn start_loaded(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        request: Request,
+        version: u64,
+    ) -> Result<(), Fault> {
         let id = request.id;
-        let waits_for_facts = request.state.effect() == Some(covault_core::request::Effect::Prepare);
+        let waits_for_facts =
+            request.state.effect() == Some(covault_core::request::Effect::Prepare);
         if waits_for_facts {
             let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
             let needs = signing::needs(&self.context, request.network, &payload)?;
@@ -365,7 +384,10 @@ impl Live {
                 ..Scan::prefix(Space::NonceClaim, &rows::account(&claim(0)), PAGE)
             };
             let page = self.context.store.scan(&scan).await?;
-            let claimed = page.iter().filter_map(|(key, _)| rows::claimed_nonce(key)).collect::<Vec<_>>();
+            let claimed = page
+                .iter()
+                .filter_map(|(key, _)| rows::claimed_nonce(key))
+                .collect::<Vec<_>>();
             let mut taken = claimed.iter().copied().peekable();
             loop {
                 if taken.peek() == Some(&nonce) {
@@ -373,7 +395,9 @@ impl Live {
                 } else if !self.lanes.is_reserved(account, nonce) {
                     return Ok(nonce);
                 }
-                nonce = nonce.checked_add(1).ok_or_else(|| Fault::bug("nonces are used up"))?;
+                nonce = nonce
+                    .checked_add(1)
+                    .ok_or_else(|| Fault::bug("nonces are used up"))?;
                 // The rows after this page are not known yet.
                 if claimed.len() == PAGE && claimed.last() < Some(&nonce) {
                     break;
@@ -393,7 +417,9 @@ impl Live {
         } = new;
         let Some(root) = self.vault.root(network.curve()).cloned() else {
             let reason = match self.vault.failed_reason() {
-                Some(reason) => format!("the vault has no {} key: {reason}", network.curve().name()),
+                Some(reason) => {
+                    format!("the vault has no {} key: {reason}", network.curve().name())
+                }
                 None => "the vault's keys are still being made; try again".into(),
             };
             let _ = reply.send(Err(Fault::unavailable(reason)));
@@ -407,7 +433,9 @@ impl Live {
             let stored = async {
                 let path = KeyPath::new(vec![index])?;
                 let public_key = root.child(&path)?.public_key;
-                let chain = network.chain().ok_or_else(|| Fault::bug("the network is not built"))?;
+                let chain = network
+                    .chain()
+                    .ok_or_else(|| Fault::bug("the network is not built"))?;
                 let wallet = Wallet {
                     id: context.new_wallet_id(),
                     vault,
@@ -430,7 +458,9 @@ impl Live {
         let now = self.context.now_ms();
         let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
             // The run before a restart may have succeeded: repeating it gives its key.
-            KeyState::Generating(order) if key.curve == curve && order.expires_at_ms > now => Some(order.clone()),
+            KeyState::Generating(order) if key.curve == curve && order.expires_at_ms > now => {
+                Some(order.clone())
+            }
             _ => None,
         });
         let order = match claimed {
@@ -456,7 +486,11 @@ impl Live {
         tokio::spawn(async move {
             let result = tokio::time::timeout(patience, signers.keygen(&order))
                 .await
-                .unwrap_or_else(|_| Err(Fault::unavailable("the signers did not make the key in time")));
+                .unwrap_or_else(|_| {
+                    Err(Fault::unavailable(
+                        "the signers did not make the key in time",
+                    ))
+                });
             let _ = actor.cast(Msg::KeygenEnded(Box::new(order), result));
         });
         Ok(())
@@ -473,21 +507,32 @@ impl Live {
             Err(fault) => {
                 tracing::warn!(vault = %self.vault.id, curve = order.curve.name(), ?fault, "key generation failed");
                 if matches!(fault.class(), Class::Invalid | Class::Forbidden) {
-                    return self.update(|vault| vault.give_up(order, fault.public())).await;
+                    return self
+                        .update(|vault| vault.give_up(order, fault.public()))
+                        .await;
                 }
                 self.keygen_tries = self.keygen_tries.saturating_add(1);
                 let curve = order.curve;
-                myself.send_after(self.context.pause(self.keygen_tries), move || Msg::KeygenDue(curve));
+                myself.send_after(self.context.pause(self.keygen_tries), move || {
+                    Msg::KeygenDue(curve)
+                });
                 Ok(())
             }
         }
     }
 
-    async fn update(&mut self, change: impl FnOnce(&mut Vault) -> Result<(), Fault>) -> Result<(), Fault> {
+    async fn update(
+        &mut self,
+        change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let mut vault = self.vault.clone();
         change(&mut vault)?;
         let mut batch = Batch::new();
-        batch.put(rows::vault(vault.id), Expect::Version(self.version), rows::encode(&vault)?);
+        batch.put(
+            rows::vault(vault.id),
+            Expect::Version(self.version),
+            rows::encode(&vault)?,
+        );
         self.context.store.commit(batch).await?;
         self.vault = vault;
         self.version += 1;
@@ -504,9 +549,21 @@ async fn store_wallet(
     let shown = wallet.to_wire();
     let id = rows::encode(&wallet.id)?;
     let mut batch = Batch::new();
-    batch.put(rows::wallet(wallet.id), Expect::Absent, rows::encode(wallet)?);
-    batch.put(rows::wallet_index(wallet.vault, index), Expect::Absent, id.clone());
-    batch.put(rows::wallet_address(&wallet.address), Expect::Absent, id.clone());
+    batch.put(
+        rows::wallet(wallet.id),
+        Expect::Absent,
+        rows::encode(wallet)?,
+    );
+    batch.put(
+        rows::wallet_index(wallet.vault, index),
+        Expect::Absent,
+        id.clone(),
+    );
+    batch.put(
+        rows::wallet_address(&wallet.address),
+        Expect::Absent,
+        id.clone(),
+    );
     if !wallet.reference.is_empty() {
         batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
     }
@@ -516,9 +573,9 @@ async fn store_wallet(
     match context.store.commit(batch).await {
         Ok(()) => Ok(shown),
         Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
-        Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(Fault::unavailable(
-            "another call with this idempotency key is in work; try again",
-        )),
+        Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
+            Fault::unavailable("another call with this idempotency key is in work; try again"),
+        ),
         Err(error) => Err(error.into()),
     }
 }

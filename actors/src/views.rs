@@ -34,9 +34,13 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
         }
         Query::Outcome { uuid, timeout_ms } => {
             let patience = Duration::from_millis(timeout_ms);
-            View::Outcome(Box::new(outcome(context, caller, uuid.parse()?, patience).await?))
+            View::Outcome(Box::new(
+                outcome(context, caller, uuid.parse()?, patience).await?,
+            ))
         }
-        Query::WalletByAddress(address) => View::Wallet(by_address(context, caller, &address).await?),
+        Query::WalletByAddress(address) => {
+            View::Wallet(by_address(context, caller, &address).await?)
+        }
         Query::WalletByRef(reference) => {
             let wallet = context.wallet_by(&rows::wallet_ref(&reference)).await?;
             View::Wallet(visible(caller, wallet, "ref")?.to_wire())
@@ -98,7 +102,10 @@ async fn outcome(
         id,
         notify: Some(context.waiters.subscribe(id)),
     };
-    let notify = subscription.notify.clone().ok_or_else(|| Fault::bug("no subscription"))?;
+    let notify = subscription
+        .notify
+        .clone()
+        .ok_or_else(|| Fault::bug("no subscription"))?;
     let mut ended = std::pin::pin!(notify.notified());
     ended.as_mut().enable();
     if let Some(outcome) = request(context, caller, id).await?.outcome() {
@@ -203,7 +210,9 @@ async fn balance(context: &Context, request: &wire::GetBalanceRequest) -> Result
         return Err(Fault::invalid_chain_id());
     }
     let address = |field: &str, text: &str| {
-        chain.parse_address(text).map_err(|fault| Fault::field(field, fault.public()))
+        chain
+            .parse_address(text)
+            .map_err(|fault| Fault::field(field, fault.public()))
     };
     let owner = address("walletAddress", &request.wallet_address)?;
     let token = match request.token_address.as_deref() {

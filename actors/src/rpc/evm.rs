@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 use super::{
     Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
     jsonrpc::{CallError, RpcError},
+    settle,
 };
 
 /// Selector of `balanceOf(address)` (EIP-20).
@@ -60,8 +61,15 @@ impl EvmNode {
             .copied()
     }
 
-    async fn fees(&self, from: &str, call: &Call, base_fee: Option<u128>) -> Result<Fees, ChainError> {
-        let estimate = self.rpc.call("eth_estimateGas", json!([transaction(from, call)]));
+    async fn fees(
+        &self,
+        from: &str,
+        call: &Call,
+        base_fee: Option<u128>,
+    ) -> Result<Fees, ChainError> {
+        let estimate = self
+            .rpc
+            .call("eth_estimateGas", json!([transaction(from, call)]));
         let price = self.rpc.call(
             if base_fee.is_some() {
                 "eth_maxPriorityFeePerGas"
@@ -148,13 +156,12 @@ impl EvmNode {
         }))
     }
 
-    async fn known(&self, hash: &str) -> bool {
+    async fn known(&self, hash: &str) -> Result<bool, String> {
         self.rpc
-            .find("eth_getTransactionByHash", json!([hash]), |found| {
-                (!found.is_null()).then_some(())
+            .any("eth_getTransactionByHash", json!([hash]), |found| {
+                !found.is_null()
             })
             .await
-            .is_some()
     }
 }
 
@@ -164,7 +171,10 @@ impl ChainClient for EvmNode {
         match needs {
             Needs::Evm(needs) => self.gather(needs).await,
             Needs::Nothing => Ok(Facts::Nothing),
-            Needs::Solana(_) => Err(refused("not an EVM question".into(), ExecuteCode::Unspecified)),
+            Needs::Solana(_) => Err(refused(
+                "not an EVM question".into(),
+                ExecuteCode::Unspecified,
+            )),
         }
     }
 
@@ -176,20 +186,17 @@ impl ChainClient for EvmNode {
             Err(ChainError::Refused(refusal)) => return Broadcast::Unknown(refusal.reason),
         }
         let raw = json!([shipment.signed.transaction]);
-        match self.rpc.call("eth_sendRawTransaction", raw).await {
+        let (answer, doubt) = self.rpc.call_once("eth_sendRawTransaction", raw).await;
+        match answer {
             Ok(_) => Broadcast::Accepted,
             Err(CallError::Unreachable(reason)) => Broadcast::Unknown(reason),
-            Err(CallError::Node(error)) => {
-                let verdict = judge(&error);
-                if matches!(verdict, Broadcast::Accepted) {
-                    return verdict;
+            Err(CallError::Node(error)) => match judge(&error) {
+                Broadcast::Refused(refusal) => {
+                    let known = self.known(&shipment.signed.tx_hash).await;
+                    settle(refusal, known, doubt || shipment.retried)
                 }
-                // An earlier try may have arrived although its answer was lost.
-                if self.known(&shipment.signed.tx_hash).await {
-                    return Broadcast::Accepted;
-                }
-                verdict
-            }
+                verdict => verdict,
+            },
         }
     }
 
@@ -255,11 +262,24 @@ fn transaction(from: &str, call: &Call) -> Value {
 fn judge(error: &RpcError) -> Broadcast {
     let said = error.message.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    if has(&["already known", "known transaction", "already imported", "alreadyknown", "already exists"]) {
+    if has(&[
+        "already known",
+        "known transaction",
+        "already imported",
+        "alreadyknown",
+        "already exists",
+    ]) {
         return Broadcast::Accepted;
     }
-    if has(&["txpool is full", "pool is full", "limit exceeded", "try again", "timeout", "syncing", "header not found"])
-        || error.code == -32603 && has(&["internal error"])
+    if has(&[
+        "txpool is full",
+        "pool is full",
+        "limit exceeded",
+        "try again",
+        "timeout",
+        "syncing",
+        "header not found",
+    ]) || error.code == -32603 && has(&["internal error"])
     {
         return Broadcast::Unknown(format!("the node said: {}", error.message));
     }
@@ -269,9 +289,22 @@ fn judge(error: &RpcError) -> Broadcast {
 fn refusal(error: &RpcError) -> Refusal {
     let said = error.message.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    let code = if has(&["intrinsic gas too low", "out of gas", "gas required exceeds", "underpriced", "max fee per gas less", "fee cap", "gas allowance"]) {
+    let code = if has(&[
+        "intrinsic gas too low",
+        "out of gas",
+        "gas required exceeds",
+        "underpriced",
+        "max fee per gas less",
+        "fee cap",
+        "gas allowance",
+    ]) {
         ExecuteCode::InsufficientGasFee
-    } else if has(&["insufficient funds", "insufficient balance", "insufficientfunds", "exceeds balance"]) {
+    } else if has(&[
+        "insufficient funds",
+        "insufficient balance",
+        "insufficientfunds",
+        "exceeds balance",
+    ]) {
         ExecuteCode::InsufficientFunds
     } else {
         ExecuteCode::Unspecified
@@ -291,9 +324,15 @@ fn refusal(error: &RpcError) -> Refusal {
 fn refused_call(error: &RpcError) -> ChainError {
     let said = error.message.to_ascii_lowercase();
     let speaks_of_the_call = reverted(error)
-        || ["insufficient", "exceeds", "gas required", "invalid opcode", "out of gas"]
-            .iter()
-            .any(|word| said.contains(word));
+        || [
+            "insufficient",
+            "exceeds",
+            "gas required",
+            "invalid opcode",
+            "out of gas",
+        ]
+        .iter()
+        .any(|word| said.contains(word));
     if speaks_of_the_call {
         ChainError::Refused(refusal(error))
     } else {
@@ -320,7 +359,9 @@ fn number(value: &Value) -> Result<u128, ChainError> {
         .as_str()
         .and_then(|text| text.strip_prefix("0x"))
         .and_then(|digits| u128::from_str_radix(digits, 16).ok())
-        .ok_or_else(|| ChainError::Unknown("the node answered something that is not a number".into()))
+        .ok_or_else(|| {
+            ChainError::Unknown("the node answered something that is not a number".into())
+        })
 }
 
 /// 256-bit hex to decimal.
@@ -361,7 +402,10 @@ mod tests {
     #[test]
     fn hex_to_decimal__should_convert_256_bits() {
         assert_eq!(hex_to_decimal("0").unwrap(), "0");
-        assert_eq!(hex_to_decimal("de0b6b3a7640000").unwrap(), "1000000000000000000");
+        assert_eq!(
+            hex_to_decimal("de0b6b3a7640000").unwrap(),
+            "1000000000000000000"
+        );
         assert_eq!(
             hex_to_decimal(&"f".repeat(64)).unwrap(),
             "115792089237316195423570985008687907853269984665640564039457584007913129639935"
@@ -371,7 +415,12 @@ mod tests {
 
     #[test]
     fn judge__should_take_a_known_transaction_for_accepted() {
-        for words in ["already known", "known transaction: 0x12", "AlreadyKnown", "transaction already imported"] {
+        for words in [
+            "already known",
+            "known transaction: 0x12",
+            "AlreadyKnown",
+            "transaction already imported",
+        ] {
             assert_eq!(judge(&said(-32000, words)), Broadcast::Accepted, "{words}");
         }
     }
@@ -386,16 +435,28 @@ mod tests {
             code("insufficient funds for gas * price + value: balance 0"),
             ExecuteCode::InsufficientFunds
         );
-        assert_eq!(code("Insufficient funds for gas * price + value"), ExecuteCode::InsufficientFunds);
-        assert_eq!(code("intrinsic gas too low: gas 1"), ExecuteCode::InsufficientGasFee);
-        assert_eq!(code("transaction underpriced"), ExecuteCode::InsufficientGasFee);
+        assert_eq!(
+            code("Insufficient funds for gas * price + value"),
+            ExecuteCode::InsufficientFunds
+        );
+        assert_eq!(
+            code("intrinsic gas too low: gas 1"),
+            ExecuteCode::InsufficientGasFee
+        );
+        assert_eq!(
+            code("transaction underpriced"),
+            ExecuteCode::InsufficientGasFee
+        );
         assert_eq!(code("nonce too low"), ExecuteCode::Unspecified);
     }
 
     #[test]
     fn judge__should_not_refuse_for_good_what_may_work_later() {
         for words in ["txpool is full", "request timeout", "node is syncing"] {
-            assert!(matches!(judge(&said(-32000, words)), Broadcast::Unknown(_)), "{words}");
+            assert!(
+                matches!(judge(&said(-32000, words)), Broadcast::Unknown(_)),
+                "{words}"
+            );
         }
     }
 }

@@ -107,48 +107,67 @@ impl JsonRpc {
     /// # Errors
     /// [`CallError`].
     pub async fn call(&self, method: &str, params: Value) -> Result<Value, CallError> {
+        self.call_once(method, params).await.0
+    }
+
+    /// As [`JsonRpc::call`]; also says whether another node may have taken the call before and
+    /// its answer was lost.
+    pub async fn call_once(&self, method: &str, params: Value) -> (Result<Value, CallError>, bool) {
         let start = self.preferred.load(Ordering::Relaxed);
         let count = self.urls.len();
         let mut trouble = String::new();
+        let mut doubt = false;
         for offset in 0..count {
             let index = (start + offset) % count;
             match self.ask(index, method, &params).await {
-                Ok(Answer { error: Some(error), .. }) if overloaded(&error) => {
+                Ok(Answer {
+                    error: Some(error), ..
+                }) if overloaded(&error) => {
                     trouble = format!("{}: the node said: {}", self.name, error.message);
                 }
                 Ok(answer) => {
                     self.preferred.store(index, Ordering::Relaxed);
-                    return match answer.error {
+                    let result = match answer.error {
                         Some(error) => Err(CallError::Node(error)),
                         None => Ok(answer.result),
                     };
+                    return (result, doubt);
                 }
                 Err(error) => {
                     tracing::debug!(chain = self.name, node = index, %error, "a node did not answer");
                     trouble = format!("{}: {error}", self.name);
+                    doubt = true;
                 }
             }
         }
-        Err(CallError::Unreachable(trouble))
+        (Err(CallError::Unreachable(trouble)), doubt)
     }
 
-    /// Calls a method on every node, one after the other; stops at the first result that
-    /// `wanted` takes.
-    pub async fn find<T>(
+    /// Asks every node, one after the other, until `found` is true of a result.
+    ///
+    /// # Errors
+    /// When it was true of none and some node did not answer.
+    pub async fn any(
         &self,
         method: &str,
         params: Value,
-        wanted: impl Fn(&Value) -> Option<T>,
-    ) -> Option<T> {
+        found: impl Fn(&Value) -> bool,
+    ) -> Result<bool, String> {
+        let mut trouble = None;
         for index in 0..self.urls.len() {
-            if let Ok(answer) = self.ask(index, method, &params).await
-                && answer.error.is_none()
-                && let Some(found) = wanted(&answer.result)
-            {
-                return Some(found);
+            match self.ask(index, method, &params).await {
+                Ok(Answer {
+                    error: Some(error), ..
+                }) => trouble = Some(error.message),
+                Ok(answer) if found(&answer.result) => return Ok(true),
+                Ok(_) => {}
+                Err(error) => trouble = Some(error),
             }
         }
-        None
+        match trouble {
+            None => Ok(false),
+            Some(trouble) => Err(trouble),
+        }
     }
 
     async fn ask(&self, index: usize, method: &str, params: &Value) -> Result<Answer, String> {
@@ -179,7 +198,12 @@ impl JsonRpc {
         serde_json::from_slice::<Answer>(&bytes)
             .ok()
             .filter(|answer| status.is_success() || answer.error.is_some())
-            .ok_or_else(|| format!("the node answered HTTP {} without JSON-RPC", status.as_u16()))
+            .ok_or_else(|| {
+                format!(
+                    "the node answered HTTP {} without JSON-RPC",
+                    status.as_u16()
+                )
+            })
     }
 }
 

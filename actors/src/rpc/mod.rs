@@ -56,6 +56,22 @@ pub struct Shipment {
     pub facts: Facts,
     /// How long ago it was built, in milliseconds.
     pub age_ms: u64,
+    /// It may have been sent before, and what became of that is not known.
+    pub retried: bool,
+}
+
+/// What a node's refusal means. It is for good when nothing was sent before, or when every
+/// node says that it does not know the transaction. In between, nobody knows: a transaction
+/// that is called failed and is mined all the same would be paid twice.
+fn settle(refusal: Refusal, known: Result<bool, String>, sent_before: bool) -> Broadcast {
+    match known {
+        Ok(true) => Broadcast::Accepted,
+        Err(trouble) if sent_before => Broadcast::Unknown(format!(
+            "a node said \"{}\", and another cannot say whether it has the transaction: {trouble}",
+            refusal.reason
+        )),
+        Ok(false) | Err(_) => Broadcast::Refused(refusal),
+    }
 }
 
 /// What became of a broadcast.
@@ -117,11 +133,15 @@ impl Chains {
         let mut chains = Self::default();
         for (id, endpoints) in &config.evm {
             let rpc = JsonRpc::new(&format!("EVM chain {id}"), endpoints)?;
-            chains.evm.insert(*id, Arc::new(evm::EvmNode::new(*id, rpc)));
+            chains
+                .evm
+                .insert(*id, Arc::new(evm::EvmNode::new(*id, rpc)));
         }
         for (id, endpoints) in &config.solana {
             let rpc = JsonRpc::new(solana::chain_name(*id), endpoints)?;
-            chains.solana.insert(*id, Arc::new(solana::SolanaNode::new(rpc)));
+            chains
+                .solana
+                .insert(*id, Arc::new(solana::SolanaNode::new(rpc)));
         }
         Ok(chains)
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
     jsonrpc::{CallError, RpcError},
+    settle,
 };
 
 /// A blockhash is good for 150 blocks, about a minute. When a node does not know it after
@@ -35,17 +36,15 @@ impl SolanaNode {
         Self { rpc }
     }
 
-    async fn known(&self, signature: &str) -> bool {
+    async fn known(&self, signature: &str) -> Result<bool, String> {
         let params = json!([[signature], {"searchTransactionHistory": true}]);
         self.rpc
-            .find("getSignatureStatuses", params, |found| {
+            .any("getSignatureStatuses", params, |found| {
                 found
                     .pointer("/value/0")
-                    .filter(|status| !status.is_null())
-                    .map(|_| ())
+                    .is_some_and(|status| !status.is_null())
             })
             .await
-            .is_some()
     }
 }
 
@@ -83,19 +82,17 @@ impl ChainClient for SolanaNode {
             shipment.signed.transaction,
             {"encoding": "base64", "preflightCommitment": "confirmed"}
         ]);
-        match self.rpc.call("sendTransaction", params).await {
+        let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
+        match answer {
             Ok(_) => Broadcast::Accepted,
             Err(CallError::Unreachable(reason)) => Broadcast::Unknown(reason),
-            Err(CallError::Node(error)) => {
-                let verdict = judge(&error, shipment.age_ms);
-                if matches!(verdict, Broadcast::Accepted) {
-                    return verdict;
+            Err(CallError::Node(error)) => match judge(&error, shipment.age_ms) {
+                Broadcast::Refused(refusal) => {
+                    let known = self.known(&shipment.signed.tx_hash).await;
+                    settle(refusal, known, doubt || shipment.retried)
                 }
-                if self.known(&shipment.signed.tx_hash).await {
-                    return Broadcast::Accepted;
-                }
-                verdict
-            }
+                verdict => verdict,
+            },
         }
     }
 
@@ -126,7 +123,14 @@ fn judge(error: &RpcError, age_ms: u64) -> Broadcast {
     if matches!(error.code, -32005 | -32014 | -32016 | -32603) {
         return Broadcast::Unknown(format!("the node said: {}", error.message));
     }
-    let code = if has(&["insufficient lamports", "insufficientfundsforrent", "insufficient funds for rent", "no record of a prior credit", "accountnotfound", "custom program error: 0x1"]) {
+    let code = if has(&[
+        "insufficient lamports",
+        "insufficientfundsforrent",
+        "insufficient funds for rent",
+        "no record of a prior credit",
+        "accountnotfound",
+        "custom program error: 0x1",
+    ]) {
         ExecuteCode::InsufficientFunds
     } else if has(&["insufficientfundsforfee", "insufficient funds for fee"]) {
         ExecuteCode::InsufficientGasFee
@@ -168,7 +172,10 @@ mod tests {
     fn judge__should_wait_for_the_blockhash_as_long_as_it_can_live() {
         let error = said("Blockhash not found");
         assert!(matches!(judge(&error, 10_000), Broadcast::Unknown(_)));
-        assert!(matches!(judge(&error, BLOCKHASH_LIFE_MS), Broadcast::Refused(_)));
+        assert!(matches!(
+            judge(&error, BLOCKHASH_LIFE_MS),
+            Broadcast::Refused(_)
+        ));
     }
 
     #[test]

@@ -40,21 +40,33 @@ where
 async fn commit__should_count_versions(store: &dyn Store) {
     assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
     for version in 1..=3 {
-        store.commit(put(b"a", Expect::Any, &[version])).await.unwrap();
+        store
+            .commit(put(b"a", Expect::Any, &[version]))
+            .await
+            .unwrap();
         let row = store.get(&key(b"a")).await.unwrap().unwrap();
-        assert_eq!((row.version, row.value), (u64::from(version), vec![version]));
+        assert_eq!(
+            (row.version, row.value),
+            (u64::from(version), vec![version])
+        );
     }
     let mut batch = Batch::new();
     batch.delete(key(b"a"), Expect::Version(3));
     batch.delete(key(b"never"), Expect::Any);
     store.commit(batch).await.unwrap();
     assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
-    store.commit(put(b"empty", Expect::Absent, b"")).await.unwrap();
+    store
+        .commit(put(b"empty", Expect::Absent, b""))
+        .await
+        .unwrap();
     assert_eq!(store.get(&key(b"empty")).await.unwrap().unwrap().value, b"");
 }
 
 async fn commit__should_take_all_of_a_batch_or_nothing(store: &dyn Store) {
-    store.commit(put(b"there", Expect::Any, b"1")).await.unwrap();
+    store
+        .commit(put(b"there", Expect::Any, b"1"))
+        .await
+        .unwrap();
     let mut batch = put(b"first", Expect::Absent, b"x");
     batch.delete(key(b"there"), Expect::Any);
     batch.put(key(b"last"), Expect::Version(1), b"x".to_vec());
@@ -66,11 +78,20 @@ async fn commit__should_take_all_of_a_batch_or_nothing(store: &dyn Store) {
 
 async fn commit__should_check_versions(store: &dyn Store) {
     let conflict = Err(CommitError::Conflict(key(b"a")));
-    assert_eq!(store.commit(put(b"a", Expect::Version(1), b"")).await, conflict);
+    assert_eq!(
+        store.commit(put(b"a", Expect::Version(1), b"")).await,
+        conflict
+    );
     store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
     assert_eq!(store.commit(put(b"a", Expect::Absent, b"")).await, conflict);
-    assert_eq!(store.commit(put(b"a", Expect::Version(2), b"")).await, conflict);
-    store.commit(put(b"a", Expect::Version(1), b"")).await.unwrap();
+    assert_eq!(
+        store.commit(put(b"a", Expect::Version(2), b"")).await,
+        conflict
+    );
+    store
+        .commit(put(b"a", Expect::Version(1), b""))
+        .await
+        .unwrap();
     let mut delete = Batch::new();
     delete.delete(key(b"a"), Expect::Version(1));
     assert_eq!(store.commit(delete).await, conflict);
@@ -108,7 +129,11 @@ async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
             let mut batch = put(&number.to_be_bytes(), Expect::Absent, b"");
-            batch.put(key(b"\xffshared"), Expect::Any, number.to_be_bytes().to_vec());
+            batch.put(
+                key(b"\xffshared"),
+                Expect::Any,
+                number.to_be_bytes().to_vec(),
+            );
             store.commit(batch).await
         })
     });
@@ -117,16 +142,35 @@ async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
     }
     let all = names(&*store, &Scan::prefix(Space::Wallet, b"", 1000)).await;
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 501);
-    assert_eq!(store.get(&key(b"\xffshared")).await.unwrap().unwrap().version, 500);
+    assert_eq!(
+        store
+            .get(&key(b"\xffshared"))
+            .await
+            .unwrap()
+            .unwrap()
+            .version,
+        500
+    );
 }
 
 async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {
     let mut batch = Batch::new();
-    for name in [b"a".as_slice(), b"ab", b"ac\xff", b"ac\xff\xff", b"b", b"\xff\xff"] {
+    for name in [
+        b"a".as_slice(),
+        b"ab",
+        b"ac\xff",
+        b"ac\xff\xff",
+        b"b",
+        b"\xff\xff",
+    ] {
         batch.put(key(name), Expect::Any, name.to_vec());
     }
     batch.put(Key::new(Space::VaultName, &[b"ab"]), Expect::Any, vec![]);
-    batch.put(Key::new(Space::WalletAddress, &[b"ab"]), Expect::Any, vec![]);
+    batch.put(
+        Key::new(Space::WalletAddress, &[b"ab"]),
+        Expect::Any,
+        vec![],
+    );
     store.commit(batch).await.unwrap();
     let found = async |prefix: &[u8], reverse| {
         let scan = Scan {
@@ -135,10 +179,22 @@ async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {
         };
         names(store, &scan).await
     };
-    assert_eq!(found(b"a", false).await, [b"a".as_slice(), b"ab", b"ac\xff", b"ac\xff\xff"]);
-    assert_eq!(found(b"a", true).await, [b"ac\xff\xff".as_slice(), b"ac\xff", b"ab", b"a"]);
-    assert_eq!(found(b"ac\xff", false).await, [b"ac\xff".as_slice(), b"ac\xff\xff"]);
-    assert_eq!(found(b"ac\xff", true).await, [b"ac\xff\xff".as_slice(), b"ac\xff"]);
+    assert_eq!(
+        found(b"a", false).await,
+        [b"a".as_slice(), b"ab", b"ac\xff", b"ac\xff\xff"]
+    );
+    assert_eq!(
+        found(b"a", true).await,
+        [b"ac\xff\xff".as_slice(), b"ac\xff", b"ab", b"a"]
+    );
+    assert_eq!(
+        found(b"ac\xff", false).await,
+        [b"ac\xff".as_slice(), b"ac\xff\xff"]
+    );
+    assert_eq!(
+        found(b"ac\xff", true).await,
+        [b"ac\xff\xff".as_slice(), b"ac\xff"]
+    );
     assert_eq!(found(b"\xff", true).await, [b"\xff\xff".as_slice()]);
     assert_eq!(found(b"", false).await.len(), 6);
     assert_eq!(found(b"", true).await.len(), 6);
@@ -162,7 +218,10 @@ async fn scan__should_page_in_both_directions(store: &dyn Store) {
             ..Scan::prefix(Space::Wallet, &[7], limit)
         };
         let names = names(store, &scan).await;
-        names.into_iter().map(|name| *name.last().unwrap()).collect::<Vec<_>>()
+        names
+            .into_iter()
+            .map(|name| *name.last().unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!(found(None, false, 0, 3).await, [0, 1, 2]);
     assert_eq!(found(None, false, 3, 3).await, [3, 4, 5]);

@@ -72,9 +72,8 @@ impl Store for MemoryStore {
             space: scan.space,
             bytes: bytes.to_vec(),
         };
-        let inside = |row: &(&Key, &Row)| {
-            row.0.space == scan.space && row.0.bytes.starts_with(&scan.prefix)
-        };
+        let inside =
+            |row: &(&Key, &Row)| row.0.space == scan.space && row.0.bytes.starts_with(&scan.prefix);
         let page = |found: &mut dyn Iterator<Item = (&Key, &Row)>| {
             found
                 .skip(scan.skip)

@@ -8,10 +8,14 @@ use std::{fs, io, path::Path, sync::Arc, sync::mpsc, thread};
 
 use async_trait::async_trait;
 use covault_core::fault::Fault;
-use redb::{Database, Durability, ReadableDatabase as _, ReadableTable, StorageBackend, TableDefinition};
+use redb::{
+    Database, Durability, ReadableDatabase as _, ReadableTable, StorageBackend, TableDefinition,
+};
 use tokio::sync::oneshot;
 
-use super::{Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, prefix_end};
+use super::{
+    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, prefix_end,
+};
 
 /// Space byte and key -> version (8 bytes, little-endian) and value.
 const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows");
@@ -143,7 +147,9 @@ fn write_until_closed(db: &Database, queue: &mpsc::Receiver<Job>) {
             Err(error) => {
                 tracing::error!(%error, batches = group.len(), "the store cannot be written");
                 for job in group {
-                    let _ = job.reply.send(Err(CommitError::Unavailable(error.to_string())));
+                    let _ = job
+                        .reply
+                        .send(Err(CommitError::Unavailable(error.to_string())));
                 }
             }
         }
@@ -277,9 +283,18 @@ fn scan(db: &Database, scan: &Scan) -> Result<Vec<(Key, Row)>, redb::Error> {
     }
 }
 
-type Item<'a> = Result<(redb::AccessGuard<'a, &'static [u8]>, redb::AccessGuard<'a, &'static [u8]>), redb::StorageError>;
+type Item<'a> = Result<
+    (
+        redb::AccessGuard<'a, &'static [u8]>,
+        redb::AccessGuard<'a, &'static [u8]>,
+    ),
+    redb::StorageError,
+>;
 
-fn page<'a>(rows: impl Iterator<Item = Item<'a>>, scan: &Scan) -> Result<Vec<(Key, Row)>, redb::Error> {
+fn page<'a>(
+    rows: impl Iterator<Item = Item<'a>>,
+    scan: &Scan,
+) -> Result<Vec<(Key, Row)>, redb::Error> {
     let mut found = Vec::new();
     for row in rows.skip(scan.skip).take(scan.limit) {
         let (key, value) = row?;

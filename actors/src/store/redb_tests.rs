@@ -33,11 +33,17 @@ async fn redb__should_find_everything_again_after_it_was_closed() {
         let mut batch = Batch::new();
         batch.put(key.clone(), Expect::Absent, b"value".to_vec());
         store.commit(batch).await.unwrap();
-        assert!(RedbStore::open(&path).is_err(), "two processes must not share the file");
+        assert!(
+            RedbStore::open(&path).is_err(),
+            "two processes must not share the file"
+        );
     }
     let store = RedbStore::open(&path).unwrap();
     let row = store.get(&key).await.unwrap().unwrap();
-    assert_eq!((row.version, row.value.as_slice()), (1, b"value".as_slice()));
+    assert_eq!(
+        (row.version, row.value.as_slice()),
+        (1, b"value".as_slice())
+    );
 }
 
 /// A disk that loses power at its `cut`th operation: what was not synced is lost, kept or torn,
@@ -149,7 +155,10 @@ impl StorageBackend for Disk {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let platter = self.platter();
         let start = offset as usize;
-        let bytes = platter.live.get(start..start + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let bytes = platter
+            .live
+            .get(start..start + out.len())
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
         Ok(())
     }
@@ -190,7 +199,11 @@ fn pair(number: u16) -> Batch {
     batch.put(row(number, 0), Expect::Absent, value.clone());
     batch.put(row(number, 1), Expect::Absent, value);
     // One row that every batch changes, so that pages are rewritten and freed.
-    batch.put(Key::new(Space::Probe, &[]), Expect::Any, number.to_be_bytes().to_vec());
+    batch.put(
+        Key::new(Space::Probe, &[]),
+        Expect::Any,
+        number.to_be_bytes().to_vec(),
+    );
     batch
 }
 
@@ -220,10 +233,15 @@ fn check(runtime: &tokio::runtime::Runtime, image: Vec<u8>, acknowledged: &[u16]
         let store = RedbStore::open_backend(Disk::new(image, None, 0))
             .unwrap_or_else(|error| panic!("{what}: does not open: {error:?}"));
         runtime.block_on(async {
-            let all = store.scan(&Scan::prefix(Space::Request, &[], 1000)).await.unwrap();
+            let all = store
+                .scan(&Scan::prefix(Space::Request, &[], 1000))
+                .await
+                .unwrap();
             // And it must be possible to go on.
             store.commit(pair(1000)).await.unwrap();
-            all.into_iter().map(|(key, row)| (key.bytes, row.value)).collect()
+            all.into_iter()
+                .map(|(key, row)| (key.bytes, row.value))
+                .collect()
         })
     };
     for number in 0..PAIRS {
@@ -231,20 +249,29 @@ fn check(runtime: &tokio::runtime::Runtime, image: Vec<u8>, acknowledged: &[u16]
         let second = found.get(&row(number, 1).bytes);
         assert_eq!(first, second, "{what}: batch {number} is half there");
         if acknowledged.contains(&number) {
-            assert_eq!(first, Some(&vec![number as u8; 700]), "{what}: batch {number} was acknowledged and is lost");
+            assert_eq!(
+                first,
+                Some(&vec![number as u8; 700]),
+                "{what}: batch {number} was acknowledged and is lost"
+            );
         }
     }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
 }
 
 #[test]
 fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any_operation() {
     let runtime = runtime();
     let whole = Disk::new(vec![], None, 0);
-    assert_eq!(write_pairs(&runtime, whole.clone()).len(), usize::from(PAIRS));
+    assert_eq!(
+        write_pairs(&runtime, whole.clone()).len(),
+        usize::from(PAIRS)
+    );
     let operations = whole.platter().operations;
     println!("{operations} disk operations");
     let mut opened_empty = 0;
@@ -256,16 +283,26 @@ fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any
         }
         check_or_new(&runtime, &disk, &acknowledged, cut);
     }
-    assert!(opened_empty < operations / 2, "most cuts must come after the first batch");
+    assert!(
+        opened_empty < operations / 2,
+        "most cuts must come after the first batch"
+    );
 }
 
 /// While the file is being made for the first time, nothing was promised yet.
 fn check_or_new(runtime: &tokio::runtime::Runtime, disk: &Disk, acknowledged: &[u16], cut: usize) {
     let image = disk.after_power_cut();
-    if acknowledged.is_empty() && RedbStore::open_backend(Disk::new(image.clone(), None, 0)).is_err() {
+    if acknowledged.is_empty()
+        && RedbStore::open_backend(Disk::new(image.clone(), None, 0)).is_err()
+    {
         return;
     }
-    check(runtime, image, acknowledged, &format!("cut at operation {cut}"));
+    check(
+        runtime,
+        image,
+        acknowledged,
+        &format!("cut at operation {cut}"),
+    );
 }
 
 proptest! {

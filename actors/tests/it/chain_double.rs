@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, atomic::{AtomicBool, AtomicUsize, Ordering}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use alloy_consensus::{Transaction as _, TxEnvelope};
@@ -109,7 +112,11 @@ impl ChainClient for ChainDouble {
             assert!(fresh, "two transactions with nonce {}", envelope.nonce());
         }
         sent.insert(shipment.signed.tx_hash.clone(), transaction);
-        let lost = self.lost_answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        let lost = self
+            .lost_answers
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
         if lost.is_ok() {
             return Broadcast::Unknown("the answer was lost".into());
         }

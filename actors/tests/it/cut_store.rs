@@ -1,6 +1,9 @@
 //! A store that stops working, or stumbles once, at a chosen commit.
 
-use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use async_trait::async_trait;
 use covault_actors::store::{Batch, CommitError, Key, ReadError, Row, Scan, Store};
@@ -45,7 +48,11 @@ impl CutStore {
 
     /// Returns once the accident has happened.
     pub async fn accident(&self) {
-        self.happened.subscribe().wait_for(|happened| *happened).await.unwrap();
+        self.happened
+            .subscribe()
+            .wait_for(|happened| *happened)
+            .await
+            .unwrap();
     }
 }
 

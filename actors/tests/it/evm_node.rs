@@ -1,8 +1,13 @@
 //! The EVM client against a node that speaks real HTTP.
 
-use std::{sync::{Arc, Mutex}, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Chains, ChainsConfig, Endpoints, Shipment};
+use covault_actors::rpc::{
+    Broadcast, ChainClient, ChainError, Chains, ChainsConfig, Endpoints, Shipment,
+};
 use covault_core::{
     chain::{Facts, Needs, Signed, evm, solana},
     fault::ExecuteCode,
@@ -25,12 +30,17 @@ struct Node {
 }
 
 impl Node {
-    async fn start(answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static) -> Self {
+    async fn start(
+        answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener, answer)
     }
 
-    fn on(listener: TcpListener, answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static) -> Self {
+    fn on(
+        listener: TcpListener,
+        answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
+    ) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
@@ -44,7 +54,12 @@ impl Node {
     }
 
     fn methods(&self) -> Vec<String> {
-        self.calls.lock().unwrap().iter().map(|(method, _)| method.clone()).collect()
+        self.calls
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(method, _)| method.clone())
+            .collect()
     }
 }
 
@@ -70,7 +85,9 @@ async fn serve(mut stream: TcpStream, answer: Answer, seen: Arc<Mutex<Vec<(Strin
         let request: Value = serde_json::from_slice(&buffer[end + 4..end + 4 + length]).unwrap();
         buffer.drain(..end + 4 + length);
         let method = request["method"].as_str().unwrap();
-        seen.lock().unwrap().push((method.to_owned(), request["params"].clone()));
+        seen.lock()
+            .unwrap()
+            .push((method.to_owned(), request["params"].clone()));
         let body = match answer(method, &request["params"]) {
             Ok(result) => json!({"jsonrpc": "2.0", "id": request["id"], "result": result}),
             Err((code, message)) => {
@@ -78,7 +95,10 @@ async fn serve(mut stream: TcpStream, answer: Answer, seen: Arc<Mutex<Vec<(Strin
             }
         }
         .to_string();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         if stream.write_all((head + &body).as_bytes()).await.is_err() {
             return;
         }
@@ -106,7 +126,14 @@ fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
     // Another test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = ChainsConfig {
-        evm: [(CHAIN, Endpoints { urls, timeout_ms: 2_000 })].into(),
+        evm: [(
+            CHAIN,
+            Endpoints {
+                urls,
+                timeout_ms: 2_000,
+            },
+        )]
+        .into(),
         ..Default::default()
     };
     let chains = Chains::connect(&config).unwrap();
@@ -140,13 +167,17 @@ fn shipment() -> Shipment {
         },
         facts: Facts::Nothing,
         age_ms: 0,
+        retried: false,
     }
 }
 
 #[tokio::test]
 async fn facts__should_be_what_the_node_says() {
     let node = Node::start(healthy).await;
-    let facts = connect(vec![node.url.clone()]).facts(&all_needs()).await.unwrap();
+    let facts = connect(vec![node.url.clone()])
+        .facts(&all_needs())
+        .await
+        .unwrap();
     let expected = evm::Facts {
         nonce: Some(4),
         eip1559: true,
@@ -158,12 +189,24 @@ async fn facts__should_be_what_the_node_says() {
     };
     assert_eq!(facts, Facts::Evm(expected));
     let calls = node.calls.lock().unwrap();
-    let count = calls.iter().find(|(method, _)| method == "eth_getTransactionCount").unwrap();
-    assert_eq!(count.1, json!(["0x00000000000000000000000000000000000000aa", "pending"]));
-    let estimate = calls.iter().find(|(method, _)| method == "eth_estimateGas").unwrap();
+    let count = calls
+        .iter()
+        .find(|(method, _)| method == "eth_getTransactionCount")
+        .unwrap();
+    assert_eq!(
+        count.1,
+        json!(["0x00000000000000000000000000000000000000aa", "pending"])
+    );
+    let estimate = calls
+        .iter()
+        .find(|(method, _)| method == "eth_estimateGas")
+        .unwrap();
     assert_eq!(estimate.1[0]["value"], "0xff");
     assert_eq!(estimate.1[0]["data"], "0xab");
-    assert_eq!(estimate.1[0]["to"], "0x00000000000000000000000000000000000000bb");
+    assert_eq!(
+        estimate.1[0]["to"],
+        "0x00000000000000000000000000000000000000bb"
+    );
 }
 
 #[tokio::test]
@@ -189,13 +232,20 @@ async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
     assert!(client.facts(&all_needs()).await.is_ok());
     let busy_calls = busy.calls.lock().unwrap().len();
     assert!(client.facts(&all_needs()).await.is_ok());
-    assert_eq!(busy.calls.lock().unwrap().len(), busy_calls, "the one that answered is asked first");
+    assert_eq!(
+        busy.calls.lock().unwrap().len(),
+        busy_calls,
+        "the one that answered is asked first"
+    );
 }
 
 #[tokio::test]
 async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_chain() {
     let client = connect(vec![nobody().await]);
-    assert!(matches!(client.facts(&all_needs()).await, Err(ChainError::Unknown(_))));
+    assert!(matches!(
+        client.facts(&all_needs()).await,
+        Err(ChainError::Unknown(_))
+    ));
     let other = Node::start(|method, params| match method {
         "eth_chainId" => Ok(json!("0x1")),
         _ => healthy(method, params),
@@ -203,12 +253,21 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
     .await;
     let client = connect(vec![other.url.clone()]);
     match client.facts(&all_needs()).await {
-        Err(ChainError::Refused(refusal)) => assert!(refusal.reason.contains("is on chain 1"), "{refusal:?}"),
+        Err(ChainError::Refused(refusal)) => {
+            assert!(refusal.reason.contains("is on chain 1"), "{refusal:?}")
+        }
         found => panic!("{found:?}"),
     }
     // Nothing is ever sent there.
-    assert!(matches!(client.broadcast(&shipment()).await, Broadcast::Unknown(_)));
-    assert!(!other.methods().contains(&"eth_sendRawTransaction".to_owned()));
+    assert!(matches!(
+        client.broadcast(&shipment()).await,
+        Broadcast::Unknown(_)
+    ));
+    assert!(
+        !other
+            .methods()
+            .contains(&"eth_sendRawTransaction".to_owned())
+    );
 }
 
 #[tokio::test]
@@ -219,7 +278,9 @@ async fn facts__should_say_when_the_sender_cannot_pay() {
     })
     .await;
     match connect(vec![node.url]).facts(&all_needs()).await {
-        Err(ChainError::Refused(refusal)) => assert_eq!(refusal.code, ExecuteCode::InsufficientFunds),
+        Err(ChainError::Refused(refusal)) => {
+            assert_eq!(refusal.code, ExecuteCode::InsufficientFunds)
+        }
         found => panic!("{found:?}"),
     }
 }
@@ -230,7 +291,11 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
         ("already known", false, "accepted"),
         ("nonce too low", true, "accepted"),
         ("nonce too low", false, "refused"),
-        ("insufficient funds for gas * price + value", false, "refused"),
+        (
+            "insufficient funds for gas * price + value",
+            false,
+            "refused",
+        ),
         ("txpool is full", false, "unknown"),
     ] {
         let node = Node::start(move |method, params| match method {
@@ -247,7 +312,38 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
         assert_eq!(outcome, expected, "{said}, known: {known}");
     }
     let client = connect(vec![nobody().await]);
-    assert!(matches!(client.broadcast(&shipment()).await, Broadcast::Unknown(_)));
+    assert!(matches!(
+        client.broadcast(&shipment()).await,
+        Broadcast::Unknown(_)
+    ));
+}
+
+#[tokio::test]
+async fn broadcast__should_not_call_refused_what_a_silent_node_may_have() {
+    let node = Node::start(|method, params| match method {
+        "eth_sendRawTransaction" => Err((-32000, "nonce too low".into())),
+        _ => healthy(method, params),
+    })
+    .await;
+    let again = Shipment {
+        retried: true,
+        ..shipment()
+    };
+    let client = connect(vec![node.url.clone(), nobody().await]);
+    assert!(matches!(
+        client.broadcast(&again).await,
+        Broadcast::Unknown(_)
+    ));
+    // Nothing was sent before, or every node says that it does not have it.
+    assert!(matches!(
+        client.broadcast(&shipment()).await,
+        Broadcast::Refused(_)
+    ));
+    let client = connect(vec![node.url]);
+    assert!(matches!(
+        client.broadcast(&again).await,
+        Broadcast::Refused(_)
+    ));
 }
 
 #[tokio::test]
@@ -256,10 +352,16 @@ async fn balance__should_be_decimal_for_coin_and_token() {
     let client = connect(vec![node.url.clone()]);
     let owner = "0x00000000000000000000000000000000000000aa";
     let token = "0x00000000000000000000000000000000000000bb";
-    assert_eq!(client.balance(owner, None).await.unwrap(), "1000000000000000000");
+    assert_eq!(
+        client.balance(owner, None).await.unwrap(),
+        "1000000000000000000"
+    );
     assert_eq!(client.balance(owner, Some(token)).await.unwrap(), "77");
     let calls = node.calls.lock().unwrap();
-    let call = calls.iter().find(|(method, _)| method == "eth_call").unwrap();
+    let call = calls
+        .iter()
+        .find(|(method, _)| method == "eth_call")
+        .unwrap();
     assert_eq!(call.1[0]["to"], token);
     let data = format!("0x70a08231{}aa", "0".repeat(62));
     assert_eq!(call.1[0]["data"], data);
@@ -335,7 +437,10 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         evm: [(
             CHAIN,
             Endpoints {
-                urls: vec![format!("http://{address}"), format!("http://{}", second.local_addr().unwrap())],
+                urls: vec![
+                    format!("http://{address}"),
+                    format!("http://{}", second.local_addr().unwrap()),
+                ],
                 timeout_ms: 500,
             },
         )]
@@ -343,18 +448,32 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         ..Default::default()
     };
     let world = World::new();
-    let gateway = world.start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap()).await;
+    let gateway = world
+        .start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap())
+        .await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
     let pending = create(&gateway, send(&from)).await;
-    let sends = |node: &Node| node.methods().iter().filter(|method| *method == "eth_sendRawTransaction").count();
+    let sends = |node: &Node| {
+        node.methods()
+            .iter()
+            .filter(|method| *method == "eth_sendRawTransaction")
+            .count()
+    };
     while sends(&node) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     {
         let calls = node.calls.lock().unwrap();
-        let sent = calls.iter().filter(|(method, _)| method == "eth_sendRawTransaction").map(|(_, params)| params.to_string());
-        assert_eq!(sent.collect::<std::collections::BTreeSet<_>>().len(), 1, "always the same bytes");
+        let sent = calls
+            .iter()
+            .filter(|(method, _)| method == "eth_sendRawTransaction")
+            .map(|(_, params)| params.to_string());
+        assert_eq!(
+            sent.collect::<std::collections::BTreeSet<_>>().len(),
+            1,
+            "always the same bytes"
+        );
     }
     gateway.stop().await;
     let healthy_node = Node::on(second, healthy);
@@ -362,7 +481,9 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         evm: [(CHAIN, Endpoints::new(vec![healthy_node.url.clone()]))].into(),
         ..Default::default()
     };
-    let gateway = world.start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap()).await;
+    let gateway = world
+        .start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap())
+        .await;
     assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
     assert_eq!(sends(&healthy_node), 1);
 }

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use covault_core::schema::wire::{ExecuteSigningRequestsErrorCode as ErrorCode, signing_request::Status};
+use covault_core::schema::wire::{
+    ExecuteSigningRequestsErrorCode as ErrorCode, signing_request::Status,
+};
 
 use crate::{requests::code, world::*};
 
@@ -107,7 +109,10 @@ async fn building__should_wait_for_the_node_until_the_deadline() {
     let address = evm_wallet(&gateway, vault).await;
     let pending = create(&gateway, send(&address)).await;
     let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
-    assert!(error.message.contains("gave no answer in time"), "{error:?}");
+    assert!(
+        error.message.contains("gave no answer in time"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,7 +126,10 @@ async fn sending__should_fail_only_when_the_node_refuses_for_good() {
     let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
     assert_eq!(code(&error), ErrorCode::InsufficientGasFee);
     let failed = details(&gateway, &pending.uuid).await;
-    assert_eq!((failed.status(), failed.tx_hash.as_str()), (Status::Failed, ""));
+    assert_eq!(
+        (failed.status(), failed.tx_hash.as_str()),
+        (Status::Failed, "")
+    );
 
     // The next request takes the nonce, so that no gap blocks the wallet.
     world.evm.refuse.store(false, Ordering::SeqCst);

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use covault_actors::gateway::{Command, Query, Receipt, View};
-use covault_core::{fault::Class, schema::wire::{self, NetworkType}};
+use covault_core::{
+    fault::Class,
+    schema::wire::{self, NetworkType},
+};
 use prost::Message as _;
 
 use crate::world::*;
@@ -16,7 +19,11 @@ async fn fifty_identical_calls__should_make_one_wallet() {
     let calls = (0..50).map(|_| {
         let command = wallet_command(vault, NetworkType::Evm, "r");
         let gateway = gateway.clone();
-        tokio::spawn(async move { gateway.submit(&admin(), command, Some(idempotency_key("k"))).await })
+        tokio::spawn(async move {
+            gateway
+                .submit(&admin(), command, Some(idempotency_key("k")))
+                .await
+        })
     });
     let mut bytes = BTreeSet::new();
     let mut replayed = 0;
@@ -45,12 +52,18 @@ async fn replay__should_be_the_first_answer_also_after_a_restart_and_say_when_th
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let first = created(try_create(&gateway, request(raw(&address)), Some("k")).await.unwrap());
+    let first = created(
+        try_create(&gateway, request(raw(&address)), Some("k"))
+            .await
+            .unwrap(),
+    );
     outcome(&gateway, &first.uuid).await;
     gateway.stop().await;
 
     let gateway = world.start().await;
-    let again = try_create(&gateway, request(raw(&address)), Some("k")).await.unwrap();
+    let again = try_create(&gateway, request(raw(&address)), Some("k"))
+        .await
+        .unwrap();
     assert_eq!((again.replayed, again.body_mismatch), (true, false));
     assert_eq!(created(again), first, "as it was then: pending");
 
@@ -71,18 +84,56 @@ async fn keys__should_belong_to_token_and_operation_and_end_after_a_day() {
     let address = evm_wallet(&gateway, vault).await;
     let key = || Some(idempotency_key("k"));
     let wallet = || wallet_command(vault, NetworkType::Evm, "");
-    assert!(!gateway.submit(&admin(), wallet(), key()).await.unwrap().replayed);
-    assert!(!try_create(&gateway, request(raw(&address)), Some("k")).await.unwrap().replayed);
+    assert!(
+        !gateway
+            .submit(&admin(), wallet(), key())
+            .await
+            .unwrap()
+            .replayed
+    );
+    assert!(
+        !try_create(&gateway, request(raw(&address)), Some("k"))
+            .await
+            .unwrap()
+            .replayed
+    );
     let mut other = admin();
     other.token = covault_core::ids::TokenId::from_bytes([7; 16]);
-    assert!(!gateway.submit(&other, wallet(), key()).await.unwrap().replayed);
+    assert!(
+        !gateway
+            .submit(&other, wallet(), key())
+            .await
+            .unwrap()
+            .replayed
+    );
 
     let day = 24 * 60 * 60 * 1000;
-    world.clock.ahead_ms.fetch_add(day - 60_000, Ordering::SeqCst);
-    assert!(gateway.submit(&admin(), wallet(), key()).await.unwrap().replayed);
+    world
+        .clock
+        .ahead_ms
+        .fetch_add(day - 60_000, Ordering::SeqCst);
+    assert!(
+        gateway
+            .submit(&admin(), wallet(), key())
+            .await
+            .unwrap()
+            .replayed
+    );
     world.clock.ahead_ms.fetch_add(60_001, Ordering::SeqCst);
-    assert!(!gateway.submit(&admin(), wallet(), key()).await.unwrap().replayed);
-    assert!(gateway.submit(&admin(), wallet(), key()).await.unwrap().replayed);
+    assert!(
+        !gateway
+            .submit(&admin(), wallet(), key())
+            .await
+            .unwrap()
+            .replayed
+    );
+    assert!(
+        gateway
+            .submit(&admin(), wallet(), key())
+            .await
+            .unwrap()
+            .replayed
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,8 +143,17 @@ async fn a_refused_request__should_leave_the_key_free() {
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     let wrong = raw("0x00000000000000000000000000000000000000aa");
-    assert!(try_create(&gateway, request(wrong), Some("k")).await.is_err());
-    assert!(!try_create(&gateway, request(raw(&address)), Some("k")).await.unwrap().replayed);
+    assert!(
+        try_create(&gateway, request(wrong), Some("k"))
+            .await
+            .is_err()
+    );
+    assert!(
+        !try_create(&gateway, request(raw(&address)), Some("k"))
+            .await
+            .unwrap()
+            .replayed
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,10 +163,16 @@ async fn a_key__should_have_1_to_255_characters() {
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     for key in ["", &"k".repeat(256)] {
-        let fault = try_create(&gateway, request(raw(&address)), Some(key)).await.unwrap_err();
+        let fault = try_create(&gateway, request(raw(&address)), Some(key))
+            .await
+            .unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         assert!(fault.public().starts_with("idempotency-key: "));
     }
     let longest = "ü".repeat(255);
-    assert!(try_create(&gateway, request(raw(&address)), Some(&longest)).await.is_ok());
+    assert!(
+        try_create(&gateway, request(raw(&address)), Some(&longest))
+            .await
+            .is_ok()
+    );
 }

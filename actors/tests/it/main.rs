@@ -1,7 +1,14 @@
 //! The orchestrator through its gateway, with a real store, real signatures by one whole key
 //! per vault, and chains that are doubles.
 
-#![allow(non_snake_case, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
+#![allow(
+    non_snake_case,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    missing_docs
+)]
 
 mod chain_double;
 mod cut_store;

@@ -1,6 +1,9 @@
 //! Nonces: each number once, without a gap, in the order of creation.
 
-use std::{collections::BTreeSet, sync::{Arc, atomic::Ordering}};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
 
 use covault_actors::store::{Store, redb::RedbStore};
 use covault_core::schema::wire::{self, create_signing_request_request::Type as Kind};
@@ -16,9 +19,14 @@ async fn two_hundred_transfers__should_get_consecutive_nonces() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let requests = futures::future::join_all((0..200).map(|_| create(&gateway, send(&address)))).await;
-    let outcomes = futures::future::join_all(requests.iter().map(|one| outcome(&gateway, &one.uuid))).await;
-    let hashes = outcomes.iter().map(|outcome| outcome.tx_hash.clone()).collect::<BTreeSet<_>>();
+    let requests =
+        futures::future::join_all((0..200).map(|_| create(&gateway, send(&address)))).await;
+    let outcomes =
+        futures::future::join_all(requests.iter().map(|one| outcome(&gateway, &one.uuid))).await;
+    let hashes = outcomes
+        .iter()
+        .map(|outcome| outcome.tx_hash.clone())
+        .collect::<BTreeSet<_>>();
     assert!(outcomes.iter().all(|outcome| outcome.error.is_none()));
     assert_eq!(hashes.len(), 200);
     // The double panics on a nonce that comes twice.
@@ -31,10 +39,12 @@ async fn nonces__should_go_on_after_a_restart_in_the_middle() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let mut created = futures::future::join_all((0..40).map(|_| create(&gateway, send(&address)))).await;
+    let mut created =
+        futures::future::join_all((0..40).map(|_| create(&gateway, send(&address)))).await;
     gateway.stop().await;
     let gateway = world.start().await;
-    created.extend(futures::future::join_all((0..40).map(|_| create(&gateway, send(&address)))).await);
+    created
+        .extend(futures::future::join_all((0..40).map(|_| create(&gateway, send(&address)))).await);
     for one in &created {
         assert_eq!(outcome(&gateway, &one.uuid).await.error, None);
     }
@@ -53,7 +63,9 @@ async fn nonces__should_follow_the_order_of_creation() {
     for _ in 0..20 {
         let mut asked = request(send(&address));
         asked.broadcast_tx = Some(false);
-        created.push(self::created(try_create(&gateway, asked, None).await.unwrap()));
+        created.push(self::created(
+            try_create(&gateway, asked, None).await.unwrap(),
+        ));
     }
     world.evm.down.store(false, Ordering::SeqCst);
     for (nonce, one) in (0u64..).zip(&created) {
@@ -87,7 +99,11 @@ async fn nonces__should_step_around_those_that_clients_chose() {
     assert_eq!(nonce(chosen(1)).await, 1);
     assert_eq!(nonce(chosen(0)).await, 0, "0 is a number like others");
     assert_eq!(nonce(automatic()).await, 2);
-    assert_eq!(nonce(chosen(1)).await, 1, "a client may replace its own transaction");
+    assert_eq!(
+        nonce(chosen(1)).await,
+        1,
+        "a client may replace its own transaction"
+    );
     assert_eq!(nonce(automatic()).await, 3);
 }
 
@@ -95,5 +111,7 @@ fn nonce_of(transaction: &str) -> u64 {
     use alloy_consensus::{Transaction as _, TxEnvelope};
     use alloy_eips::Decodable2718 as _;
     let bytes = hex::decode(&transaction[2..]).unwrap();
-    TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap().nonce()
+    TxEnvelope::decode_2718(&mut bytes.as_slice())
+        .unwrap()
+        .nonce()
 }

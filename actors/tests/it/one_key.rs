@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, atomic::{AtomicUsize, Ordering}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -51,7 +54,9 @@ fn ed_scalar(vault: VaultId) -> Scalar {
 
 fn k_scalar(vault: VaultId) -> k256::Scalar {
     let bytes = seed(vault, Curve::Secp256k1);
-    *k256::SecretKey::from_slice(&bytes).unwrap().to_nonzero_scalar()
+    *k256::SecretKey::from_slice(&bytes)
+        .unwrap()
+        .to_nonzero_scalar()
 }
 
 pub fn root(vault: VaultId, curve: Curve) -> RootKey {
@@ -61,7 +66,10 @@ pub fn root(vault: VaultId, curve: Curve) -> RootKey {
             let secret = k256::SecretKey::from_slice(&seed(vault, curve)).unwrap();
             secret.public_key().to_sec1_point(true).as_bytes().to_vec()
         }
-        Curve::Ed25519 => (&ed_scalar(vault) * ED25519_BASEPOINT_TABLE).compress().to_bytes().to_vec(),
+        Curve::Ed25519 => (&ed_scalar(vault) * ED25519_BASEPOINT_TABLE)
+            .compress()
+            .to_bytes()
+            .to_vec(),
     };
     RootKey {
         curve,
@@ -71,7 +79,11 @@ pub fn root(vault: VaultId, curve: Curve) -> RootKey {
 }
 
 fn take(counter: &AtomicUsize) -> bool {
-    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+    counter
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        })
+        .is_ok()
 }
 
 impl OneKey {
@@ -99,15 +111,27 @@ impl Signers for OneKey {
         Ok(root(order.vault, order.curve))
     }
 
-    async fn sign(&self, order: &SigningOrder, attempt: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+    async fn sign(
+        &self,
+        order: &SigningOrder,
+        attempt: &SigningAttempt,
+    ) -> Result<Vec<Signature>, Fault> {
         {
             let mut seen = self.seen.lock().unwrap();
-            assert!(seen.sessions.insert(attempt.session), "a session was used twice");
-            let first = seen.inputs.entry(order.request).or_insert_with(|| order.inputs.clone());
+            assert!(
+                seen.sessions.insert(attempt.session),
+                "a session was used twice"
+            );
+            let first = seen
+                .inputs
+                .entry(order.request)
+                .or_insert_with(|| order.inputs.clone());
             assert_eq!(first, &order.inputs, "a second digest for one request");
         }
         assert!(attempt.threshold >= 2 && attempt.holders.len() >= usize::from(attempt.threshold));
-        order.verify(&root(order.vault, order.network.curve())).expect("the order is sound");
+        order
+            .verify(&root(order.vault, order.network.curve()))
+            .expect("the order is sound");
         tokio::task::yield_now().await;
         if take(&self.panicking) {
             panic!("the cluster has a bug");
@@ -116,13 +140,23 @@ impl Signers for OneKey {
             std::future::pending::<()>().await;
         }
         if self.refuse.load(Ordering::SeqCst) {
-            return Err(Fault::new(Class::Invalid, "the signers' policy forbids this"));
+            return Err(Fault::new(
+                Class::Invalid,
+                "the signers' policy forbids this",
+            ));
         }
         if take(&self.failing) {
             return Err(Fault::unavailable("not enough signers: missing node-2"));
         }
-        let tweak = root(order.vault, order.network.curve()).child(&order.path).unwrap().tweak;
-        Ok(order.inputs.iter().map(|input| sign(order, &tweak, input)).collect())
+        let tweak = root(order.vault, order.network.curve())
+            .child(&order.path)
+            .unwrap()
+            .tweak;
+        Ok(order
+            .inputs
+            .iter()
+            .map(|input| sign(order, &tweak, input))
+            .collect())
     }
 
     fn nodes(&self) -> Vec<NodeView> {
@@ -141,7 +175,8 @@ fn sign(order: &SigningOrder, tweak: &[u8; 32], input: &SigningInput) -> Signatu
     match input.curve {
         Curve::Secp256k1 => {
             use k256::elliptic_curve::PrimeField as _;
-            let tweak = Option::<k256::Scalar>::from(k256::Scalar::from_repr((*tweak).into())).unwrap();
+            let tweak =
+                Option::<k256::Scalar>::from(k256::Scalar::from_repr((*tweak).into())).unwrap();
             let secret = k_scalar(order.vault) + tweak;
             let key = k256::ecdsa::SigningKey::from_slice(&secret.to_repr()).unwrap();
             let (signature, recovery) = key.sign_prehash_recoverable(&input.message);

@@ -4,15 +4,21 @@ use covault_actors::gateway::Query;
 use covault_core::{
     fault::Class,
     schema::wire::{
-        self, NetworkType, create_signing_request_request::Type as Kind, error::Code,
-        signature_container::sign_response::Signature, signing_request::{Status, source},
+        self, NetworkType,
+        create_signing_request_request::Type as Kind,
+        error::Code,
+        signature_container::sign_response::Signature,
+        signing_request::{Status, source},
     },
 };
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::store::Store;
 
-use crate::{cut_store::{Accident, CutStore}, world::*};
+use crate::{
+    cut_store::{Accident, CutStore},
+    world::*,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn raw_message__should_be_signed_by_the_wallets_key() {
@@ -40,7 +46,8 @@ async fn raw_message__should_be_signed_by_the_wallets_key() {
         panic!("{signatures:?}")
     };
     let scalar = |text: &str| <[u8; 32]>::try_from(hex::decode(&text[2..]).unwrap()).unwrap();
-    let parsed = k256::ecdsa::Signature::from_scalars(scalar(&signature.r), scalar(&signature.s)).unwrap();
+    let parsed =
+        k256::ecdsa::Signature::from_scalars(scalar(&signature.r), scalar(&signature.s)).unwrap();
     let key = k256::ecdsa::VerifyingKey::from_sec1_bytes(&wallet.public_key).unwrap();
     use k256::ecdsa::signature::Verifier as _;
     key.verify(b"hello", &parsed).unwrap();
@@ -62,7 +69,8 @@ async fn raw_message__should_be_signed_with_ed25519_by_a_solana_wallet() {
     let Some(Signature::EddsaSignature(signature)) = &signatures.signatures[0].signature else {
         panic!("{signatures:?}")
     };
-    let key = ed25519_dalek::VerifyingKey::from_bytes(&wallet.public_key.try_into().unwrap()).unwrap();
+    let key =
+        ed25519_dalek::VerifyingKey::from_bytes(&wallet.public_key.try_into().unwrap()).unwrap();
     let signature = ed25519_dalek::Signature::from_slice(signature).unwrap();
     key.verify_strict(b"hello", &signature).unwrap();
 }
@@ -96,7 +104,10 @@ async fn evm_send_native__should_be_built_signed_and_sent() {
     assert!(outcome.tx_hash.starts_with("0x"));
     assert_eq!(outcome.signed_transaction, "", "it was sent already");
     assert_eq!(world.evm.nonces(), (0..8).collect::<Vec<_>>());
-    assert_eq!(details(&gateway, &pending.uuid).await.tx_hash, outcome.tx_hash);
+    assert_eq!(
+        details(&gateway, &pending.uuid).await.tx_hash,
+        outcome.tx_hash
+    );
     assert_eq!(world.pending().await, 0);
 }
 
@@ -149,7 +160,10 @@ async fn create__should_refuse_what_it_cannot_do_and_store_nothing() {
     let invalid = |sentence: &str| (Class::Invalid, sentence.to_owned());
 
     let nothing = wire::CreateSigningRequestRequest::default();
-    assert_eq!(refused(nothing).await, invalid("exactly one payload kind is required"));
+    assert_eq!(
+        refused(nothing).await,
+        invalid("exactly one payload kind is required")
+    );
 
     let unknown = raw("0x00000000000000000000000000000000000000aa");
     assert_eq!(
@@ -172,7 +186,10 @@ async fn create__should_refuse_what_it_cannot_do_and_store_nothing() {
     callback.callback_client_signer_public_key = Some("ssh-ed25519 AAAA".into());
     let (class, sentence) = refused(callback).await;
     assert_eq!(class, Class::Invalid);
-    assert!(sentence.starts_with("callbackClientSignerPublicKey: "), "{sentence}");
+    assert!(
+        sentence.starts_with("callbackClientSignerPublicKey: "),
+        "{sentence}"
+    );
 
     let mut custom = send_native(&address);
     custom.chain_id = 424_242;
@@ -184,7 +201,10 @@ async fn create__should_refuse_what_it_cannot_do_and_store_nothing() {
     ethereum.chain_id = 1;
     let (class, sentence) = refused(request(Kind::EvmSendNative(ethereum))).await;
     assert_eq!(class, Class::Invalid);
-    assert!(sentence.starts_with("evmSendNative.chainId: no node is configured for EVM chain 1"), "{sentence}");
+    assert!(
+        sentence.starts_with("evmSendNative.chainId: no node is configured for EVM chain 1"),
+        "{sentence}"
+    );
 
     assert!(world.requests().await.is_empty());
     assert_eq!(world.pending().await, 0);
@@ -210,7 +230,10 @@ async fn evm_send_native__should_be_signed_for_a_chain_without_a_node_when_it_br
         asked.broadcast_tx = (chain_id == 1).then_some(false);
         let pending = created(try_create(&gateway, asked, None).await.unwrap());
         let outcome = outcome(&gateway, &pending.uuid).await;
-        assert!(outcome.signed_transaction.starts_with("0x02"), "{outcome:?}");
+        assert!(
+            outcome.signed_transaction.starts_with("0x02"),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -227,14 +250,23 @@ async fn requests__should_be_invisible_outside_of_the_scope_of_the_token() {
     let fault = gateway.view(&stranger(), query).await.unwrap_err();
     assert_eq!(fault.public(), "Invalid uuid");
     let command = covault_actors::gateway::Command::CreateSigningRequest(request(raw(&address)));
-    let fault = gateway.submit(&stranger(), command, None).await.unwrap_err();
-    assert_eq!(fault.public(), "rawMessage.from: is not the address of a wallet");
+    let fault = gateway
+        .submit(&stranger(), command, None)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        fault.public(),
+        "rawMessage.from: is not the address of a wallet"
+    );
     for uuid in ["", "x", "00000000-0000-4000-8000-000000000000"] {
         let query = Query::Outcome {
             uuid: uuid.into(),
             timeout_ms: 1,
         };
-        assert_eq!(gateway.view(&admin(), query).await.unwrap_err().public(), "Invalid uuid");
+        assert_eq!(
+            gateway.view(&admin(), query).await.unwrap_err().public(),
+            "Invalid uuid"
+        );
     }
 }
 
@@ -266,7 +298,9 @@ async fn create__should_refuse_more_live_requests_than_the_settings_allow() {
     for _ in 0..3 {
         create(&gateway, raw(&address)).await;
     }
-    let fault = try_create(&gateway, request(raw(&address)), None).await.unwrap_err();
+    let fault = try_create(&gateway, request(raw(&address)), None)
+        .await
+        .unwrap_err();
     assert_eq!(fault.class(), &Class::Limited);
 }
 

@@ -1,12 +1,23 @@
 //! The power cut or the stumble at every single commit: every accepted request reaches a final
 //! state, none is signed for two digests, none is sent as two transactions.
 
-use std::{sync::{Arc, atomic::Ordering}, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use covault_actors::{gateway::Gateway, store::{Store, memory::MemoryStore}};
-use covault_core::schema::wire::{NetworkType, create_signing_request_request::Type as Kind, signing_request::Status};
+use covault_actors::{
+    gateway::Gateway,
+    store::{Store, memory::MemoryStore},
+};
+use covault_core::schema::wire::{
+    NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
+};
 
-use crate::{cut_store::{Accident, CutStore}, world::*};
+use crate::{
+    cut_store::{Accident, CutStore},
+    world::*,
+};
 
 /// What a run of the scenario is about.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +66,9 @@ async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
     let command = covault_actors::gateway::Command::CreateVault {
         name: "main".into(),
         threshold: 2,
-        signers: (1..=3).map(|number| covault_core::order::NodeId([number; 32])).collect(),
+        signers: (1..=3)
+            .map(|number| covault_core::order::NodeId([number; 32]))
+            .collect(),
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return accepted;
@@ -72,7 +85,8 @@ async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
         panic!("no wallet")
     };
     for _ in 0..2 {
-        if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await {
+        if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await
+        {
             accepted.push(created(made).uuid);
         }
     }
@@ -93,10 +107,19 @@ async fn commits(scenario: Scenario) -> usize {
     store.commits()
 }
 
-async fn check(world: &World, gateway: &Gateway, scenario: Scenario, accepted: &[String], what: &str) {
+async fn check(
+    world: &World,
+    gateway: &Gateway,
+    scenario: Scenario,
+    accepted: &[String],
+    what: &str,
+) {
     let stored = world.requests().await;
     for uuid in accepted {
-        assert!(stored.contains(&uuid.parse().unwrap()), "{what}: an accepted request is lost");
+        assert!(
+            stored.contains(&uuid.parse().unwrap()),
+            "{what}: an accepted request is lost"
+        );
     }
     for id in &stored {
         outcome(gateway, &id.to_string()).await;
@@ -111,7 +134,11 @@ async fn check(world: &World, gateway: &Gateway, scenario: Scenario, accepted: &
     // Second digests and sessions used twice make the signers' double panic.
     assert!(world.signers.requests() <= stored.len(), "{what}");
     let sent = world.evm.handed.lock().unwrap().len();
-    assert!(sent <= stored.len(), "{what}: {sent} transactions for {} requests", stored.len());
+    assert!(
+        sent <= stored.len(),
+        "{what}: {sent} transactions for {} requests",
+        stored.len()
+    );
     if matches!(scenario, Scenario::Transfer | Scenario::BumpyTransfer) {
         let expected = (0..stored.len() as u64).collect::<Vec<_>>();
         assert_eq!(world.evm.nonces(), expected, "{what}");
@@ -134,7 +161,9 @@ async fn cut(scenario: Scenario, at: usize, accident: Accident) {
             drop(uuids);
         });
         let power = store.accident();
-        tokio::time::timeout(Duration::from_secs(20), power).await.unwrap_or_else(|_| panic!("{what}: never came"));
+        tokio::time::timeout(Duration::from_secs(20), power)
+            .await
+            .unwrap_or_else(|_| panic!("{what}: never came"));
         // A moment for actors to stumble over the dead store.
         for _ in 0..20 {
             tokio::task::yield_now().await;
@@ -153,11 +182,17 @@ async fn cut(scenario: Scenario, at: usize, accident: Accident) {
     gateway.stop().await;
 }
 
-async fn run_telling(gateway: &Gateway, scenario: Scenario, told: &std::sync::Mutex<Vec<String>>) -> Vec<String> {
+async fn run_telling(
+    gateway: &Gateway,
+    scenario: Scenario,
+    told: &std::sync::Mutex<Vec<String>>,
+) -> Vec<String> {
     let command = covault_actors::gateway::Command::CreateVault {
         name: "main".into(),
         threshold: 2,
-        signers: (1..=3).map(|number| covault_core::order::NodeId([number; 32])).collect(),
+        signers: (1..=3)
+            .map(|number| covault_core::order::NodeId([number; 32]))
+            .collect(),
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return vec![];
@@ -166,14 +201,22 @@ async fn run_telling(gateway: &Gateway, scenario: Scenario, told: &std::sync::Mu
         panic!("no vault")
     };
     ready(gateway, "main").await;
-    let Ok(made) = gateway.submit(&admin(), wallet_command(vault.id, NetworkType::Evm, ""), None).await else {
+    let Ok(made) = gateway
+        .submit(
+            &admin(),
+            wallet_command(vault.id, NetworkType::Evm, ""),
+            None,
+        )
+        .await
+    else {
         return vec![];
     };
     let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
         panic!("no wallet")
     };
     for _ in 0..2 {
-        if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await {
+        if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await
+        {
             told.lock().unwrap().push(created(made).uuid);
         }
     }
@@ -204,9 +247,10 @@ async fn actors__should_start_again_from_the_store_wherever_a_commit_went_wrong(
                 set(&world, scenario);
                 let store = CutStore::new(Arc::clone(&world.store), at, accident);
                 let gateway = world.start_on(store as Arc<dyn Store>).await;
-                let accepted = tokio::time::timeout(Duration::from_secs(20), run(&gateway, scenario))
-                    .await
-                    .unwrap_or_else(|_| panic!("{what}: hangs"));
+                let accepted =
+                    tokio::time::timeout(Duration::from_secs(20), run(&gateway, scenario))
+                        .await
+                        .unwrap_or_else(|_| panic!("{what}: hangs"));
                 check(&world, &gateway, scenario, &accepted, &what).await;
                 gateway.stop().await;
             }

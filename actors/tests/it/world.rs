@@ -1,9 +1,14 @@
 //! An orchestrator with everything around it.
 
-use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use covault_actors::{
-    gateway::{Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View},
+    gateway::{
+        Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
+    },
     port::Signers,
     rpc::{ChainClient, Chains},
     settings::{Orchestrator, Settings},
@@ -31,9 +36,14 @@ pub struct TestClock {
 }
 
 impl Clock for TestClock {
-    #[expect(clippy::disallowed_methods, reason = "deadlines of the tests are real ones")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "deadlines of the tests are real ones"
+    )]
     fn now_ms(&self) -> u64 {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
         now.as_millis() as u64 + self.ahead_ms.load(Ordering::SeqCst)
     }
 }
@@ -87,8 +97,16 @@ impl World {
 
     pub fn chains(&self) -> Chains {
         Chains::default()
-            .with(Network::Evm, CHAIN, Arc::clone(&self.evm) as Arc<dyn ChainClient>)
-            .with(Network::Solana, 101, Arc::clone(&self.solana) as Arc<dyn ChainClient>)
+            .with(
+                Network::Evm,
+                CHAIN,
+                Arc::clone(&self.evm) as Arc<dyn ChainClient>,
+            )
+            .with(
+                Network::Solana,
+                101,
+                Arc::clone(&self.solana) as Arc<dyn ChainClient>,
+            )
     }
 
     pub async fn start(&self) -> Gateway {
@@ -114,7 +132,11 @@ impl World {
 
     /// Every request in the store, in no order that means anything.
     pub async fn requests(&self) -> Vec<RequestId> {
-        let rows = self.store.scan(&Scan::prefix(Space::Request, &[], 100_000)).await.unwrap();
+        let rows = self
+            .store
+            .scan(&Scan::prefix(Space::Request, &[], 100_000))
+            .await
+            .unwrap();
         rows.into_iter()
             .map(|(key, _)| RequestId::from_bytes(key.bytes.try_into().unwrap()))
             .collect()
@@ -122,7 +144,11 @@ impl World {
 
     /// Effects that are still to be run.
     pub async fn pending(&self) -> usize {
-        self.store.scan(&Scan::prefix(Space::Outbox, &[], 100_000)).await.unwrap().len()
+        self.store
+            .scan(&Scan::prefix(Space::Outbox, &[], 100_000))
+            .await
+            .unwrap()
+            .len()
     }
 }
 
@@ -160,7 +186,11 @@ pub async fn vault(gateway: &Gateway, name: &str) -> VaultId {
 /// Waits for the keys of a vault.
 pub async fn ready(gateway: &Gateway, name: &str) {
     loop {
-        match gateway.view(&admin(), Query::Vault(name.into())).await.unwrap() {
+        match gateway
+            .view(&admin(), Query::Vault(name.into()))
+            .await
+            .unwrap()
+        {
             View::Vault(vault) if vault.ready => return,
             _ => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
         }
@@ -178,7 +208,10 @@ pub fn wallet_command(vault: VaultId, network: wire::NetworkType, reference: &st
 }
 
 pub async fn wallet(gateway: &Gateway, vault: VaultId, network: wire::NetworkType) -> wire::Wallet {
-    let made = gateway.submit(&admin(), wallet_command(vault, network, ""), None).await.unwrap();
+    let made = gateway
+        .submit(&admin(), wallet_command(vault, network, ""), None)
+        .await
+        .unwrap();
     let Receipt::Wallet(wallet) = made.receipt else {
         panic!("{made:?}")
     };
@@ -224,7 +257,9 @@ pub async fn try_create(
     key: Option<&str>,
 ) -> Result<Submitted, Fault> {
     let key = key.map(idempotency_key);
-    gateway.submit(&admin(), Command::CreateSigningRequest(request), key).await
+    gateway
+        .submit(&admin(), Command::CreateSigningRequest(request), key)
+        .await
 }
 
 pub fn idempotency_key(key: &str) -> IdempotencyKey {

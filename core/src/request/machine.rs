@@ -237,14 +237,15 @@ impl State {
                 draft,
                 attempts: attempt,
             },
-            (
-                State::Signing { draft, .. },
-                Event::SignaturesMade { signatures, signed },
-            ) if fits(&draft, &signatures, signed.as_ref()) => State::Signed {
-                draft,
-                signatures,
-                signed,
-            },
+            (State::Signing { draft, .. }, Event::SignaturesMade { signatures, signed })
+                if fits(&draft, &signatures, signed.as_ref()) =>
+            {
+                State::Signed {
+                    draft,
+                    signatures,
+                    signed,
+                }
+            }
             (
                 State::Signed {
                     draft,

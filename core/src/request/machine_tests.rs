@@ -54,7 +54,17 @@ fn session() -> SessionId {
 fn states() -> Vec<(&'static str, State)> {
     let mut all = vec![("Received", State::Received)];
     for (broadcast, names) in [
-        (true, ["Screened", "AwaitingApproval", "Preparing", "Prepared", "Signing", "Signed/send"]),
+        (
+            true,
+            [
+                "Screened",
+                "AwaitingApproval",
+                "Preparing",
+                "Prepared",
+                "Signing",
+                "Signed/send",
+            ],
+        ),
         (false, ["", "", "", "", "", "Signed/keep"]),
     ] {
         let of_kind = [
@@ -82,7 +92,12 @@ fn states() -> Vec<(&'static str, State)> {
                 signed: Some(signed()),
             },
         ];
-        all.extend(names.into_iter().zip(of_kind).filter(|(name, _)| !name.is_empty()));
+        all.extend(
+            names
+                .into_iter()
+                .zip(of_kind)
+                .filter(|(name, _)| !name.is_empty()),
+        );
     }
     all.push((
         "Broadcasting",
@@ -208,9 +223,21 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         code: ExecuteCode::Unspecified,
     };
     let mut walks = vec![
-        [start(true), vec![claim(), made(), Event::SendingStarted, Event::NodeAccepted]].concat(),
-        [start(true), vec![claim(), made(), Event::SendingStarted, refused()]].concat(),
-        [start(false), vec![claim(), lost(), claim(), made(), Event::HandedOver]].concat(),
+        [
+            start(true),
+            vec![claim(), made(), Event::SendingStarted, Event::NodeAccepted],
+        ]
+        .concat(),
+        [
+            start(true),
+            vec![claim(), made(), Event::SendingStarted, refused()],
+        ]
+        .concat(),
+        [
+            start(false),
+            vec![claim(), lost(), claim(), made(), Event::HandedOver],
+        ]
+        .concat(),
         [start(true), vec![gave_up()]].concat(),
         [start(true), vec![claim(), gave_up()]].concat(),
         [start(true)[..3].to_vec(), vec![gave_up()]].concat(),
@@ -231,7 +258,11 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
     }
     let legal = states()
         .into_iter()
-        .flat_map(|(_, state)| events().into_iter().map(move |event| (state.clone(), event)))
+        .flat_map(|(_, state)| {
+            events()
+                .into_iter()
+                .map(move |event| (state.clone(), event))
+        })
         .filter(|(state, event)| state.clone().step(event.clone(), 1).is_ok())
         .map(|(state, event)| (state.name(), event.name()))
         .collect::<BTreeSet<_>>();
@@ -252,13 +283,25 @@ fn step__should_never_change_the_draft_once_it_is_built() {
         state.step(event, 1).unwrap().next
     };
     let signing = claim(prepared);
-    let State::Signing { draft: first, attempt: 5, .. } = signing.clone() else {
+    let State::Signing {
+        draft: first,
+        attempt: 5,
+        ..
+    } = signing.clone()
+    else {
         panic!("{signing:?}");
     };
     assert_eq!(first.unsigned, draft(true).unsigned);
-    let lost = signing.step(Event::SessionLost { reason: "x".into() }, 1).unwrap();
+    let lost = signing
+        .step(Event::SessionLost { reason: "x".into() }, 1)
+        .unwrap();
     assert_eq!(lost.claim, None);
-    let State::Signing { draft: second, attempt: 6, .. } = claim(lost.next) else {
+    let State::Signing {
+        draft: second,
+        attempt: 6,
+        ..
+    } = claim(lost.next)
+    else {
         panic!("no second attempt");
     };
     assert_eq!(second.unsigned, first.unsigned);
@@ -272,13 +315,18 @@ fn step__should_take_the_nonce_when_built_and_free_it_when_given_up() {
         broadcast: true,
         deadline_ms: 9,
     };
-    let built = preparing.step(Event::Built { draft: draft(true) }, 1).unwrap();
+    let built = preparing
+        .step(Event::Built { draft: draft(true) }, 1)
+        .unwrap();
     assert_eq!(built.claim, Some(ClaimChange::Take(claim.clone())));
     let event = Event::GaveUp {
         reason: "too slow".into(),
         code: ExecuteCode::Unspecified,
     };
-    assert_eq!(built.next.step(event, 1).unwrap().claim, Some(ClaimChange::Free(claim)));
+    assert_eq!(
+        built.next.step(event, 1).unwrap().claim,
+        Some(ClaimChange::Free(claim))
+    );
 }
 
 #[test]
@@ -293,8 +341,18 @@ fn step__should_refuse_signatures_that_do_not_fit_the_draft() {
         r: [1; 32],
         s: [1; 32],
     }];
-    assert!(signing.clone().step(made(vec![], Some(signed())), 1).is_err());
-    assert!(signing.clone().step(made(other_curve, Some(signed())), 1).is_err());
+    assert!(
+        signing
+            .clone()
+            .step(made(vec![], Some(signed())), 1)
+            .is_err()
+    );
+    assert!(
+        signing
+            .clone()
+            .step(made(other_curve, Some(signed())), 1)
+            .is_err()
+    );
     assert!(signing.clone().step(made(signatures(), None), 1).is_err());
     assert!(signing.step(made(signatures(), Some(signed())), 1).is_ok());
 }

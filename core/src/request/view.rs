@@ -81,7 +81,10 @@ impl Request {
             uuid: self.id.to_string(),
             status: shown.status.into(),
             failed_reason: shown.failed_reason.to_owned(),
-            tx_hash: shown.signed.map(|signed| signed.tx_hash.clone()).unwrap_or_default(),
+            tx_hash: shown
+                .signed
+                .map(|signed| signed.tx_hash.clone())
+                .unwrap_or_default(),
             creation_timestamp: self.created_at_ms,
             r#type: Some(payload.echo()),
             notes: self.notes.clone(),
@@ -105,7 +108,10 @@ impl Request {
             Status::Unspecified | Status::Pending => None,
             Status::Succeeded => Some(wire::ExecuteSigningRequestsResponse {
                 error: None,
-                tx_hash: shown.signed.map(|signed| signed.tx_hash.clone()).unwrap_or_default(),
+                tx_hash: shown
+                    .signed
+                    .map(|signed| signed.tx_hash.clone())
+                    .unwrap_or_default(),
                 signatures: container(shown.signatures),
                 signed_transaction: shown
                     .signed
@@ -133,11 +139,13 @@ fn container(signatures: &[Signature]) -> Option<wire::SignatureContainer> {
 /// Signatures in the form of contract section 2.
 pub fn wire_signatures(signatures: &[Signature]) -> wire::SignatureContainer {
     let one = |signature: &Signature| match signature {
-        Signature::Ecdsa { r, s, y_parity } => sign_response::Signature::EcdsaSignature(EcdsaSignature {
-            r: format!("0x{}", hex::encode(r)),
-            s: format!("0x{}", hex::encode(s)),
-            v: y_parity.to_string(),
-        }),
+        Signature::Ecdsa { r, s, y_parity } => {
+            sign_response::Signature::EcdsaSignature(EcdsaSignature {
+                r: format!("0x{}", hex::encode(r)),
+                s: format!("0x{}", hex::encode(s)),
+                v: y_parity.to_string(),
+            })
+        }
         Signature::Ed25519 { .. } => {
             sign_response::Signature::EddsaSignature(signature.to_bytes().to_vec())
         }
@@ -157,7 +165,9 @@ fn wire_code(code: ExecuteCode) -> wire::ExecuteSigningRequestsErrorCode {
         ExecuteCode::Unspecified => wire::ExecuteSigningRequestsErrorCode::Unspecified,
         ExecuteCode::InsufficientFunds => wire::ExecuteSigningRequestsErrorCode::InsufficientFunds,
         ExecuteCode::AlreadyDenied => wire::ExecuteSigningRequestsErrorCode::AlreadyDenied,
-        ExecuteCode::InsufficientGasFee => wire::ExecuteSigningRequestsErrorCode::InsufficientGasFee,
+        ExecuteCode::InsufficientGasFee => {
+            wire::ExecuteSigningRequestsErrorCode::InsufficientGasFee
+        }
         ExecuteCode::AddressNotInWhitelist => {
             wire::ExecuteSigningRequestsErrorCode::AddressNotInWhitelist
         }
@@ -201,7 +211,10 @@ mod tests {
             signatures: vec![],
         };
         assert_eq!(show(&State::Received).status, Status::Pending);
-        assert_eq!(show(&State::Screened { broadcast: true }).status, Status::Pending);
+        assert_eq!(
+            show(&State::Screened { broadcast: true }).status,
+            Status::Pending
+        );
         assert_eq!(show(&failed).status, Status::Failed);
         assert_eq!(show(&failed).failed_reason, "no");
     }

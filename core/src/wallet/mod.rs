@@ -84,10 +84,16 @@ impl Wallet {
 /// [`crate::fault::Class::Invalid`] naming the field.
 pub fn check_labels(name: &str, reference: &str) -> Result<(), Fault> {
     if name.chars().count() > MAX_NAME {
-        return Err(Fault::field("name", format!("has more than {MAX_NAME} characters")));
+        return Err(Fault::field(
+            "name",
+            format!("has more than {MAX_NAME} characters"),
+        ));
     }
     if reference.chars().count() > MAX_REF {
-        return Err(Fault::field("ref", format!("has more than {MAX_REF} characters")));
+        return Err(Fault::field(
+            "ref",
+            format!("has more than {MAX_REF} characters"),
+        ));
     }
     Ok(())
 }

@@ -74,10 +74,16 @@ impl Vault {
             return Err(Fault::field("name", "is required"));
         }
         if name.chars().count() > MAX_NAME {
-            return Err(Fault::field("name", format!("has more than {MAX_NAME} characters")));
+            return Err(Fault::field(
+                "name",
+                format!("has more than {MAX_NAME} characters"),
+            ));
         }
         if signers.len() > MAX_SIGNERS {
-            return Err(Fault::field("signers", format!("are more than {MAX_SIGNERS}")));
+            return Err(Fault::field(
+                "signers",
+                format!("are more than {MAX_SIGNERS}"),
+            ));
         }
         let mut sorted = signers.clone();
         sorted.sort_unstable();
@@ -120,7 +126,9 @@ impl Vault {
 
     /// Whether every root key is there.
     pub fn ready(&self) -> bool {
-        self.keys.iter().all(|key| matches!(key.state, KeyState::Ready(_)))
+        self.keys
+            .iter()
+            .all(|key| matches!(key.state, KeyState::Ready(_)))
     }
 
     /// Why a key will never be there.
@@ -256,10 +264,16 @@ mod tests {
         let id = VaultId::from_bytes([9; 16]);
         let nodes = |ids: &[u8]| ids.iter().map(|id| NodeId([*id; 32])).collect::<Vec<_>>();
         let problem = |name: &str, threshold, signers| {
-            Vault::new(id, name, threshold, signers, 1).unwrap_err().public().to_owned()
+            Vault::new(id, name, threshold, signers, 1)
+                .unwrap_err()
+                .public()
+                .to_owned()
         };
         assert_eq!(problem(" ", 2, nodes(&[1, 2])), "name: is required");
-        assert_eq!(problem("v", 2, nodes(&[1, 1])), "signers: name one node twice");
+        assert_eq!(
+            problem("v", 2, nodes(&[1, 1])),
+            "signers: name one node twice"
+        );
         assert!(problem("v", 1, nodes(&[1, 2])).starts_with("threshold: "));
         assert!(problem("v", 3, nodes(&[1, 2])).starts_with("threshold: "));
     }

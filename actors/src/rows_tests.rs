@@ -1,0 +1,285 @@
+//! Rows of every kind and version must load for ever. When a sample is missing the test fails
+//! and prints what it would hold.
+
+#![allow(non_snake_case)]
+
+use std::{fs, path::PathBuf};
+
+use covault_core::{
+    chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
+    derive::{KeyPath, RootKey},
+    fault::ExecuteCode,
+    ids::{SessionId, WalletId},
+    network::Network,
+    order::{KeygenOrder, NodeId},
+    request::{Approval, Audit, Draft, Request, State},
+    signature::{Curve, Signature},
+    wallet::{
+        Status, Wallet,
+        vault::{KeyState, Vault, VaultKey},
+    },
+};
+
+use super::*;
+
+fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/wire")
+        .join(format!("{name}.hex"));
+    let bytes = hex::encode(encode(value).unwrap());
+    let sample = fs::read_to_string(&path)
+        .unwrap_or_else(|_| panic!("{} is missing; it would hold\n{bytes}", path.display()));
+    assert_eq!(
+        &decode::<T>(&hex::decode(sample.trim()).unwrap()).unwrap(),
+        value,
+        "{name}"
+    );
+    assert_eq!(
+        sample.trim(),
+        bytes,
+        "{name}: the present version is written differently"
+    );
+}
+
+fn draft() -> Draft {
+    Draft {
+        facts: Facts::Evm(evm::Facts {
+            nonce: Some(7),
+            eip1559: true,
+            fees: Some(evm::Fees {
+                estimate_gas: 21_000,
+                base_fee: 1_000_000_000,
+                max_priority_fee: 2,
+            }),
+        }),
+        unsigned: Unsigned {
+            bytes: vec![2, 3],
+            signing: vec![SigningInput {
+                curve: Curve::Secp256k1,
+                message: vec![9; 32],
+            }],
+        },
+        claim: Some(NonceClaim {
+            network: Network::Evm,
+            chain_id: 1,
+            address: "0xaa".into(),
+            nonce: 7,
+        }),
+        broadcast: true,
+        built_at_ms: 11,
+        deadline_ms: 12,
+    }
+}
+
+fn signatures() -> Vec<Signature> {
+    vec![
+        Signature::Ecdsa {
+            r: [1; 32],
+            s: [2; 32],
+            y_parity: 1,
+        },
+        Signature::Ed25519 {
+            r: [3; 32],
+            s: [4; 32],
+        },
+    ]
+}
+
+fn signed() -> Signed {
+    Signed {
+        transaction: "0x02".into(),
+        tx_hash: "0x03".into(),
+    }
+}
+
+fn states() -> Vec<(&'static str, State)> {
+    let of_solana = Draft {
+        facts: Facts::Solana(solana::Facts {
+            recent_blockhash: "hash".into(),
+        }),
+        claim: None,
+        ..draft()
+    };
+    vec![
+        ("received", State::Received),
+        ("screened", State::Screened { broadcast: true }),
+        (
+            "awaiting",
+            State::AwaitingApproval {
+                broadcast: true,
+                rule: Approval::Automatic,
+            },
+        ),
+        (
+            "preparing",
+            State::Preparing {
+                broadcast: true,
+                deadline_ms: 5,
+            },
+        ),
+        (
+            "prepared",
+            State::Prepared {
+                draft: of_solana,
+                attempts: 2,
+            },
+        ),
+        (
+            "signing",
+            State::Signing {
+                draft: draft(),
+                attempt: 3,
+                session: SessionId::from_bytes([6; 16]),
+            },
+        ),
+        (
+            "signed",
+            State::Signed {
+                draft: draft(),
+                signatures: signatures(),
+                signed: None,
+            },
+        ),
+        (
+            "broadcasting",
+            State::Broadcasting {
+                draft: draft(),
+                signatures: signatures(),
+                signed: signed(),
+            },
+        ),
+        (
+            "succeeded",
+            State::Succeeded {
+                signatures: signatures(),
+                signed: Some(signed()),
+                sent: true,
+            },
+        ),
+        (
+            "failed",
+            State::Failed {
+                reason: "no".into(),
+                code: ExecuteCode::InsufficientFunds,
+                signatures: vec![],
+            },
+        ),
+    ]
+}
+
+#[test]
+fn requests__should_load_for_ever_in_every_state() {
+    for (name, state) in states() {
+        let request = Request {
+            id: RequestId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            wallet: WalletId::from_bytes([3; 16]),
+            network: Network::Evm,
+            epoch: 1,
+            root_public_key: vec![4; 33],
+            path: KeyPath::new(vec![5]).unwrap(),
+            public_key: vec![6; 33],
+            address: "0xaa".into(),
+            payload: vec![7, 8],
+            notes: Some("notes".into()),
+            token: TokenId::from_bytes([9; 16]),
+            created_at_ms: 10,
+            state,
+        };
+        check(&format!("request-v1-{name}"), &request);
+    }
+}
+
+#[test]
+fn wallets_and_vaults__should_load_for_ever() {
+    let wallet = Wallet {
+        id: WalletId::from_bytes([3; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        network: Network::Solana,
+        path: KeyPath::new(vec![5]).unwrap(),
+        public_key: vec![6; 32],
+        address: "address".into(),
+        reference: "ref".into(),
+        name: "name".into(),
+        status: Status::Active,
+        created_at_ms: 10,
+    };
+    check("wallet-v1", &wallet);
+    let order = KeygenOrder {
+        vault: VaultId::from_bytes([2; 16]),
+        session: SessionId::from_bytes([6; 16]),
+        curve: Curve::Ed25519,
+        threshold: 2,
+        signers: vec![NodeId([1; 32]), NodeId([2; 32])],
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    let ready = KeyState::Ready(RootKey {
+        curve: Curve::Secp256k1,
+        public_key: vec![7; 33],
+        chain_code: [8; 32],
+    });
+    let vault = |keys: [KeyState; 2]| Vault {
+        id: VaultId::from_bytes([2; 16]),
+        name: "main".into(),
+        threshold: 2,
+        signers: vec![NodeId([1; 32]), NodeId([2; 32])],
+        epoch: 0,
+        approval: Approval::Automatic,
+        created_at_ms: 10,
+        keys: Curve::ALL
+            .into_iter()
+            .zip(keys)
+            .map(|(curve, state)| VaultKey { curve, state })
+            .collect(),
+    };
+    check(
+        "vault-v1-generating",
+        &vault([ready, KeyState::Generating(order)]),
+    );
+    check(
+        "vault-v1-failed",
+        &vault([KeyState::Wanted, KeyState::Failed("no".into())]),
+    );
+}
+
+#[test]
+fn outbox_idempotency_and_audit__should_load_for_ever() {
+    for (name, effect) in [
+        ("prepare", Effect::Prepare),
+        ("claim-session", Effect::ClaimSession),
+        ("sign", Effect::Sign),
+        ("deliver", Effect::Deliver),
+        ("broadcast", Effect::Broadcast),
+    ] {
+        check(&format!("outbox-v1-{name}"), &Pending { effect });
+    }
+    let replay = Replay {
+        body_hash: [1; 32],
+        at_ms: 2,
+        receipt: vec![3],
+    };
+    check("idempotency-v1", &replay);
+    let audit = Audit {
+        at_ms: 1,
+        event: "Built".into(),
+        state: "Prepared".into(),
+        detail: "nonce 7".into(),
+    };
+    check("audit-v1", &vec![audit]);
+}
+
+#[test]
+fn keys__should_be_where_they_always_were() {
+    let claim = draft().claim.unwrap();
+    assert_eq!(
+        hex::encode(nonce_claim(&claim).bytes),
+        "00000000000000000130786161000000000000000007"
+    );
+    assert_eq!(claimed_nonce(&nonce_claim(&claim)), Some(7));
+    let key = outbox(VaultId::from_bytes([2; 16]), RequestId::from_bytes([1; 16]));
+    assert_eq!(outbox_request(&key), Some(RequestId::from_bytes([1; 16])));
+    let token = TokenId::from_bytes([9; 16]);
+    let key = idempotency(token, Operation::CreateWallet, "k");
+    assert_eq!(hex::encode(key.bytes), format!("{}016b", "09".repeat(16)));
+}
