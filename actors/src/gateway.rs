@@ -9,15 +9,10 @@ use std::{
 };
 
 use covault_core::{
-    chain::Needs,
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
-    network::Network,
     order::NodeId,
-    payload::Payload,
-    request::{Request, State},
     schema::wire,
-    wallet::check_labels,
 };
 use prost::Message as _;
 use ractor::{Actor, ActorRef, rpc::CallResult};
@@ -25,15 +20,13 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     context::Context,
-    directory::{self, NewVault},
-    idempotency::{Entry, InWork, Pledge},
+    directory,
+    idempotency::{Entry, InWork},
     root::{self, DirectoryAddress, Root},
-    rows::{self, Operation},
+    rows::Operation,
     settings::Orchestrator,
-    signing,
     store::{Key, Space},
-    vault::{self, NewRequest, NewWallet},
-    views,
+    vault, views,
 };
 
 /// How long [`Gateway::stop`] waits for each of its steps.
@@ -188,15 +181,16 @@ pub struct Gateway {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    context: Arc<Context>,
+/// What every clone of the door shares.
+pub(crate) struct Inner {
+    pub(crate) context: Arc<Context>,
     root: ActorRef<root::Msg>,
     directory: watch::Receiver<DirectoryAddress>,
     in_work: InWork,
     /// One permit per command in work.
     commands: Semaphore,
     /// One permit per live request.
-    live: Arc<Semaphore>,
+    pub(crate) live: Arc<Semaphore>,
     closing: AtomicBool,
 }
 
@@ -338,172 +332,11 @@ impl Inner {
         })
     }
 
-    async fn create_wallet(
-        &self,
-        caller: &Caller,
-        request: wire::CreateWalletRequest,
-        pledge: Option<Pledge>,
-    ) -> Result<wire::Wallet, Fault> {
-        let network = Network::from_wire(request.network_type())
-            .ok_or_else(|| Fault::field("networkType", "is required"))?;
-        let wire::CreateWalletRequest {
-            vault_uuid,
-            callback_client_signer_public_key,
-            network_type: _,
-            r#ref: reference,
-            name,
-        } = request;
-        if vault_uuid.is_empty() {
-            return Err(Fault::field("vaultUuid", "is required"));
-        }
-        let vault = vault_in_scope(caller, &vault_uuid)?;
-        refuse_callback(Some(&callback_client_signer_public_key))?;
-        if network.chain().is_none() {
-            return Err(Fault::field(
-                "networkType",
-                format!("wallets of {} are not in this version", network.name()),
-            ));
-        }
-        check_labels(&name, &reference)?;
-        if !reference.is_empty()
-            && self
-                .context
-                .store
-                .get(&rows::wallet_ref(&reference))
-                .await?
-                .is_some()
-        {
-            return Err(vault::duplicate_ref());
-        }
-        let actor = self.vault(vault).await?;
-        let message = |reply| {
-            vault::Msg::CreateWallet(Box::new(NewWallet {
-                network,
-                name,
-                reference,
-                pledge,
-                reply,
-            }))
-        };
-        answer(actor.call(message, self.context.call_timeout()).await)?
-    }
-
-    async fn create_request(
-        &self,
-        caller: &Caller,
-        request: wire::CreateSigningRequestRequest,
-        pledge: Option<Pledge>,
-    ) -> Result<wire::SigningRequest, Fault> {
-        let context = &self.context;
-        let wire::CreateSigningRequestRequest {
-            notes,
-            vault_uuid,
-            callback_client_signer_public_key,
-            broadcast_tx,
-            r#type: kind,
-        } = request;
-        let kind =
-            kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one payload kind is required"))?;
-        let payload = Payload::parse(&kind)?;
-        let vault = match vault_uuid.as_deref() {
-            None | Some("") => None,
-            Some(uuid) => Some(vault_in_scope(caller, uuid)?),
-        };
-        refuse_callback(callback_client_signer_public_key.as_deref())?;
-        let from = format!("{}.from", payload.kind());
-        let wallet = context
-            .wallet_by(&rows::wallet_address(payload.from()))
-            .await?
-            .filter(|wallet| in_scope(caller, wallet.vault))
-            .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;
-        if vault.is_some_and(|vault| vault != wallet.vault) {
-            return Err(Fault::field(&from, "is not a wallet of this vault"));
-        }
-        payload.check_wallet(wallet.network)?;
-        payload.screen(&context.known)?;
-        let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&context.known);
-        let (vault, _) = context
-            .vault(wallet.vault)
-            .await?
-            .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
-        let root = vault
-            .root(wallet.network.curve())
-            .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
-        let request = Request {
-            id: context.new_request_id(),
-            vault: wallet.vault,
-            wallet: wallet.id,
-            network: wallet.network,
-            epoch: vault.epoch,
-            root_public_key: root.public_key.clone(),
-            path: wallet.path,
-            public_key: wallet.public_key,
-            address: wallet.address,
-            payload: payload.encode(),
-            notes,
-            token: caller.token,
-            created_at_ms: context.now_ms(),
-            state: State::Received,
-        };
-        let needs = signing::needs(context, request.network, &payload)?;
-        let asks = needs != Needs::Nothing;
-        if (asks || broadcast)
-            && context
-                .chains
-                .get(request.network, payload.chain_id())
-                .is_none()
-        {
-            return Err(no_node(&payload, request.network, asks));
-        }
-        let permit = Arc::clone(&self.live)
-            .try_acquire_owned()
-            .map_err(|_| too_many())?;
-        let actor = self.vault(request.vault).await?;
-        let account = signing::account(&request, &needs);
-        let message = |reply| {
-            vault::Msg::Admit(Box::new(NewRequest {
-                request,
-                account,
-                broadcast,
-                pledge,
-                permit,
-                reply,
-            }))
-        };
-        answer(actor.call(message, context.call_timeout()).await)?
-    }
-
-    async fn create_vault(
-        &self,
-        caller: &Caller,
-        name: String,
-        threshold: u16,
-        signers: Vec<NodeId>,
-    ) -> Result<VaultView, Fault> {
-        if caller.vaults != VaultScope::All {
-            return Err(Fault::new(
-                Class::Forbidden,
-                "this token cannot make vaults",
-            ));
-        }
-        let directory = self.directory()?;
-        let message = |reply| {
-            directory::Msg::CreateVault(Box::new(NewVault {
-                name,
-                threshold,
-                signers,
-                reply,
-            }))
-        };
-        let vault = answer(directory.call(message, self.context.call_timeout()).await)??;
-        Ok(views::vault(&vault))
-    }
-
-    fn directory(&self) -> Result<ActorRef<directory::Msg>, Fault> {
+    pub(crate) fn directory(&self) -> Result<ActorRef<directory::Msg>, Fault> {
         self.directory.borrow().clone().ok_or_else(starting)
     }
 
-    async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
+    pub(crate) async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
         let directory = self.directory()?;
         let message = |reply| directory::Msg::GetVault(id, reply);
         match answer(directory.call(message, self.context.call_timeout()).await)? {
@@ -543,34 +376,9 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
     .map_err(Fault::bug)
 }
 
-/// No client signer can take part yet; a request that names one must not be signed without it.
-fn refuse_callback(key: Option<&str>) -> Result<(), Fault> {
-    match key {
-        None | Some("") => Ok(()),
-        Some(_) => Err(Fault::field(
-            "callbackClientSignerPublicKey",
-            "client signers are not in this version; leave it empty",
-        )),
-    }
-}
-
-fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
-    let chain = payload.chain_id().map_or_else(
-        || network.name().to_owned(),
-        |id| format!("{} chain {id}", network.name()),
-    );
-    let way_out = if asks {
-        "the operator has to configure one"
-    } else {
-        "set broadcastTx to false to get the signed transaction"
-    };
-    Fault::field(
-        format!("{}.chainId", payload.kind()),
-        format!("no node is configured for {chain}; {way_out}"),
-    )
-}
-
-fn answer<T, M>(result: Result<CallResult<T>, ractor::MessagingErr<M>>) -> Result<T, Fault> {
+pub(crate) fn answer<T, M>(
+    result: Result<CallResult<T>, ractor::MessagingErr<M>>,
+) -> Result<T, Fault> {
     match result {
         Ok(CallResult::Success(answer)) => Ok(answer),
         Ok(CallResult::Timeout) => Err(Fault::unavailable(
@@ -584,7 +392,7 @@ fn starting() -> Fault {
     Fault::unavailable("this part of the service is starting; try again")
 }
 
-fn too_many() -> Fault {
+pub(crate) fn too_many() -> Fault {
     Fault::new(
         Class::Limited,
         "too many requests are in work; try again later",

@@ -1,11 +1,14 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+mod building;
+mod commands;
 mod context;
 mod directory;
 pub mod gateway;
 mod idempotency;
 mod lanes;
+mod ledger;
 pub mod port;
 mod reaper;
 mod root;

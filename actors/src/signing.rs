@@ -9,28 +9,25 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{Facts, Needs, Unsigned, evm},
+    chain::{Facts, Needs, evm},
     fault::{Class, ExecuteCode, Fault},
     ids::SessionId,
-    network::Network,
-    payload::{Payload, evm::EvmPayload},
-    request::{Audit, ClaimChange, Draft, Effect, Event, NonceClaim, Request, State},
+    request::{Draft, Effect, Event, Request, State},
     schema::wire,
     signature::Signature,
 };
 use futures::FutureExt as _;
-use prost::Message as _;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
+    building,
     context::Context,
     idempotency::Pledge,
-    lanes::Account,
+    ledger::{Ledger, Problem},
     port::SigningAttempt,
-    rows::{self, Pending},
     rpc::{Broadcast, ChainError, Shipment},
-    store::{Batch, CommitError, Expect, Space},
+    store::Space,
     vault,
 };
 
@@ -103,7 +100,7 @@ pub struct Live {
     vault: ActorRef<vault::Msg>,
     holders: vault::Holders,
     /// `None` before the first commit.
-    current: Option<Current>,
+    current: Option<Ledger>,
     /// Tries of the effect that is run now.
     tries: u32,
     /// It was live before: what its last effect did is not known.
@@ -112,40 +109,11 @@ pub struct Live {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-struct Current {
-    request: Request,
-    version: u64,
-    payload: Payload,
-}
-
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// Why a commit did not happen.
-enum Problem {
-    /// The row of this space was not as expected.
-    Conflict(Space),
-    /// Anything else; the actor starts again from the store.
-    Fatal(Fault),
-}
-
-impl From<Fault> for Problem {
-    fn from(fault: Fault) -> Self {
-        Problem::Fatal(fault)
-    }
-}
-
-impl From<Problem> for Fault {
-    fn from(problem: Problem) -> Self {
-        match problem {
-            Problem::Conflict(space) => Fault::bug(format!("row of {space:?} was not as expected")),
-            Problem::Fatal(fault) => fault,
-        }
     }
 }
 
@@ -235,16 +203,15 @@ impl Actor for Signing {
                     }
                 }
             }
-            Msg::NodeAnswered(Broadcast::Accepted) => live
-                .advance(vec![Event::NodeAccepted], None)
-                .await
-                .map_err(Fault::from)?,
+            Msg::NodeAnswered(Broadcast::Accepted) => {
+                live.advance(vec![Event::NodeAccepted]).await?
+            }
             Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
                 let event = Event::NodeRefused {
                     reason: refusal.reason,
                     code: refusal.code,
                 };
-                live.advance(vec![event], None).await.map_err(Fault::from)?;
+                live.advance(vec![event]).await?;
             }
             Msg::NodeAnswered(Broadcast::Unknown(reason)) => {
                 tracing::warn!(request = %live.now()?.request.id, reason, tries = live.tries, "broadcast is not settled");
@@ -259,10 +226,35 @@ impl Actor for Signing {
 }
 
 impl Live {
-    fn now(&self) -> Result<&Current, Fault> {
+    fn now(&self) -> Result<&Ledger, Fault> {
         self.current
             .as_ref()
             .ok_or_else(|| Fault::bug("no request yet"))
+    }
+
+    fn now_mut(&mut self) -> Result<&mut Ledger, Fault> {
+        self.current
+            .as_mut()
+            .ok_or_else(|| Fault::bug("no request yet"))
+    }
+
+    async fn advance(&mut self, events: Vec<Event>) -> Result<(), Fault> {
+        let context = Arc::clone(&self.context);
+        let ledger = self.now_mut()?;
+        let before = ledger.request.state.effect();
+        ledger.advance(&context, events, None).await?;
+        if ledger.request.state.effect() != before {
+            self.tries = 0;
+        }
+        Ok(())
+    }
+
+    fn draft(&self, facts: Facts, broadcast: bool, deadline_ms: u64) -> Result<Draft, Fault> {
+        let Ledger {
+            request, payload, ..
+        } = self.now()?;
+        let now = self.context.now_ms();
+        building::draft(request, payload, facts, broadcast, now, deadline_ms)
     }
 
     fn session(&self) -> Result<Option<SessionId>, Fault> {
@@ -279,9 +271,10 @@ impl Live {
         broadcast: bool,
         pledge: Option<Pledge>,
     ) -> Result<wire::SigningRequest, Fault> {
-        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         let deadline_ms = self.fresh_deadline_ms();
-        let needs = needs(&self.context, request.network, &payload)?;
+        let ledger = Ledger::open(request, 0)?;
+        let needs = building::needs(&self.context, ledger.request.network, &ledger.payload)?;
+        self.current = Some(ledger);
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -289,16 +282,16 @@ impl Live {
             },
             Event::Approved { deadline_ms },
         ];
-        self.current = Some(Current {
-            request,
-            version: 0,
-            payload,
-        });
         if needs == Needs::Nothing {
             let draft = self.draft(Facts::Nothing, broadcast, deadline_ms)?;
             events.extend(self.built(draft));
         }
-        match self.advance_claiming(events, pledge.as_ref()).await {
+        let context = Arc::clone(&self.context);
+        let stored = self
+            .now_mut()?
+            .advance_claiming(&context, events, pledge.as_ref())
+            .await;
+        match stored {
             Ok(()) => self.now()?.request.to_wire(),
             Err(Problem::Conflict(Space::Idempotency)) => Err(Fault::unavailable(
                 "another call with this idempotency key is in work; try again",
@@ -308,13 +301,8 @@ impl Live {
     }
 
     async fn resume(&mut self, request: Request, version: u64, failures: u32) -> Result<(), Fault> {
-        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         self.resumed = true;
-        self.current = Some(Current {
-            request,
-            version,
-            payload,
-        });
+        self.current = Some(Ledger::open(request, version)?);
         let before_signed = matches!(
             self.now()?.request.state,
             State::Preparing { .. } | State::Prepared { .. } | State::Signing { .. }
@@ -351,7 +339,7 @@ impl Live {
             deadline_ms: new_deadline_ms.unwrap_or(deadline_ms),
         };
         let events = lost.into_iter().chain([claimed]).collect();
-        self.advance(events, None).await.map_err(Fault::from)
+        self.advance(events).await
     }
 
     async fn facts_arrived(&mut self, facts: Facts) -> Result<(), Fault> {
@@ -370,27 +358,14 @@ impl Live {
             Err(fault) => return Err(fault),
         };
         let events = self.built(draft);
-        self.advance_claiming(events, None).await?;
+        let context = Arc::clone(&self.context);
+        let ledger = self.now_mut()?;
+        ledger.advance_claiming(&context, events, None).await?;
+        self.tries = 0;
         let request = self.now()?.request.id;
         // A vault that ends meanwhile starts again with the claims that are on disk.
         let _ = self.vault.cast(vault::Msg::NonceSettled(request));
         Ok(())
-    }
-
-    fn draft(&self, facts: Facts, broadcast: bool, deadline_ms: u64) -> Result<Draft, Fault> {
-        let Current {
-            request, payload, ..
-        } = self.now()?;
-        let chain = chain(request.network)?;
-        let unsigned = chain.build(payload, &facts, &request.public_key)?;
-        Ok(Draft {
-            claim: claim_of(request, payload, &facts),
-            facts,
-            unsigned,
-            broadcast,
-            built_at_ms: self.context.now_ms(),
-            deadline_ms,
-        })
     }
 
     fn built(&self, draft: Draft) -> Vec<Event> {
@@ -411,123 +386,25 @@ impl Live {
     }
 
     async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {
-        let Current {
+        let Ledger {
             request, payload, ..
         } = self.now()?;
         let State::Signing { draft, .. } = &request.state else {
             return Ok(());
         };
-        let unsigned: &Unsigned = &draft.unsigned;
-        let signed = chain(request.network)?.assemble(payload, unsigned, &signatures)?;
+        let chain = building::chain(request.network)?;
+        let signed = chain.assemble(payload, &draft.unsigned, &signatures)?;
         let delivery = if draft.broadcast {
             Event::SendingStarted
         } else {
             Event::HandedOver
         };
         let made = Event::SignaturesMade { signatures, signed };
-        self.advance(vec![made, delivery], None)
-            .await
-            .map_err(Fault::from)
+        self.advance(vec![made, delivery]).await
     }
 
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
-        self.advance(vec![Event::GaveUp { reason, code }], None)
-            .await
-            .map_err(Fault::from)
-    }
-
-    /// As `advance`; a nonce that the client chose and another request holds is used
-    /// nevertheless: the client wants to replace that one. The claim stays with its holder.
-    async fn advance_claiming(
-        &mut self,
-        mut events: Vec<Event>,
-        pledge: Option<&Pledge>,
-    ) -> Result<(), Problem> {
-        let outcome = self.advance(events.clone(), pledge).await;
-        if !matches!(outcome, Err(Problem::Conflict(Space::NonceClaim))) {
-            return outcome;
-        }
-        for event in &mut events {
-            if let Event::Built { draft } = event
-                && !matches!(&draft.facts, Facts::Evm(evm::Facts { nonce: Some(_), .. }))
-            {
-                draft.claim = None;
-            }
-        }
-        self.advance(events, pledge).await
-    }
-
-    /// Applies events and commits what they lead to as one batch.
-    async fn advance(
-        &mut self,
-        events: Vec<Event>,
-        pledge: Option<&Pledge>,
-    ) -> Result<(), Problem> {
-        let context = Arc::clone(&self.context);
-        let Current {
-            request, version, ..
-        } = self
-            .current
-            .as_ref()
-            .ok_or_else(|| Fault::bug("no request yet"))?;
-        let now = context.now_ms();
-        let mut next = request.clone();
-        let mut batch = Batch::new();
-        let mut trail: Vec<Audit> = Vec::with_capacity(events.len());
-        for event in events {
-            let step = next.state.step(event, now).map_err(Fault::bug)?;
-            next.state = step.next;
-            trail.push(step.audit);
-            match step.claim {
-                Some(ClaimChange::Take(claim)) => {
-                    let owner = rows::encode(&next.id)?;
-                    batch.put(rows::nonce_claim(&claim), Expect::Absent, owner);
-                }
-                Some(ClaimChange::Free(claim)) => {
-                    batch.delete(rows::nonce_claim(&claim), Expect::Any);
-                }
-                None => {}
-            }
-        }
-        let expect = match version {
-            0 => Expect::Absent,
-            version => Expect::Version(*version),
-        };
-        let version = version + 1;
-        batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-        batch.put(
-            rows::audit(next.id, version),
-            Expect::Any,
-            rows::encode(&trail)?,
-        );
-        let outbox = rows::outbox(next.vault, next.id);
-        match next.state.effect() {
-            Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
-            None => batch.delete(outbox, Expect::Any),
-        };
-        if let Some(pledge) = pledge {
-            pledge.add_to(&mut batch, &next.to_wire()?.encode_to_vec(), now)?;
-        }
-        context
-            .store
-            .commit(batch)
-            .await
-            .map_err(|error| match error {
-                CommitError::Conflict(key) => Problem::Conflict(key.space),
-                other => Problem::Fatal(other.into()),
-            })?;
-        let ended = next.state.is_final().then_some(next.id);
-        if let Some(current) = &mut self.current {
-            if current.request.state.effect() != next.state.effect() {
-                self.tries = 0;
-            }
-            current.request = next;
-            current.version = version;
-        }
-        if let Some(request) = ended {
-            context.waiters.ended(request);
-        }
-        Ok(())
+        self.advance(vec![Event::GaveUp { reason, code }]).await
     }
 
     /// Plans another try, unless the deadline comes first.
@@ -561,7 +438,7 @@ impl Live {
 
     /// Starts what the state asks for; ends the actor when the request is final.
     fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
-        let Current {
+        let Ledger {
             request, payload, ..
         } = self.now()?;
         if request.state.is_final() {
@@ -571,7 +448,7 @@ impl Live {
         let context = Arc::clone(&self.context);
         let task = match (request.state.effect(), &request.state) {
             (Some(Effect::Prepare), _) => {
-                let needs = needs(&context, request.network, payload)?;
+                let needs = building::needs(&context, request.network, payload)?;
                 let client = context
                     .chains
                     .get(request.network, payload.chain_id())
@@ -694,62 +571,4 @@ async fn assign_nonce(
         }),
         other => other,
     })
-}
-
-fn chain(network: Network) -> Result<&'static dyn covault_core::chain::Chain, Fault> {
-    network
-        .chain()
-        .ok_or_else(|| Fault::bug("a request of a network that is not built"))
-}
-
-/// What is to be asked before the request can be built.
-pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<Needs, Fault> {
-    let needs = chain(network)?.needs(payload);
-    // A transaction that brings everything has one open point where a node can be asked:
-    // whether the chain has a base fee.
-    if let (Needs::Nothing, Payload::Evm(EvmPayload::Transaction(transaction))) = (&needs, payload)
-        && context.chains.get(network, payload.chain_id()).is_some()
-    {
-        return Ok(Needs::Evm(evm::Needs {
-            chain_id: transaction.chain_id,
-            from: transaction.from.clone(),
-            nonce: false,
-            fees: None,
-        }));
-    }
-    Ok(needs)
-}
-
-/// The account whose next nonce the request wants, where it wants one.
-pub fn account(request: &Request, needs: &Needs) -> Option<Account> {
-    match needs {
-        Needs::Evm(needs) if needs.nonce => Some(Account {
-            network: request.network,
-            chain_id: needs.chain_id,
-            address: request.address.clone(),
-        }),
-        Needs::Nothing | Needs::Evm(_) | Needs::Solana(_) => None,
-    }
-}
-
-/// The nonce that a built transaction holds.
-fn claim_of(request: &Request, payload: &Payload, facts: &Facts) -> Option<NonceClaim> {
-    let assigned = match facts {
-        Facts::Evm(facts) => facts.nonce,
-        Facts::Nothing | Facts::Solana(_) => None,
-    };
-    Some(NonceClaim {
-        network: request.network,
-        chain_id: payload.chain_id()?,
-        address: request.address.clone(),
-        nonce: assigned.or_else(|| chosen_nonce(payload))?,
-    })
-}
-
-/// The nonce that the client chose.
-fn chosen_nonce(payload: &Payload) -> Option<u64> {
-    match payload {
-        Payload::Evm(EvmPayload::Transaction(transaction)) => transaction.nonce,
-        Payload::Evm(EvmPayload::Message(_)) | Payload::Solana(_) | Payload::Raw(_) => None,
-    }
 }

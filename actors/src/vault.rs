@@ -24,6 +24,7 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
+    building,
     context::Context,
     idempotency::Pledge,
     lanes::{Account, Ask, Lanes},
@@ -284,8 +285,8 @@ impl Live {
             request.state.effect() == Some(covault_core::request::Effect::Prepare);
         if waits_for_facts {
             let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-            let needs = signing::needs(&self.context, request.network, &payload)?;
-            if let Some(account) = signing::account(&request, &needs) {
+            let needs = building::needs(&self.context, request.network, &payload)?;
+            if let Some(account) = building::account(&request, &needs) {
                 self.lanes.join(account, id);
             }
         }

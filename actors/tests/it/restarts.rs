@@ -257,3 +257,43 @@ async fn actors__should_start_again_from_the_store_wherever_a_commit_went_wrong(
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read() {
+    let world = World::new();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let id = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, id).await;
+    let pending = create(&gateway, send(&address)).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    for failing in 1..8 {
+        // Each failing scan is another step of another actor's start.
+        let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+        store.failing_scans.store(failing, Ordering::SeqCst);
+        let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+        assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+        let more = loop {
+            match try_create(&gateway, request(send(&address)), None).await {
+                Ok(made) => break created(made),
+                Err(fault) => assert_eq!(fault.class(), &covault_core::fault::Class::Unavailable),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        assert_eq!(outcome(&gateway, &more.uuid).await.error, None);
+        gateway.stop().await;
+    }
+    assert_eq!(world.evm.nonces(), (0..8).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop__should_refuse_what_comes_later() {
+    let world = World::new();
+    let gateway = world.start().await;
+    gateway.stop().await;
+    let fault = try_create(&gateway, request(raw("x")), None)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.public(), "the service is shutting down");
+}

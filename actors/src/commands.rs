@@ -1,0 +1,214 @@
+//! Commands: what is checked before anything is stored, and which actor gets them.
+
+use std::sync::Arc;
+
+use covault_core::{
+    chain::Needs,
+    fault::{Class, Fault},
+    network::Network,
+    order::NodeId,
+    payload::Payload,
+    request::{Request, State},
+    schema::wire,
+    wallet::check_labels,
+};
+
+use crate::{
+    building,
+    directory::{self, NewVault},
+    gateway::{Caller, Inner, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope},
+    idempotency::Pledge,
+    rows,
+    vault::{self, NewRequest, NewWallet},
+    views,
+};
+
+impl Inner {
+    pub(crate) async fn create_wallet(
+        &self,
+        caller: &Caller,
+        request: wire::CreateWalletRequest,
+        pledge: Option<Pledge>,
+    ) -> Result<wire::Wallet, Fault> {
+        let network = Network::from_wire(request.network_type())
+            .ok_or_else(|| Fault::field("networkType", "is required"))?;
+        let wire::CreateWalletRequest {
+            vault_uuid,
+            callback_client_signer_public_key,
+            network_type: _,
+            r#ref: reference,
+            name,
+        } = request;
+        if vault_uuid.is_empty() {
+            return Err(Fault::field("vaultUuid", "is required"));
+        }
+        let vault = vault_in_scope(caller, &vault_uuid)?;
+        refuse_callback(Some(&callback_client_signer_public_key))?;
+        if network.chain().is_none() {
+            return Err(Fault::field(
+                "networkType",
+                format!("wallets of {} are not in this version", network.name()),
+            ));
+        }
+        check_labels(&name, &reference)?;
+        if !reference.is_empty()
+            && self
+                .context
+                .store
+                .get(&rows::wallet_ref(&reference))
+                .await?
+                .is_some()
+        {
+            return Err(vault::duplicate_ref());
+        }
+        let actor = self.vault(vault).await?;
+        let message = |reply| {
+            vault::Msg::CreateWallet(Box::new(NewWallet {
+                network,
+                name,
+                reference,
+                pledge,
+                reply,
+            }))
+        };
+        answer(actor.call(message, self.context.call_timeout()).await)?
+    }
+
+    pub(crate) async fn create_request(
+        &self,
+        caller: &Caller,
+        request: wire::CreateSigningRequestRequest,
+        pledge: Option<Pledge>,
+    ) -> Result<wire::SigningRequest, Fault> {
+        let context = &self.context;
+        let wire::CreateSigningRequestRequest {
+            notes,
+            vault_uuid,
+            callback_client_signer_public_key,
+            broadcast_tx,
+            r#type: kind,
+        } = request;
+        let kind =
+            kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one payload kind is required"))?;
+        let payload = Payload::parse(&kind)?;
+        let vault = match vault_uuid.as_deref() {
+            None | Some("") => None,
+            Some(uuid) => Some(vault_in_scope(caller, uuid)?),
+        };
+        refuse_callback(callback_client_signer_public_key.as_deref())?;
+        let from = format!("{}.from", payload.kind());
+        let wallet = context
+            .wallet_by(&rows::wallet_address(payload.from()))
+            .await?
+            .filter(|wallet| in_scope(caller, wallet.vault))
+            .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;
+        if vault.is_some_and(|vault| vault != wallet.vault) {
+            return Err(Fault::field(&from, "is not a wallet of this vault"));
+        }
+        payload.check_wallet(wallet.network)?;
+        payload.screen(&context.known)?;
+        let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&context.known);
+        let (vault, _) = context
+            .vault(wallet.vault)
+            .await?
+            .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
+        let root = vault
+            .root(wallet.network.curve())
+            .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
+        let request = Request {
+            id: context.new_request_id(),
+            vault: wallet.vault,
+            wallet: wallet.id,
+            network: wallet.network,
+            epoch: vault.epoch,
+            root_public_key: root.public_key.clone(),
+            path: wallet.path,
+            public_key: wallet.public_key,
+            address: wallet.address,
+            payload: payload.encode(),
+            notes,
+            token: caller.token,
+            created_at_ms: context.now_ms(),
+            state: State::Received,
+        };
+        let needs = building::needs(context, request.network, &payload)?;
+        let asks = needs != Needs::Nothing;
+        if (asks || broadcast)
+            && context
+                .chains
+                .get(request.network, payload.chain_id())
+                .is_none()
+        {
+            return Err(no_node(&payload, request.network, asks));
+        }
+        let permit = Arc::clone(&self.live)
+            .try_acquire_owned()
+            .map_err(|_| too_many())?;
+        let actor = self.vault(request.vault).await?;
+        let account = building::account(&request, &needs);
+        let message = |reply| {
+            vault::Msg::Admit(Box::new(NewRequest {
+                request,
+                account,
+                broadcast,
+                pledge,
+                permit,
+                reply,
+            }))
+        };
+        answer(actor.call(message, context.call_timeout()).await)?
+    }
+
+    pub(crate) async fn create_vault(
+        &self,
+        caller: &Caller,
+        name: String,
+        threshold: u16,
+        signers: Vec<NodeId>,
+    ) -> Result<VaultView, Fault> {
+        if caller.vaults != VaultScope::All {
+            return Err(Fault::new(
+                Class::Forbidden,
+                "this token cannot make vaults",
+            ));
+        }
+        let directory = self.directory()?;
+        let message = |reply| {
+            directory::Msg::CreateVault(Box::new(NewVault {
+                name,
+                threshold,
+                signers,
+                reply,
+            }))
+        };
+        let vault = answer(directory.call(message, self.context.call_timeout()).await)??;
+        Ok(views::vault(&vault))
+    }
+}
+
+/// No client signer can take part yet; a request that names one must not be signed without it.
+fn refuse_callback(key: Option<&str>) -> Result<(), Fault> {
+    match key {
+        None | Some("") => Ok(()),
+        Some(_) => Err(Fault::field(
+            "callbackClientSignerPublicKey",
+            "client signers are not in this version; leave it empty",
+        )),
+    }
+}
+
+fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
+    let chain = payload.chain_id().map_or_else(
+        || network.name().to_owned(),
+        |id| format!("{} chain {id}", network.name()),
+    );
+    let way_out = if asks {
+        "the operator has to configure one"
+    } else {
+        "set broadcastTx to false to get the signed transaction"
+    };
+    Fault::field(
+        format!("{}.chainId", payload.kind()),
+        format!("no node is configured for {chain}; {way_out}"),
+    )
+}
