@@ -21,6 +21,7 @@ use crate::{
     rows,
     vault::{self, NewRequest, NewWallet},
     views,
+    wallets::{self, Plan},
 };
 
 impl Inner {
@@ -59,17 +60,17 @@ impl Inner {
                 .await?
                 .is_some()
         {
-            return Err(vault::duplicate_ref());
+            return Err(wallets::duplicate_ref());
         }
         let actor = self.vault(vault).await?;
         let message = |reply| {
-            vault::Msg::CreateWallet(Box::new(NewWallet {
+            let plan = Plan {
                 network,
                 name,
                 reference,
                 pledge,
-                reply,
-            }))
+            };
+            vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
         answer(actor.call(message, self.context.call_timeout()).await)?
     }

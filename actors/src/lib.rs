@@ -19,3 +19,4 @@ mod signing;
 pub mod store;
 mod vault;
 mod views;
+mod wallets;

@@ -5,21 +5,16 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
-    derive::{KeyPath, RootKey},
+    derive::RootKey,
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
-    network::Network,
     order::{KeygenOrder, NodeId},
     payload::Payload,
     request::{NonceClaim, Request},
     schema::wire,
     signature::Curve,
-    wallet::{
-        Status, Wallet,
-        vault::{KeyState, Vault},
-    },
+    wallet::vault::{KeyState, Vault},
 };
-use prost::Message as _;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -30,7 +25,8 @@ use crate::{
     lanes::{Account, Ask, Lanes},
     rows,
     signing::{self, Signing, Start},
-    store::{Batch, CommitError, Expect, Scan, Space},
+    store::{Batch, Expect, Scan, Space},
+    wallets::{self, Plan},
 };
 
 /// Rows that one scan reads at most.
@@ -65,14 +61,8 @@ pub enum Msg {
 
 /// A wallet to be made.
 pub struct NewWallet {
-    /// Its network, which is built.
-    pub network: Network,
-    /// Its name, checked.
-    pub name: String,
-    /// Its reference, checked.
-    pub reference: String,
-    /// The idempotency record to store with it.
-    pub pledge: Option<Pledge>,
+    /// What the client wants.
+    pub plan: Plan,
     /// Where the receipt goes.
     pub reply: RpcReplyPort<Result<wire::Wallet, Fault>>,
 }
@@ -409,17 +399,12 @@ impl Live {
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
     fn create_wallet(&mut self, new: NewWallet) {
-        let NewWallet {
-            network,
-            name,
-            reference,
-            pledge,
-            reply,
-        } = new;
-        let Some(root) = self.vault.root(network.curve()).cloned() else {
+        let NewWallet { plan, reply } = new;
+        let curve = plan.network.curve();
+        let Some(root) = self.vault.root(curve).cloned() else {
             let reason = match self.vault.failed_reason() {
                 Some(reason) => {
-                    format!("the vault has no {} key: {reason}", network.curve().name())
+                    format!("the vault has no {} key: {reason}", curve.name())
                 }
                 None => "the vault's keys are still being made; try again".into(),
             };
@@ -431,27 +416,8 @@ impl Live {
         let context = Arc::clone(&self.context);
         let vault = self.vault.id;
         tokio::spawn(async move {
-            let stored = async {
-                let path = KeyPath::new(vec![index])?;
-                let public_key = root.child(&path)?.public_key;
-                let chain = network
-                    .chain()
-                    .ok_or_else(|| Fault::bug("the network is not built"))?;
-                let wallet = Wallet {
-                    id: context.new_wallet_id(),
-                    vault,
-                    network,
-                    address: chain.address(&public_key)?,
-                    path,
-                    public_key,
-                    reference,
-                    name,
-                    status: Status::Active,
-                    created_at_ms: context.now_ms(),
-                };
-                store_wallet(&context, &wallet, index, pledge.as_ref()).await
-            };
-            let _ = reply.send(stored.await);
+            let made = wallets::make(&context, vault, &root, index, plan).await;
+            let _ = reply.send(made);
         });
     }
 
@@ -539,49 +505,4 @@ impl Live {
         self.version += 1;
         Ok(())
     }
-}
-
-async fn store_wallet(
-    context: &Context,
-    wallet: &Wallet,
-    index: u32,
-    pledge: Option<&Pledge>,
-) -> Result<wire::Wallet, Fault> {
-    let shown = wallet.to_wire();
-    let id = rows::encode(&wallet.id)?;
-    let mut batch = Batch::new();
-    batch.put(
-        rows::wallet(wallet.id),
-        Expect::Absent,
-        rows::encode(wallet)?,
-    );
-    batch.put(
-        rows::wallet_index(wallet.vault, index),
-        Expect::Absent,
-        id.clone(),
-    );
-    batch.put(
-        rows::wallet_address(&wallet.address),
-        Expect::Absent,
-        id.clone(),
-    );
-    if !wallet.reference.is_empty() {
-        batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
-    }
-    if let Some(pledge) = pledge {
-        pledge.add_to(&mut batch, &shown.encode_to_vec(), wallet.created_at_ms)?;
-    }
-    match context.store.commit(batch).await {
-        Ok(()) => Ok(shown),
-        Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
-        Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
-            Fault::unavailable("another call with this idempotency key is in work; try again"),
-        ),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// `duplicate wallet ref`.
-pub fn duplicate_ref() -> Fault {
-    Fault::new(Class::Conflict, "duplicate wallet ref")
 }

@@ -166,7 +166,7 @@ async fn wallets(
         0 => MAX_PAGE,
         limit => limit,
     };
-    if limit < 0 || limit > MAX_PAGE {
+    if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
     }
     let bad_page = || Fault::field("page", "must be 1 or more");

@@ -1,0 +1,106 @@
+//! Makes wallets: derives their keys and stores them with their indexes.
+
+use covault_core::{
+    derive::{KeyPath, RootKey},
+    fault::{Class, Fault},
+    ids::VaultId,
+    network::Network,
+    schema::wire,
+    wallet::{Status, Wallet},
+};
+use prost::Message as _;
+
+use crate::{
+    building,
+    context::Context,
+    idempotency::Pledge,
+    rows,
+    store::{Batch, CommitError, Expect, Space},
+};
+
+/// A wallet as the client wants it.
+pub struct Plan {
+    /// Its network, which is built.
+    pub network: Network,
+    /// Its name, checked.
+    pub name: String,
+    /// Its reference, checked.
+    pub reference: String,
+    /// The idempotency record to store with it.
+    pub pledge: Option<Pledge>,
+}
+
+/// Makes the wallet at `m/<index>` below the vault's root key on its curve. One counter per
+/// vault numbers the wallets of all networks, so that no index is ever used for two of them.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Conflict`] when its reference is taken; the index stays unused
+/// then.
+pub async fn make(
+    context: &Context,
+    vault: VaultId,
+    root: &RootKey,
+    index: u32,
+    plan: Plan,
+) -> Result<wire::Wallet, Fault> {
+    let path = KeyPath::new(vec![index])?;
+    let public_key = root.child(&path)?.public_key;
+    let wallet = Wallet {
+        id: context.new_wallet_id(),
+        vault,
+        network: plan.network,
+        address: building::chain(plan.network)?.address(&public_key)?,
+        path,
+        public_key,
+        reference: plan.reference,
+        name: plan.name,
+        status: Status::Active,
+        created_at_ms: context.now_ms(),
+    };
+    store(context, &wallet, index, plan.pledge.as_ref()).await
+}
+
+async fn store(
+    context: &Context,
+    wallet: &Wallet,
+    index: u32,
+    pledge: Option<&Pledge>,
+) -> Result<wire::Wallet, Fault> {
+    let shown = wallet.to_wire();
+    let id = rows::encode(&wallet.id)?;
+    let mut batch = Batch::new();
+    batch.put(
+        rows::wallet(wallet.id),
+        Expect::Absent,
+        rows::encode(wallet)?,
+    );
+    batch.put(
+        rows::wallet_index(wallet.vault, index),
+        Expect::Absent,
+        id.clone(),
+    );
+    batch.put(
+        rows::wallet_address(&wallet.address),
+        Expect::Absent,
+        id.clone(),
+    );
+    if !wallet.reference.is_empty() {
+        batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
+    }
+    if let Some(pledge) = pledge {
+        pledge.add_to(&mut batch, &shown.encode_to_vec(), wallet.created_at_ms)?;
+    }
+    match context.store.commit(batch).await {
+        Ok(()) => Ok(shown),
+        Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
+        Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
+            Fault::unavailable("another call with this idempotency key is in work; try again"),
+        ),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `duplicate wallet ref`.
+pub fn duplicate_ref() -> Fault {
+    Fault::new(Class::Conflict, "duplicate wallet ref")
+}
