@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         out.join("platform.fds"),
         compiler.encode_file_descriptor_set(),
     )?;
-    let set = prost_types::FileDescriptorSet::decode(compiler.encode_file_descriptor_set().as_slice())?;
+    let set =
+        prost_types::FileDescriptorSet::decode(compiler.encode_file_descriptor_set().as_slice())?;
     prost_build::Config::new()
         .out_dir(&out)
         .skip_protoc_run()

@@ -38,10 +38,20 @@ impl Chain for Solana {
     fn needs(&self, _payload: &Payload) -> super::Needs {
         todo!()
     }
-    fn build(&self, _payload: &Payload, _facts: &super::Facts, _public_key: &[u8]) -> Result<Unsigned, Fault> {
+    fn build(
+        &self,
+        _payload: &Payload,
+        _facts: &super::Facts,
+        _public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
         todo!()
     }
-    fn assemble(&self, _payload: &Payload, _unsigned: &Unsigned, _signatures: &[Signature]) -> Result<Option<Signed>, Fault> {
+    fn assemble(
+        &self,
+        _payload: &Payload,
+        _unsigned: &Unsigned,
+        _signatures: &[Signature],
+    ) -> Result<Option<Signed>, Fault> {
         todo!()
     }
 }
