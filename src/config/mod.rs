@@ -71,11 +71,11 @@ impl Serve {
     }
 
     pub fn platform_token_file(&self) -> PathBuf {
-        or_in(&self.platform_token_file, &self.data_dir, "platform.token")
+        or_in(&self.platform_token_file, &self.data_dir, "platform-token")
     }
 
     pub fn admin_token_file(&self) -> PathBuf {
-        or_in(&self.admin_token_file, &self.data_dir, "admin.token")
+        or_in(&self.admin_token_file, &self.data_dir, "admin-token")
     }
 }
 
@@ -104,6 +104,7 @@ pub struct Chains {
     /// By chain id, which TOML has as text.
     evm: BTreeMap<String, ChainNodes>,
     pub solana: ChainNodes,
+    pub sonic: ChainNodes,
 }
 
 impl Chains {
@@ -117,12 +118,12 @@ impl Chains {
 
     /// Adds what `covault dev --chain` names.
     pub fn add(&mut self, chain: &str, url: &str) -> Result<(), ConfigError> {
-        if chain == "solana" {
-            self.solana.rpc.push(url.to_owned());
-            return Ok(());
-        }
-        chain_id(chain)?;
-        self.evm.entry(chain.to_owned()).or_default().rpc.push(url.to_owned());
+        let nodes = match chain {
+            "solana" => &mut self.solana,
+            "sonic" => &mut self.sonic,
+            id => self.evm.entry(chain_id(id)?.to_string()).or_default(),
+        };
+        nodes.rpc.push(url.to_owned());
         Ok(())
     }
 }
@@ -156,7 +157,7 @@ pub enum ConfigError {
     EnvValue(String, String),
     #[error("configuration: {0}")]
     Value(String),
-    #[error("{0:?} is not a chain: use an EVM chain id (a number), or \"solana\"")]
+    #[error("{0:?} is not a chain: use an EVM chain id (a number), \"solana\" or \"sonic\"")]
     Chain(String),
 }
 

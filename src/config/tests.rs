@@ -18,7 +18,7 @@ fn defaults__should_be_complete() {
     assert_eq!(config.serve.listen, "127.0.0.1:8080");
     assert_eq!(config.serve.max_body_bytes, 1 << 20);
     assert_eq!(config.serve.identity_file(), Path::new("./data/orchestrator/identity"));
-    assert_eq!(config.serve.admin_token_file(), Path::new("./data/orchestrator/admin.token"));
+    assert_eq!(config.serve.admin_token_file(), Path::new("./data/orchestrator/admin-token"));
     assert!(!config.signer.generate_passphrase);
     assert!(config.chains.evm().expect("ids").is_empty());
 }
