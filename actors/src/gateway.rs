@@ -2,6 +2,8 @@
 
 use covault_core::{fault::Fault, ids::TokenId, order::NodeId, schema::wire};
 
+use crate::settings::Orchestrator;
+
 /// Who calls, after authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -150,6 +152,20 @@ pub struct VaultView {
 pub struct Gateway {}
 
 impl Gateway {
+    /// Starts the orchestrator: loads what is live from the store and goes on with it.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
+    pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
+        let _ = orchestrator;
+        todo!()
+    }
+
+    /// Stops every actor. What was accepted is on disk and goes on at the next start.
+    pub async fn stop(&self) {
+        todo!()
+    }
+
     /// Does something. When it returns, the effect is on disk.
     ///
     /// # Errors

@@ -3,3 +3,6 @@
 
 pub mod gateway;
 pub mod port;
+pub mod rpc;
+pub mod settings;
+pub mod store;
