@@ -10,9 +10,14 @@ use rand::Rng as _;
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one adapter that reads the clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one adapter that reads the clock"
+    )]
     fn now_ms(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -22,7 +27,10 @@ impl Clock for SystemClock {
 pub struct OsEntropy;
 
 impl Entropy for OsEntropy {
-    #[expect(clippy::disallowed_methods, reason = "the one adapter that draws randomness")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one adapter that draws randomness"
+    )]
     fn fill(&self, bytes: &mut [u8]) {
         rand::rng().fill_bytes(bytes);
     }

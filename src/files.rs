@@ -73,7 +73,10 @@ pub fn read_secret(path: &Path) -> anyhow::Result<SecretString> {
 ///
 /// # Errors
 /// When the file can be neither read nor made.
-pub fn secret_or_new(path: &Path, new: impl FnOnce() -> SecretString) -> anyhow::Result<SecretString> {
+pub fn secret_or_new(
+    path: &Path,
+    new: impl FnOnce() -> SecretString,
+) -> anyhow::Result<SecretString> {
     if path.exists() {
         return read_secret(path);
     }
@@ -104,7 +107,11 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
     name.push(".new");
     let temporary = path.with_file_name(name);
     remove(&temporary)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&temporary, path)
@@ -135,9 +142,17 @@ mod tests {
         let first = secret_or_new(&path, || SecretString::from("one")).unwrap();
         let second = secret_or_new(&path, || SecretString::from("two")).unwrap();
         assert_eq!(first.expose_secret(), second.expose_secret());
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         fs::write(&path, " \n").unwrap();
-        assert!(read_secret(&path).unwrap_err().to_string().contains("is empty"));
+        assert!(
+            read_secret(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("is empty")
+        );
     }
 
     #[test]
@@ -149,6 +164,9 @@ mod tests {
         assert!(refusal.contains("in use"), "{refusal}");
         drop(owned);
         own_folder(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
     }
 }

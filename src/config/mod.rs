@@ -63,6 +63,7 @@ pub struct Serve {
     pub max_body_bytes: usize,
     pub shutdown_grace_ms: u64,
     pub strict_idempotency: bool,
+    pub max_live_requests: usize,
 }
 
 impl Serve {
@@ -148,7 +149,11 @@ pub enum ConfigError {
     #[error("{0} is not TOML: {1}")]
     Syntax(String, toml::de::Error),
     #[error("{origin}: unknown setting {key}; here can stand: {known}")]
-    Unknown { origin: String, key: String, known: String },
+    Unknown {
+        origin: String,
+        key: String,
+        known: String,
+    },
     #[error("{origin}: {key} is a table of settings, not a value")]
     NotATable { origin: String, key: String },
     #[error("environment variable {0} is not UTF-8")]
@@ -177,17 +182,15 @@ impl Config {
                 Ok((path.display().to_string(), text))
             })
             .transpose()?;
-        let variables: Result<Vec<_>, _> = std::env::vars_os()
-            .filter_map(|(name, value)| {
-                let name = name.into_string().ok()?;
-                name.starts_with(ENV_PREFIX).then_some((name, value))
-            })
-            .map(|(name, value)| match value.into_string() {
-                Ok(value) => Ok((name, value)),
-                Err(_) => Err(ConfigError::NotText(name)),
-            })
-            .collect();
-        Self::layer(text, variables?)
+        Self::layer(text, variables()?)
+    }
+
+    /// As [`Config::load`], with `text` in place of a file.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_with(origin: &str, text: &str) -> Result<(Self, Vec<String>), ConfigError> {
+        Self::layer(Some((origin.to_owned(), text.to_owned())), variables()?)
     }
 
     fn layer(
@@ -205,16 +208,34 @@ impl Config {
                 ignored.push(name);
             }
         }
-        let config: Self = settings
-            .try_into()
-            .map_err(|error: toml::de::Error| ConfigError::Value(error.to_string().trim().replace('\n', " ")))?;
+        let config: Self = settings.try_into().map_err(|error: toml::de::Error| {
+            ConfigError::Value(error.to_string().trim().replace('\n', " "))
+        })?;
         config.chains.evm()?;
         Ok((config, ignored))
     }
 }
 
+/// The variables of the environment that may be settings.
+fn variables() -> Result<Vec<(String, String)>, ConfigError> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            name.starts_with(ENV_PREFIX).then_some((name, value))
+        })
+        .map(|(name, value)| match value.into_string() {
+            Ok(value) => Ok((name, value)),
+            Err(_) => Err(ConfigError::NotText(name)),
+        })
+        .collect()
+}
+
 fn or_in(path: &Path, folder: &Path, name: &str) -> PathBuf {
-    if path.as_os_str().is_empty() { folder.join(name) } else { path.to_owned() }
+    if path.as_os_str().is_empty() {
+        folder.join(name)
+    } else {
+        path.to_owned()
+    }
 }
 
 fn chain_id(text: &str) -> Result<u64, ConfigError> {
@@ -225,7 +246,8 @@ fn chain_id(text: &str) -> Result<u64, ConfigError> {
 }
 
 fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
-    text.parse().map_err(|error| ConfigError::Syntax(origin.to_owned(), error))
+    text.parse()
+        .map_err(|error| ConfigError::Syntax(origin.to_owned(), error))
 }
 
 /// The one place where keys are chosen by the operator; what stands under each is fixed.
@@ -234,7 +256,11 @@ const BY_CHAIN_ID: &str = "chains.evm";
 /// Lays `overlay` over `base`; a key that `base` does not have is unknown.
 fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(), ConfigError> {
     for (key, value) in overlay {
-        let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+        let path = if at.is_empty() {
+            key.clone()
+        } else {
+            format!("{at}.{key}")
+        };
         if at == BY_CHAIN_ID {
             chain_id(&key)?;
             base.entry(key.clone()).or_insert_with(empty_chain);
@@ -242,7 +268,11 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
         let known = || base_keys(base);
         match (base.get(&key), value) {
             (None, _) => {
-                return Err(ConfigError::Unknown { origin: origin.to_owned(), key: path, known: known() });
+                return Err(ConfigError::Unknown {
+                    origin: origin.to_owned(),
+                    key: path,
+                    known: known(),
+                });
             }
             (Some(Value::Table(_)), Value::Table(inner)) => {
                 if let Some(Value::Table(table)) = base.get_mut(&key) {
@@ -250,7 +280,10 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
                 }
             }
             (Some(Value::Table(_)), _) => {
-                return Err(ConfigError::NotATable { origin: origin.to_owned(), key: path });
+                return Err(ConfigError::NotATable {
+                    origin: origin.to_owned(),
+                    key: path,
+                });
             }
             (Some(_), value) => {
                 base.insert(key, value);
@@ -265,23 +298,34 @@ fn base_keys(table: &Table) -> String {
 }
 
 fn empty_chain() -> Value {
-    Value::Table(Table::from_iter([("rpc".to_owned(), Value::Array(Vec::new()))]))
+    Value::Table(Table::from_iter([(
+        "rpc".to_owned(),
+        Value::Array(Vec::new()),
+    )]))
 }
 
 /// Sets what a variable names; false when it names nothing.
 fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, ConfigError> {
-    let Some(path) = name.strip_prefix(ENV_PREFIX) else { return Ok(false) };
+    let Some(path) = name.strip_prefix(ENV_PREFIX) else {
+        return Ok(false);
+    };
     let path = path.to_ascii_lowercase();
-    if let Some(id) = path.strip_prefix("chains_evm_").and_then(|rest| rest.strip_suffix("_rpc")) {
+    if let Some(id) = path
+        .strip_prefix("chains_evm_")
+        .and_then(|rest| rest.strip_suffix("_rpc"))
+    {
         chain_id(id).map_err(|error| ConfigError::EnvValue(name.to_owned(), error.to_string()))?;
-        let evm = settings.get_mut("chains").and_then(|chains| chains.get_mut("evm"));
+        let evm = settings
+            .get_mut("chains")
+            .and_then(|chains| chains.get_mut("evm"));
         if let Some(evm) = evm.and_then(Value::as_table_mut) {
             evm.entry(id).or_insert_with(empty_chain);
         }
     }
     match leaf(settings, &path) {
         Some(slot) => {
-            *slot = typed(slot, value).map_err(|problem| ConfigError::EnvValue(name.to_owned(), problem))?;
+            *slot = typed(slot, value)
+                .map_err(|problem| ConfigError::EnvValue(name.to_owned(), problem))?;
             Ok(true)
         }
         None => Ok(false),
@@ -303,12 +347,14 @@ fn leaf<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
 /// Text as a value of the type that the setting has.
 fn typed(like: &Value, text: &str) -> Result<Value, String> {
     Ok(match like {
-        Value::Integer(_) => {
-            Value::Integer(text.parse().map_err(|_| format!("{text:?} is not a whole number"))?)
-        }
-        Value::Boolean(_) => {
-            Value::Boolean(text.parse().map_err(|_| format!("{text:?} is not true or false"))?)
-        }
+        Value::Integer(_) => Value::Integer(
+            text.parse()
+                .map_err(|_| format!("{text:?} is not a whole number"))?,
+        ),
+        Value::Boolean(_) => Value::Boolean(
+            text.parse()
+                .map_err(|_| format!("{text:?} is not true or false"))?,
+        ),
         Value::Array(_) => Value::Array(
             text.split(',')
                 .map(str::trim)

@@ -3,8 +3,12 @@
 use super::*;
 
 fn layered(file: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-    let variables = variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-    Config::layer(Some(("test.toml".to_owned(), file.to_owned())), variables).map(|(config, _)| config)
+    let variables = variables
+        .iter()
+        .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+        .collect();
+    Config::layer(Some(("test.toml".to_owned(), file.to_owned())), variables)
+        .map(|(config, _)| config)
 }
 
 fn problem(file: &str, variables: &[(&str, &str)]) -> String {
@@ -17,8 +21,14 @@ fn defaults__should_be_complete() {
     assert!(ignored.is_empty());
     assert_eq!(config.serve.listen, "127.0.0.1:8080");
     assert_eq!(config.serve.max_body_bytes, 1 << 20);
-    assert_eq!(config.serve.identity_file(), Path::new("./data/orchestrator/identity"));
-    assert_eq!(config.serve.admin_token_file(), Path::new("./data/orchestrator/admin-token"));
+    assert_eq!(
+        config.serve.identity_file(),
+        Path::new("./data/orchestrator/identity")
+    );
+    assert_eq!(
+        config.serve.admin_token_file(),
+        Path::new("./data/orchestrator/admin-token")
+    );
     assert!(!config.signer.generate_passphrase);
     assert!(config.chains.evm().expect("ids").is_empty());
 }
@@ -50,7 +60,10 @@ fn layers__should_override_from_file_to_environment() {
 #[test]
 fn unknown_settings__should_be_refused_with_their_path() {
     let message = problem("[serve]\nlisten_on = \"x\"", &[]);
-    assert!(message.contains("test.toml: unknown setting serve.listen_on"), "{message}");
+    assert!(
+        message.contains("test.toml: unknown setting serve.listen_on"),
+        "{message}"
+    );
     assert!(message.contains("listen, "), "{message}");
     assert!(problem("[server]\nlisten = \"x\"", &[]).contains("unknown setting server"));
     assert!(problem("[chains.evm.1]\nurl = \"x\"", &[]).contains("chains.evm.1.url"));
@@ -64,7 +77,10 @@ fn wrong_values__should_name_their_setting() {
     assert!(problem("[log]\nformat = \"xml\"", &[]).contains("format"));
     assert!(problem("[serve", &[]).contains("test.toml is not TOML"));
     let message = problem("", &[("COVAULT_SERVE_MAX_BODY_BYTES", "big")]);
-    assert!(message.contains("COVAULT_SERVE_MAX_BODY_BYTES") && message.contains("big"), "{message}");
+    assert!(
+        message.contains("COVAULT_SERVE_MAX_BODY_BYTES") && message.contains("big"),
+        "{message}"
+    );
     assert!(problem("", &[("COVAULT_CHAINS_EVM_X_RPC", "u")]).contains("COVAULT_CHAINS_EVM_X_RPC"));
 }
 
@@ -80,10 +96,16 @@ fn environment__should_report_variables_that_mean_nothing() {
 
 #[test]
 fn debug__should_not_show_urls() {
-    let config = layered("[bus]\nredis_url = \"redis://:hunter2@h\"\n[chains.solana]\nrpc = [\"https://key\"]", &[])
-        .expect("loads");
+    let config = layered(
+        "[bus]\nredis_url = \"redis://:hunter2@h\"\n[chains.solana]\nrpc = [\"https://key\"]",
+        &[],
+    )
+    .expect("loads");
     let shown = format!("{config:?}");
-    assert!(!shown.contains("hunter2") && !shown.contains("https://key"), "{shown}");
+    assert!(
+        !shown.contains("hunter2") && !shown.contains("https://key"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -96,7 +118,15 @@ fn samples__should_load() {
     ] {
         let config = layered(text, &[]).expect(name);
         if name.starts_with("signer") {
-            let public_key = format!("{}.pub", Config::layer(None, Vec::new()).expect("defaults").0.serve.identity_file().display());
+            let public_key = format!(
+                "{}.pub",
+                Config::layer(None, Vec::new())
+                    .expect("defaults")
+                    .0
+                    .serve
+                    .identity_file()
+                    .display()
+            );
             assert_eq!(config.signer.orchestrators, [public_key]);
         }
     }

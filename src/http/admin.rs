@@ -109,9 +109,9 @@ async fn create_vault(call: Call) -> Result<Answer, Fault> {
 async fn list_vaults(call: Call) -> Result<Answer, Fault> {
     let Nothing {} = decode(&call.body)?;
     match call.api.gateway.view(&call.caller, Query::Vaults).await? {
-        View::Vaults(views) => {
-            encode(&VaultsAnswer { vaults: views.into_iter().map(vault).collect() })
-        }
+        View::Vaults(views) => encode(&VaultsAnswer {
+            vaults: views.into_iter().map(vault).collect(),
+        }),
         other => Err(unexpected(&other)),
     }
 }
@@ -119,7 +119,9 @@ async fn list_vaults(call: Call) -> Result<Answer, Fault> {
 async fn list_nodes(call: Call) -> Result<Answer, Fault> {
     let Nothing {} = decode(&call.body)?;
     match call.api.gateway.view(&call.caller, Query::Nodes).await? {
-        View::Nodes(views) => encode(&NodesAnswer { nodes: views.into_iter().map(node).collect() }),
+        View::Nodes(views) => encode(&NodesAnswer {
+            nodes: views.into_iter().map(node).collect(),
+        }),
         other => Err(unexpected(&other)),
     }
 }
@@ -141,20 +143,40 @@ fn parse_signers(lines: &[String]) -> Result<Vec<NodeId>, Fault> {
 }
 
 fn vault(view: VaultView) -> Vault {
-    let VaultView { id, name, threshold, signers, ready, failed_reason } = view;
+    let VaultView {
+        id,
+        name,
+        threshold,
+        signers,
+        ready,
+        failed_reason,
+    } = view;
     Vault {
         uuid: id.to_string(),
         name,
         threshold,
-        signers: signers.iter().map(identity::openssh_line).collect(),
+        signers: signers
+            .iter()
+            .map(|id| identity::openssh_line(id, ""))
+            .collect(),
         ready,
         failed_reason,
     }
 }
 
 fn node(view: NodeView) -> Node {
-    let NodeView { id, name, live, last_seen_ms } = view;
-    Node { public_key: identity::openssh_line(&id), name, live, last_seen_ms }
+    let NodeView {
+        id,
+        name,
+        live,
+        last_seen_ms,
+    } = view;
+    Node {
+        public_key: identity::openssh_line(&id, &name),
+        name,
+        live,
+        last_seen_ms,
+    }
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
@@ -163,5 +185,7 @@ fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
 }
 
 fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
-    serde_json::to_string(answer).map(Answer::new).map_err(Fault::bug)
+    serde_json::to_string(answer)
+        .map(Answer::new)
+        .map_err(Fault::bug)
 }

@@ -29,7 +29,10 @@ pub struct Tokens {
 impl Tokens {
     /// Keeps the hashes of the two tokens.
     pub fn new(platform: &SecretString, admin: &SecretString) -> Self {
-        Self { platform: hash(platform.expose_secret()), admin: hash(admin.expose_secret()) }
+        Self {
+            platform: hash(platform.expose_secret()),
+            admin: hash(admin.expose_secret()),
+        }
     }
 
     /// The caller that `token` (the header `x-mtoken`) stands for.
@@ -37,7 +40,12 @@ impl Tokens {
     /// # Errors
     /// [`Class::Unauthenticated`] without a known token, [`Class::Forbidden`] when the token
     /// is for the other area.
-    pub fn caller(&self, token: Option<&str>, area: Area, request_id: &str) -> Result<Caller, Fault> {
+    pub fn caller(
+        &self,
+        token: Option<&str>,
+        area: Area,
+        request_id: &str,
+    ) -> Result<Caller, Fault> {
         let presented = hash(token.unwrap_or_default());
         // Both are compared, whole, whatever the outcome of the first.
         let platform = presented.ct_eq(&self.platform);
@@ -49,8 +57,12 @@ impl Tokens {
         };
         if found != area {
             let sentence = match area {
-                Area::Platform => "the admin token does not open the platform API; use the platform token",
-                Area::Admin => "the platform token does not open the admin API; use the admin token",
+                Area::Platform => {
+                    "the admin token does not open the platform API; use the platform token"
+                }
+                Area::Admin => {
+                    "the platform token does not open the admin API; use the admin token"
+                }
             };
             return Err(Fault::new(Class::Forbidden, sentence));
         }
@@ -95,22 +107,41 @@ mod tests {
     use super::*;
 
     fn tokens() -> Tokens {
-        Tokens::new(&SecretString::from("platform"), &SecretString::from("admin"))
+        Tokens::new(
+            &SecretString::from("platform"),
+            &SecretString::from("admin"),
+        )
     }
 
     fn class(token: Option<&str>, area: Area) -> Class {
-        tokens().caller(token, area, "r").expect_err("refused").class().clone()
+        tokens()
+            .caller(token, area, "r")
+            .expect_err("refused")
+            .class()
+            .clone()
     }
 
     #[test]
     fn tokens__should_know_their_own_and_no_others() {
-        let caller = tokens().caller(Some("platform"), Area::Platform, "r-1").expect("known");
+        let caller = tokens()
+            .caller(Some("platform"), Area::Platform, "r-1")
+            .expect("known");
         assert_eq!(caller.request_id, "r-1");
-        let again = tokens().caller(Some("platform"), Area::Platform, "r-2").expect("known");
+        let again = tokens()
+            .caller(Some("platform"), Area::Platform, "r-2")
+            .expect("known");
         assert_eq!(caller.token, again.token);
-        let admin = tokens().caller(Some("admin"), Area::Admin, "r").expect("known");
+        let admin = tokens()
+            .caller(Some("admin"), Area::Admin, "r")
+            .expect("known");
         assert_ne!(admin.token, caller.token);
-        for token in [None, Some(""), Some("platfor"), Some("platform "), Some("PLATFORM")] {
+        for token in [
+            None,
+            Some(""),
+            Some("platfor"),
+            Some("platform "),
+            Some("PLATFORM"),
+        ] {
             assert_eq!(class(token, Area::Platform), Class::Unauthenticated);
             assert_eq!(class(token, Area::Admin), Class::Unauthenticated);
         }
@@ -124,7 +155,10 @@ mod tests {
 
     #[test]
     fn new_token__should_be_256_bits_in_hex() {
-        let (one, two) = (new_token(&crate::adapters::OsEntropy), new_token(&crate::adapters::OsEntropy));
+        let (one, two) = (
+            new_token(&crate::adapters::OsEntropy),
+            new_token(&crate::adapters::OsEntropy),
+        );
         assert_eq!(one.expose_secret().len(), 64);
         assert_ne!(one.expose_secret(), two.expose_secret());
     }

@@ -18,17 +18,24 @@ pub struct Failure {
 
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
-        Self { status: status(fault.class()), fault }
+        Self {
+            status: status(fault.class()),
+            fault,
+        }
     }
 }
 
 impl Failure {
     /// A refusal of HTTP itself (404, 405, 408, 415, 422), which no class stands for.
     pub fn http(status: StatusCode, public: &str) -> Self {
-        Self { status, fault: Fault::new(Class::Invalid, public) }
+        Self {
+            status,
+            fault: Fault::new(Class::Invalid, public),
+        }
     }
 
     /// The status.
+    #[cfg(test)]
     pub fn status(&self) -> StatusCode {
         self.status
     }
@@ -36,7 +43,8 @@ impl Failure {
     /// The answer. `operation` gives the shape; without one only the error is shown.
     pub fn into_response(self, operation: Option<&Operation>, request_id: &str) -> Response<Body> {
         self.log(request_id);
-        let execute = operation.is_some_and(|operation| operation.name() == "executeSigningRequests");
+        let execute =
+            operation.is_some_and(|operation| operation.name() == "executeSigningRequests");
         let error = wire::Error {
             message: self.message(request_id),
             code: Some(code(self.fault.code(), execute)),
@@ -55,11 +63,6 @@ impl Failure {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            response
-                .headers_mut()
-                .insert(header::ALLOW, HeaderValue::from_static("POST"));
         }
         response
     }
@@ -104,7 +107,9 @@ fn code(code: ExecuteCode, execute: bool) -> wire::error::Code {
         ExecuteCode::Unspecified => wire::ExecuteSigningRequestsErrorCode::Unspecified,
         ExecuteCode::InsufficientFunds => wire::ExecuteSigningRequestsErrorCode::InsufficientFunds,
         ExecuteCode::AlreadyDenied => wire::ExecuteSigningRequestsErrorCode::AlreadyDenied,
-        ExecuteCode::InsufficientGasFee => wire::ExecuteSigningRequestsErrorCode::InsufficientGasFee,
+        ExecuteCode::InsufficientGasFee => {
+            wire::ExecuteSigningRequestsErrorCode::InsufficientGasFee
+        }
         ExecuteCode::AddressNotInWhitelist => {
             wire::ExecuteSigningRequestsErrorCode::AddressNotInWhitelist
         }
@@ -116,9 +121,10 @@ fn code(code: ExecuteCode, execute: bool) -> wire::error::Code {
 pub fn json(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     response
 }
 
@@ -128,13 +134,18 @@ mod tests {
     use super::*;
 
     async fn body(response: Response<Body>) -> serde_json::Value {
-        let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.expect("body");
+        let bytes = axum::body::to_bytes(response.into_body(), 10_000)
+            .await
+            .expect("body");
         serde_json::from_slice(&bytes).expect("JSON")
     }
 
     fn operation(name: &str) -> Operation {
         let operations = covault_core::schema::service::operations().expect("service");
-        operations.into_iter().find(|operation| operation.name() == name).expect(name)
+        operations
+            .into_iter()
+            .find(|operation| operation.name() == name)
+            .expect(name)
     }
 
     #[test]
@@ -148,7 +159,12 @@ mod tests {
             (Class::TooLarge, 413),
             (Class::Limited, 429),
             (Class::Unavailable, 503),
-            (Class::Peer { culprits: vec!["key".into()] }, 503),
+            (
+                Class::Peer {
+                    culprits: vec!["key".into()],
+                },
+                503,
+            ),
             (Class::Bug, 500),
         ] {
             assert_eq!(status(&class).as_u16(), expected, "{class:?}");
@@ -175,7 +191,8 @@ mod tests {
 
     #[tokio::test]
     async fn failure__should_carry_the_execute_code_on_execute() {
-        let fault = Fault::new(Class::Invalid, "no funds").with_code(ExecuteCode::InsufficientFunds);
+        let fault =
+            Fault::new(Class::Invalid, "no funds").with_code(ExecuteCode::InsufficientFunds);
         let response =
             Failure::from(fault).into_response(Some(&operation("executeSigningRequests")), "r-1");
         let error = &body(response).await["error"];
@@ -191,7 +208,8 @@ mod tests {
 
     #[tokio::test]
     async fn failure__should_hide_the_cause_of_our_own_faults() {
-        let response = Failure::from(Fault::bug("table wallets is broken")).into_response(None, "r-7");
+        let response =
+            Failure::from(Fault::bug("table wallets is broken")).into_response(None, "r-7");
         assert_eq!(response.status(), 500);
         assert_eq!(
             body(response).await["error"]["message"],
@@ -200,10 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn failure__should_say_when_to_try_again_and_what_is_allowed() {
+    fn failure__should_say_when_to_try_again() {
         let limited = Failure::from(Fault::new(Class::Limited, "too many requests"));
-        assert_eq!(limited.into_response(None, "r").headers()["retry-after"], "1");
-        let method = Failure::http(StatusCode::METHOD_NOT_ALLOWED, "use POST");
-        assert_eq!(method.into_response(None, "r").headers()["allow"], "POST");
+        assert_eq!(
+            limited.into_response(None, "r").headers()["retry-after"],
+            "1"
+        );
     }
 }

@@ -8,6 +8,7 @@ use axum::{
     http::{Response, StatusCode},
 };
 use covault_actors::gateway::Query;
+use covault_core::fault::Fault;
 
 use super::{Api, RequestId, auth, error};
 
@@ -21,7 +22,11 @@ pub(super) async fn readyz(
     State(api): State<Arc<Api>>,
     Extension(id): Extension<RequestId>,
 ) -> Response<Body> {
-    match api.gateway.view(&auth::internal(&id.0), Query::Ready).await {
+    let ready = match api.gateway.view(&auth::internal(&id.0), Query::Ready).await {
+        Ok(_) if !(api.bus_reachable)() => Err(Fault::unavailable("the bus cannot be reached")),
+        other => other,
+    };
+    match ready {
         Ok(_) => error::json(StatusCode::OK, String::from("{\"ready\":true}")),
         Err(fault) => {
             tracing::warn!(request_id = id.0, ?fault, "not ready");

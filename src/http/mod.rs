@@ -8,7 +8,7 @@ pub mod health;
 pub mod server;
 pub mod v1;
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -25,8 +25,8 @@ use covault_core::{
     port::{Clock, Entropy, random_16},
     schema::service::{self, Operation},
 };
+use futures::{FutureExt as _, StreamExt as _};
 use sha2::{Digest as _, Sha256};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use self::{
     auth::{Area, Tokens},
@@ -39,11 +39,15 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const IDEMPOTENCY_MISMATCH: HeaderName = HeaderName::from_static("idempotency-body-mismatch");
 const MAX_KEY: usize = 255;
+/// A body that is too large is read on up to so many times the limit.
+const THROWN_AWAY: usize = 64;
 
 /// What the API needs.
 pub struct Api {
     /// The door to everything else.
     pub gateway: Gateway,
+    /// Whether the bus was reachable when it was last used.
+    pub bus_reachable: Box<dyn Fn() -> bool + Send + Sync>,
     /// Who may call.
     pub tokens: Tokens,
     /// For request times in the log.
@@ -82,12 +86,20 @@ pub struct Answer {
 impl Answer {
     /// An answer from state.
     pub fn new(json: String) -> Self {
-        Self { json, replayed: false, body_mismatch: false }
+        Self {
+            json,
+            replayed: false,
+            body_mismatch: false,
+        }
     }
 
     /// The answer to a command, with what its idempotency key did.
     pub fn submitted(json: String, replayed: bool, body_mismatch: bool) -> Self {
-        Self { json, replayed, body_mismatch }
+        Self {
+            json,
+            replayed,
+            body_mismatch,
+        }
     }
 }
 
@@ -121,8 +133,8 @@ struct Route {
 /// [`Class::Bug`] when the schema cannot be read.
 pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     let mut router = Router::new()
-        .route("/livez", get(health::livez))
-        .route("/readyz", get(health::readyz))
+        .route("/livez", get(health::livez).fallback(not_get))
+        .route("/readyz", get(health::readyz).fallback(not_get))
         .with_state(Arc::clone(api));
     for operation in service::operations()? {
         let path = format!("/v1/{}", operation.name());
@@ -131,7 +143,6 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     let router = router
         .merge(admin::routes(api))
         .fallback(not_found)
-        .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify));
     Ok(router)
 }
@@ -149,9 +160,7 @@ impl Route {
             async move { route.serve(&id.0, request, handle).await }
         };
         let wrong_method = move |Extension(id): Extension<RequestId>| async move {
-            let sentence = "wrong method: every operation is an HTTP POST";
-            Failure::http(StatusCode::METHOD_NOT_ALLOWED, sentence)
-                .into_response(route.operation.as_ref(), &id.0)
+            wrong_method("POST", route.operation.as_ref(), &id.0)
         };
         routed(handler, wrong_method)
     }
@@ -162,7 +171,11 @@ impl Route {
         F: Future<Output = Result<Answer, Fault>>,
     {
         let answer = match self.call(request_id, request).await {
-            Ok(call) => handle(call).await.map_err(Failure::from),
+            Ok(call) => match AssertUnwindSafe(handle(call)).catch_unwind().await {
+                Ok(answer) => answer.map_err(Failure::from),
+                // The panic hook has said where. Nothing of ours is shared with the handler.
+                Err(_) => Err(Fault::bug("the handler panicked").into()),
+            },
             Err(failure) => Err(failure),
         };
         match answer {
@@ -174,31 +187,42 @@ impl Route {
     /// Checks everything about a request but its meaning.
     async fn call(&self, request_id: &str, request: Request) -> Result<Call, Failure> {
         let (head, body) = request.into_parts();
-        let token = head.headers.get(&TOKEN).and_then(|token| token.to_str().ok());
+        let token = head
+            .headers
+            .get(&TOKEN)
+            .and_then(|token| token.to_str().ok());
         let caller = self.api.tokens.caller(token, self.area, request_id)?;
         check_content_type(&head.headers)?;
-        let key = if self.takes_idempotency_key { idempotency_key(&head.headers)? } else { None };
+        let key = if self.takes_idempotency_key {
+            idempotency_key(&head.headers)?
+        } else {
+            None
+        };
         let body = self.read(&head.headers, body).await?;
-        let idempotency = key.map(|key| IdempotencyKey { key, body_hash: Sha256::digest(&body).into() });
-        Ok(Call { api: Arc::clone(&self.api), caller, body, idempotency })
+        let idempotency = key.map(|key| IdempotencyKey {
+            key,
+            body_hash: Sha256::digest(&body).into(),
+        });
+        Ok(Call {
+            api: Arc::clone(&self.api),
+            caller,
+            body,
+            idempotency,
+        })
     }
 
     async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
-        let limit = self.api.max_body_bytes;
-        let too_large =
-            || Failure::from(Fault::new(Class::TooLarge, format!("the body is larger than {limit} bytes")));
         let announced = headers
             .get(header::CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|length| usize::try_from(length).map_or(true, |length| length > limit)) {
-            return Err(too_large());
-        }
-        let read = axum::body::to_bytes(body, limit);
+            .and_then(|length| length.to_str().ok()?.parse().ok())
+            .unwrap_or(0);
+        let read = read_body(body, announced, self.api.max_body_bytes);
         match tokio::time::timeout(self.api.body_timeout, read).await {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(error)) if is_length_limit(&error) => Err(too_large()),
-            Ok(Err(error)) => Err(Fault::new(Class::Invalid, "the body did not arrive whole").caused_by(error).into()),
-            Err(_) => Err(Failure::http(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+            Ok(read) => read.map_err(Failure::from),
+            Err(_) => Err(Failure::http(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time",
+            )),
         }
     }
 
@@ -245,27 +269,46 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let mut values = headers.get_all(&IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     let refused = |problem| Failure::from(Fault::field("idempotency-key", problem));
     if values.next().is_some() {
         return Err(refused("is given twice"));
     }
-    let key = value.to_str().map_err(|_| refused("must be printable ASCII"))?;
+    let key = value
+        .to_str()
+        .map_err(|_| refused("must be printable ASCII"))?;
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(refused("must have 1 to 255 characters"));
     }
     Ok(Some(key.to_owned()))
 }
 
-fn is_length_limit(error: &axum::Error) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.to_string().contains("length limit exceeded") {
-            return true;
+/// Reads a body of at most `limit` bytes. One that is larger is read on and thrown away, within
+/// reason: a client that is still sending would see a broken connection rather than the answer.
+async fn read_body(body: Body, announced: usize, limit: usize) -> Result<Bytes, Fault> {
+    let mut kept = Vec::with_capacity(announced.min(limit));
+    let mut total = 0_usize;
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| {
+            Fault::new(Class::Invalid, "the body did not arrive whole").caused_by(error)
+        })?;
+        total = total.saturating_add(chunk.len());
+        if total <= limit {
+            kept.extend_from_slice(&chunk);
+        } else if total > limit.saturating_mul(THROWN_AWAY) {
+            break;
         }
-        cause = error.source();
     }
-    false
+    if total > limit {
+        return Err(Fault::new(
+            Class::TooLarge,
+            format!("the body is larger than {limit} bytes"),
+        ));
+    }
+    Ok(kept.into())
 }
 
 /// Gives every request an id, its answer too, and the log a line.
@@ -287,14 +330,18 @@ async fn identify(
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    let (status, ms) = (response.status().as_u16(), api.clock.now_ms().saturating_sub(began));
+    let (status, ms) = (
+        response.status().as_u16(),
+        api.clock.now_ms().saturating_sub(began),
+    );
     tracing::info!(request_id = id, %method, path, status, ms, "answered");
     response
 }
 
 /// An id that a client may choose: it ends up in logs and headers.
 fn is_sane(id: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
     (1..=128).contains(&id.len()) && id.bytes().all(plain)
 }
 
@@ -305,14 +352,28 @@ fn new_id(entropy: &dyn Entropy) -> String {
         .to_string()
 }
 
-async fn not_found(Extension(id): Extension<RequestId>, request: Request) -> Response<Body> {
-    let sentence = format!("there is nothing at {}", request.uri().path());
-    Failure::http(StatusCode::NOT_FOUND, &sentence).into_response(None, &id.0)
+async fn not_get(Extension(id): Extension<RequestId>) -> Response<Body> {
+    wrong_method("GET", None, &id.0)
 }
 
-fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response<Body> {
-    // The panic hook has logged where it happened.
-    Failure::from(Fault::bug("a handler panicked")).into_response(None, "in the header")
+fn wrong_method(
+    right: &'static str,
+    operation: Option<&Operation>,
+    request_id: &str,
+) -> Response<Body> {
+    let sentence = format!("wrong method: use HTTP {right}");
+    let mut response = Failure::http(StatusCode::METHOD_NOT_ALLOWED, &sentence)
+        .into_response(operation, request_id);
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(right));
+    response
+}
+
+async fn not_found(Extension(id): Extension<RequestId>, request: Request) -> Response<Body> {
+    let path: String = request.uri().path().chars().take(100).collect();
+    let sentence = format!("there is nothing at {path}");
+    Failure::http(StatusCode::NOT_FOUND, &sentence).into_response(None, &id.0)
 }
 
 #[cfg(test)]

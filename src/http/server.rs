@@ -25,7 +25,10 @@ pub struct Patience {
 pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mut stop: Stop) {
     let connections = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.headers);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience.headers);
     let mut stopping = pin!(shutdown::requested(&mut stop));
     loop {
         let accepted = tokio::select! {
@@ -46,7 +49,9 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
             tracing::debug!(%error, "TCP_NODELAY");
         }
         let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder
+            .serve_connection(TokioIo::new(stream), service)
+            .into_owned();
         let watched = connections.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = watched.await {
@@ -55,7 +60,10 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
         });
     }
     drop(listener);
-    if tokio::time::timeout(patience.stopping, connections.shutdown()).await.is_err() {
+    if tokio::time::timeout(patience.stopping, connections.shutdown())
+        .await
+        .is_err()
+    {
         tracing::warn!("some requests did not finish in time and were cut off");
     }
 }

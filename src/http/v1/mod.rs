@@ -23,7 +23,10 @@ pub(super) fn route(api: &Arc<Api>, operation: Operation) -> MethodRouter {
         operation: Some(operation),
         takes_idempotency_key: false,
     };
-    let idempotent = Route { takes_idempotency_key: true, ..plain.clone() };
+    let idempotent = Route {
+        takes_idempotency_key: true,
+        ..plain.clone()
+    };
     match name.as_str() {
         "createSigningRequest" => idempotent.post(signing_requests::create),
         "executeSigningRequests" => plain.post(signing_requests::execute),
