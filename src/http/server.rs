@@ -67,3 +67,93 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
         tracing::warn!("some requests did not finish in time and were cut off");
     }
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::{net::SocketAddr, sync::Arc};
+
+    use axum::routing::get;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+        sync::{Notify, watch},
+        task::JoinHandle,
+    };
+
+    use super::*;
+
+    struct Server {
+        address: SocketAddr,
+        stop: watch::Sender<bool>,
+        served: JoinHandle<()>,
+    }
+
+    async fn start(router: Router, patience: Patience) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let served = tokio::spawn(serve(listener, router, patience, stopped));
+        Server {
+            address,
+            stop,
+            served,
+        }
+    }
+
+    const PATIENT: Patience = Patience {
+        headers: Duration::from_secs(60),
+        stopping: Duration::from_secs(60),
+    };
+
+    #[tokio::test]
+    async fn stopping__should_finish_requests_in_flight_and_take_no_more() {
+        let (arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (inner_arrived, inner_release) = (Arc::clone(&arrived), Arc::clone(&release));
+        let slow = move || {
+            let (arrived, release) = (Arc::clone(&inner_arrived), Arc::clone(&inner_release));
+            async move {
+                arrived.notify_one();
+                release.notified().await;
+                "done"
+            }
+        };
+        let server = start(Router::new().route("/", get(slow)), PATIENT).await;
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        arrived.notified().await;
+        server.stop.send(true).unwrap();
+        // The listener is gone once a connection is refused; the request is still in flight.
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!server.served.is_finished());
+        release.notify_one();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"),
+            "{answer}"
+        );
+        server.served.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn slow_headers__should_end_the_connection() {
+        let patience = Patience {
+            headers: Duration::from_millis(20),
+            ..PATIENT
+        };
+        let server = start(Router::new(), patience).await;
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
+        let mut answer = Vec::new();
+        // Ends only because the server closes.
+        let _ = client.read_to_end(&mut answer).await;
+        assert!(!answer.starts_with(b"HTTP/1.1 200"));
+        drop(server.stop);
+    }
+}
