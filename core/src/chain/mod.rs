@@ -5,6 +5,7 @@
 //! always gives the same bytes. Signer nodes rebuild them from a signing order that way.
 
 pub mod evm;
+mod raw;
 pub mod solana;
 
 use serde::{Deserialize, Serialize};
