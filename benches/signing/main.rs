@@ -91,7 +91,7 @@ async fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start(60_000).await;
     let vault = cluster.create_vault("bench");
     println!("2-of-3, rawMessage; the last column is the share of the cryptography alone on 2 threads");
     for curve in Curve::ALL {
