@@ -1,5 +1,7 @@
 #![allow(non_snake_case)]
 
+mod routes;
+
 use super::*;
 
 #[test]
