@@ -13,7 +13,7 @@ use covault_actors::{
 use covault_core::{
     derive::RootKey,
     order::{KeygenOrder, SigningOrder},
-    signature::Signature,
+    signature::{Curve, Signature},
 };
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -22,12 +22,23 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::adapters::{OsEntropy, SystemClock};
 
+/// Has root keys (of the generators: everyone knows their private half) and never signs.
 struct NoSigners;
 
 #[async_trait]
 impl Signers for NoSigners {
-    async fn keygen(&self, _: &KeygenOrder) -> Result<RootKey, Fault> {
-        Err(Fault::unavailable("no signers"))
+    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        let generator = match order.curve {
+            Curve::Secp256k1 => {
+                "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
+            }
+            Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
+        };
+        Ok(RootKey {
+            curve: order.curve,
+            public_key: hex::decode(generator).expect("hex"),
+            chain_code: [7; 32],
+        })
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
@@ -40,13 +51,20 @@ impl Signers for NoSigners {
 }
 
 async fn app() -> Router {
+    app_with(false).await
+}
+
+async fn app_with(strict_idempotency: bool) -> Router {
     let gateway = Gateway::start(Orchestrator {
         store: Arc::new(MemoryStore::new()),
         signers: Arc::new(NoSigners),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         chains: Chains::default(),
-        settings: Settings::default(),
+        settings: Settings {
+            signing_deadline_ms: 50,
+            ..Settings::default()
+        },
     })
     .await
     .expect("starts");
@@ -62,7 +80,7 @@ async fn app() -> Router {
         max_body_bytes: 1000,
         body_timeout: Duration::from_secs(60),
         execute_wait_ms: 1000,
-        strict_idempotency: false,
+        strict_idempotency,
     };
     router(&Arc::new(api)).expect("routes")
 }
@@ -236,4 +254,95 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
     );
     let (status, _, body) = admin("/admin/v1/listNodes", json!({"x": 1})).of(&app).await;
     assert_eq!(status, 400, "{body}");
+}
+
+/// A vault that is ready.
+async fn vault(app: &Router) -> String {
+    let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");
+    let body = json!({"name": "v", "threshold": 2, "signers": [key(1), key(2), key(3)]});
+    loop {
+        let mut ask = post("/admin/v1/createVault", body.clone());
+        ask.headers[0] = ("x-mtoken", "admin");
+        let (status, _, answer) = ask.of(app).await;
+        assert_eq!(status, 200, "{answer}");
+        if answer["vault"]["ready"] == json!(true) {
+            return answer["vault"]["uuid"].as_str().expect("uuid").to_owned();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn signer(seed: u8) -> covault_core::order::NodeId {
+    use covault_mpc::identity::NodeIdentity;
+    struct Fixed(u8);
+    impl Entropy for Fixed {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(self.0);
+        }
+    }
+    NodeIdentity::generate(&Fixed(seed)).id()
+}
+
+#[tokio::test]
+async fn idempotency_key__should_give_the_first_answer_again() {
+    for strict in [false, true] {
+        let app = app_with(strict).await;
+        let vault = vault(&app).await;
+        let create = |key: &'static str, name: &'static str| {
+            let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "name": name});
+            let mut ask = post("/v1/createWallet", body);
+            ask.headers.push(("idempotency-key", key));
+            ask.of(&app)
+        };
+        let (status, headers, first) = create("a", "one").await;
+        assert_eq!(status, 200, "{first}");
+        assert_eq!(first["error"], Value::Null);
+        assert!(!headers.contains_key(IDEMPOTENCY_REPLAYED));
+        let (status, headers, again) = create("a", "one").await;
+        assert_eq!((status, &again), (200, &first));
+        assert_eq!(headers[IDEMPOTENCY_REPLAYED], "true");
+        assert!(!headers.contains_key(IDEMPOTENCY_MISMATCH));
+        let (status, headers, other) = create("a", "two").await;
+        if strict {
+            assert_eq!(status, 422, "{other}");
+        } else {
+            assert_eq!((status, &other), (200, &first));
+            assert_eq!(headers[IDEMPOTENCY_MISMATCH], "true");
+        }
+        let (_, _, second) = create("b", "one").await;
+        assert_ne!(second["details"]["address"], first["details"]["address"]);
+    }
+}
+
+#[tokio::test]
+async fn failed_request__should_be_reported_by_execute_with_status_200() {
+    let app = app().await;
+    let vault = vault(&app).await;
+    let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_SOLANA"});
+    let (_, _, wallet) = post("/v1/createWallet", body).of(&app).await;
+    let from = &wallet["details"]["address"];
+    let body = json!({"solanaMessage": {"from": from, "content": "aGk"}});
+    let (status, _, created) = post("/v1/createSigningRequest", body).of(&app).await;
+    assert_eq!(
+        (status, &created["signingRequest"]["status"]),
+        (200, &json!("STATUS_PENDING"))
+    );
+    let uuid = json!({"uuid": created["signingRequest"]["uuid"]});
+    let (status, _, outcome) = post("/v1/executeSigningRequests", uuid.clone())
+        .of(&app)
+        .await;
+    assert_eq!(status, 200, "{outcome}");
+    assert_eq!(outcome["signatures"], Value::Null);
+    let code = &outcome["error"]["executeSigningRequestsErrorCode"];
+    assert_eq!(*code, "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_UNSPECIFIED");
+    let (_, _, details) = post("/v1/getSigningRequestDetails", uuid).of(&app).await;
+    assert_eq!(details["signingRequest"]["status"], "STATUS_FAILED");
+    assert_eq!(
+        details["signingRequest"]["failedReason"],
+        outcome["error"]["message"]
+    );
+    assert_eq!(
+        details["signingRequest"]["solanaMessage"]["content"],
+        "aGk="
+    );
 }
