@@ -4,8 +4,11 @@
 //! for keys and signatures. They meet on a [`bus::Bus`] that neither trusts: every message is an
 //! [`envelope`] signed by its sender's [`identity`], and private ones are sealed.
 
+pub mod backend;
 pub mod bus;
 pub mod cluster;
+mod entropy;
+pub mod envelope;
 pub mod identity;
 pub mod node;
 pub mod pool;

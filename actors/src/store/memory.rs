@@ -107,3 +107,17 @@ impl Store for MemoryStore {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::conformance::conformance;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn memory__should_conform() {
+        conformance(|| async { Arc::new(MemoryStore::new()) as Arc<dyn Store> }).await;
+    }
+}

@@ -31,7 +31,21 @@ struct Job {
 /// See the module.
 pub struct RedbStore {
     db: Arc<Database>,
-    jobs: mpsc::Sender<Job>,
+    /// `None` once it is being dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    writer: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for RedbStore {
+    fn drop(&mut self) {
+        // Without a sender the writer ends; the file is free once it has.
+        self.jobs = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the store's writer panicked");
+        }
+    }
 }
 
 impl RedbStore {
@@ -81,12 +95,16 @@ impl RedbStore {
         transaction.commit()?;
         let db = Arc::new(db);
         let (jobs, queue) = mpsc::channel();
-        let writer = Arc::clone(&db);
-        thread::Builder::new()
+        let shared = Arc::clone(&db);
+        let writer = thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || write_until_closed(&writer, &queue))
+            .spawn(move || write_until_closed(&shared, &queue))
             .map_err(redb::Error::Io)?;
-        Ok(Self { db, jobs })
+        Ok(Self {
+            db,
+            jobs: Some(jobs),
+            writer: Some(writer),
+        })
     }
 }
 
@@ -210,11 +228,10 @@ fn decode_row(bytes: &[u8]) -> Result<Row, redb::Error> {
 impl Store for RedbStore {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         let (reply, answer) = oneshot::channel();
-        let gone = |_| CommitError::Unavailable("the writer has stopped".into());
-        self.jobs
-            .send(Job { batch, reply })
-            .map_err(|_| CommitError::Unavailable("the writer has stopped".into()))?;
-        answer.await.map_err(gone)?
+        let gone = || CommitError::Unavailable("the writer has stopped".into());
+        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+        jobs.send(Job { batch, reply }).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
@@ -275,3 +292,7 @@ fn page<'a>(rows: impl Iterator<Item = Item<'a>>, scan: &Scan) -> Result<Vec<(Ke
     }
     Ok(found)
 }
+
+#[cfg(test)]
+#[path = "redb_tests.rs"]
+mod tests;
