@@ -6,11 +6,16 @@
 
 pub mod backend;
 pub mod bus;
+pub mod claims;
 pub mod cluster;
 mod entropy;
 pub mod envelope;
 pub mod identity;
+mod message;
 pub mod node;
 pub mod pool;
+mod runner;
+pub mod shares;
 #[cfg(test)]
 mod test_support;
+mod verify;

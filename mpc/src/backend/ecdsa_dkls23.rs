@@ -604,7 +604,14 @@ impl Sign {
         let (s, recovery) = self
             .party
             .sign_phase4(&self.data, &x, &received, true)
-            .map_err(|error| abort(&error))?;
+            .map_err(|error| {
+                let mut abort = abort(&error);
+                // The protocol cannot name who spoilt this sum, unless there is one other party.
+                if let ([peer], []) = (self.gather.peers(), abort.culprits.as_slice()) {
+                    abort.culprits.push(*peer);
+                }
+                abort
+            })?;
         let (mut r_bytes, mut s_bytes) = ([0; 32], [0; 32]);
         hex::decode_to_slice(&x, &mut r_bytes)
             .and_then(|()| hex::decode_to_slice(&s, &mut s_bytes))
