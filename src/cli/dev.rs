@@ -157,7 +157,7 @@ impl Nodes {
         self.ids.push(identity.id());
         let config = wiring::node_config(SignerParts {
             name,
-            folder: folder.join("shares"),
+            folder: folder.to_owned(),
             identity,
             bus,
             pool,

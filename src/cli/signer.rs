@@ -43,8 +43,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let signer = &config.signer;
     let _owned = files::own_folder(&signer.data_dir)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
-    let folder = signer.data_dir.join("shares");
-    let (passphrase, work_factor) = passphrase(signer, &folder)?;
+    let folder = signer.data_dir.clone();
+    let (passphrase, work_factor) = passphrase(signer, &folder.join("shares"))?;
     let Some(orchestrators) = orchestrators(&signer.orchestrators, &mut stop).await? else {
         return Ok(());
     };

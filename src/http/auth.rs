@@ -85,9 +85,9 @@ pub fn internal(request_id: &str) -> Caller {
 
 /// A new token: 32 random bytes in hex.
 pub fn new_token(entropy: &dyn Entropy) -> SecretString {
-    let mut bytes = zeroize::Zeroizing::new([0; 32]);
+    let mut bytes = zeroize::Zeroizing::new([0_u8; 32]);
     entropy.fill(bytes.as_mut());
-    SecretString::from(hex::encode(bytes.as_ref()))
+    SecretString::from(hex::encode(*bytes))
 }
 
 /// Stable across restarts, so that idempotency keys keep their scope.
