@@ -1,6 +1,12 @@
 //! Nodes and a cluster client together, on both buses.
 
 #![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
 
 mod support;
 

@@ -560,7 +560,7 @@ struct Sign {
 
 enum SignState {
     New,
-    Committed(Box<SigningNonces>, SigningCommitments),
+    Committed(Box<(SigningNonces, SigningCommitments)>),
     Collecting {
         package: SigningPackage,
         share: SignatureShare,
@@ -586,10 +586,11 @@ impl Sign {
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
     ) -> Result<Turn<Option<Signature>>, Abort> {
-        let SignState::Committed(nonces, own) = std::mem::replace(&mut self.state, SignState::Over)
+        let SignState::Committed(committed) = std::mem::replace(&mut self.state, SignState::Over)
         else {
             return Err(Abort::new("out of order"));
         };
+        let (nonces, own) = *committed;
         let mut commitments = BTreeMap::from([(*self.child.key.identifier(), own)]);
         let own = own.serialize().map_err(|error| abort(&error))?;
         let mut seen = BTreeMap::from([(self.shared.me, own.as_slice())]);
@@ -692,7 +693,7 @@ impl Session<Option<Signature>> for Sign {
         let mut rng = EntropyRng(entropy);
         let (nonces, commitments) = round1::commit(self.child.key.signing_share(), &mut rng);
         let body = commitments.serialize().map_err(|error| abort(&error))?;
-        self.state = SignState::Committed(Box::new(nonces), commitments);
+        self.state = SignState::Committed(Box::new((nonces, commitments)));
         self.gather.wait_for(1);
         Ok(Turn::send(self.gather.to_all(1, false, &body)))
     }

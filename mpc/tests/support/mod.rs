@@ -100,12 +100,14 @@ impl Medium {
     }
 }
 
+type Running = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
+
 /// A node that can be stopped and started.
 pub struct TestNode {
     pub identity: Arc<NodeIdentity>,
     name: String,
     folder: PathBuf,
-    running: Option<(watch::Sender<bool>, JoinHandle<Result<(), Fault>>)>,
+    running: Option<Running>,
 }
 
 pub struct TestCluster {
