@@ -9,6 +9,7 @@ use std::{
 };
 
 use covault_core::{
+    chain::Needs,
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
     network::Network,
@@ -430,8 +431,8 @@ impl Inner {
             created_at_ms: context.now_ms(),
             state: State::Received,
         };
-        let needs = signing::needs(&request, &payload)?;
-        let asks = signing::local_facts(context, &payload, request.network, &needs).is_none();
+        let needs = signing::needs(context, request.network, &payload)?;
+        let asks = needs != Needs::Nothing;
         if (asks || broadcast) && context.chains.get(request.network, payload.chain_id()).is_none() {
             return Err(no_node(&payload, request.network, asks));
         }

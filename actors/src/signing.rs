@@ -13,7 +13,7 @@ use covault_core::{
     fault::{Class, ExecuteCode, Fault},
     ids::SessionId,
     network::Network,
-    payload::{Payload, WireEcho},
+    payload::{Payload, evm::EvmPayload},
     request::{Audit, ClaimChange, Draft, Effect, Event, NonceClaim, Request, State},
     schema::wire,
     signature::Signature,
@@ -258,7 +258,7 @@ impl Live {
     ) -> Result<wire::SigningRequest, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
         let deadline_ms = self.fresh_deadline_ms();
-        let needs = needs(&request, &payload)?;
+        let needs = needs(&self.context, request.network, &payload)?;
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -266,14 +266,13 @@ impl Live {
             },
             Event::Approved { deadline_ms },
         ];
-        let local = local_facts(&self.context, &payload, request.network, &needs);
         self.current = Some(Current {
             request,
             version: 0,
             payload,
         });
-        if let Some(facts) = local {
-            let draft = self.draft(facts, broadcast, deadline_ms)?;
+        if needs == Needs::Nothing {
+            let draft = self.draft(Facts::Nothing, broadcast, deadline_ms)?;
             events.extend(self.built(draft));
         }
         match self.advance_claiming(events, pledge.as_ref()).await {
@@ -518,7 +517,7 @@ impl Live {
         let context = Arc::clone(&self.context);
         let task = match (request.state.effect(), &request.state) {
             (Some(Effect::Prepare), _) => {
-                let needs = needs(request, payload)?;
+                let needs = needs(&context, request.network, payload)?;
                 let client = context.chains.get(request.network, payload.chain_id()).cloned();
                 let vault = self.vault.clone();
                 let id = request.id;
@@ -631,9 +630,22 @@ fn chain(network: Network) -> Result<&'static dyn covault_core::chain::Chain, Fa
     network.chain().ok_or_else(|| Fault::bug("a request of a network that is not built"))
 }
 
-/// What must be asked before the request can be built.
-pub fn needs(request: &Request, payload: &Payload) -> Result<Needs, Fault> {
-    Ok(chain(request.network)?.needs(payload))
+/// What is to be asked before the request can be built.
+pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<Needs, Fault> {
+    let needs = chain(network)?.needs(payload);
+    // A transaction that brings everything has one open point where a node can be asked:
+    // whether the chain has a base fee.
+    if let (Needs::Nothing, Payload::Evm(EvmPayload::Transaction(transaction))) = (&needs, payload)
+        && context.chains.get(network, payload.chain_id()).is_some()
+    {
+        return Ok(Needs::Evm(evm::Needs {
+            chain_id: transaction.chain_id,
+            from: transaction.from.clone(),
+            nonce: false,
+            fees: None,
+        }));
+    }
+    Ok(needs)
 }
 
 /// The account whose next nonce the request wants, where it wants one.
@@ -645,26 +657,6 @@ pub fn account(request: &Request, needs: &Needs) -> Option<Account> {
             address: request.address.clone(),
         }),
         Needs::Nothing | Needs::Evm(_) | Needs::Solana(_) => None,
-    }
-}
-
-/// The facts of a request that can do without a node.
-pub fn local_facts(context: &Context, payload: &Payload, network: Network, needs: &Needs) -> Option<Facts> {
-    match needs {
-        Needs::Nothing => Some(Facts::Nothing),
-        // Only whether there is a base fee is open; where a node is configured it is asked.
-        Needs::Evm(needs)
-            if !needs.nonce
-                && needs.fees.is_none()
-                && context.chains.get(network, payload.chain_id()).is_none() =>
-        {
-            Some(Facts::Evm(evm::Facts {
-                nonce: None,
-                eip1559: true,
-                fees: None,
-            }))
-        }
-        Needs::Evm(_) | Needs::Solana(_) => None,
     }
 }
 
@@ -684,11 +676,8 @@ fn claim_of(request: &Request, payload: &Payload, facts: &Facts) -> Option<Nonce
 
 /// The nonce that the client chose.
 fn chosen_nonce(payload: &Payload) -> Option<u64> {
-    let nonce = match payload.echo() {
-        WireEcho::EvmSendNative(payload) => payload.nonce,
-        WireEcho::EvmSendErc20(payload) => payload.nonce,
-        WireEcho::EvmSendCustom(payload) => payload.nonce,
-        _ => None,
-    };
-    u64::try_from(nonce?).ok()
+    match payload {
+        Payload::Evm(EvmPayload::Transaction(transaction)) => transaction.nonce,
+        Payload::Evm(EvmPayload::Message(_)) | Payload::Solana(_) | Payload::Raw(_) => None,
+    }
 }

@@ -261,7 +261,8 @@ impl Live {
         let waits_for_facts = request.state.effect() == Some(covault_core::request::Effect::Prepare);
         if waits_for_facts {
             let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-            if let Some(account) = signing::account(&request, &signing::needs(&request, &payload)?) {
+            let needs = signing::needs(&self.context, request.network, &payload)?;
+            if let Some(account) = signing::account(&request, &needs) {
                 self.lanes.join(account, id);
             }
         }

@@ -124,8 +124,8 @@ impl Drop for Subscription<'_> {
 }
 
 async fn by_address(context: &Context, caller: &Caller, text: &str) -> Result<wire::Wallet, Fault> {
-    let canonical = [Network::Evm, Network::Solana]
-        .into_iter()
+    let canonical = Network::ALL
+        .iter()
         .filter_map(|network| network.chain())
         .find_map(|chain| chain.parse_address(text).ok())
         .ok_or_else(|| Fault::field("address", "is not an address of a network in this version"))?;
@@ -195,7 +195,7 @@ async fn balance(context: &Context, request: &wire::GetBalanceRequest) -> Result
         .chain_id
         .ok_or_else(|| Fault::field("chainId", "is required for NETWORK_TYPE_EVM"))?;
     let chain_id = u64::try_from(chain_id).map_err(|_| Fault::invalid_chain_id())?;
-    if !context.known.configured.contains(&chain_id) {
+    if !context.known.contains(chain_id) {
         return Err(Fault::invalid_chain_id());
     }
     let address = |field: &str, text: &str| {

@@ -25,6 +25,8 @@ pub struct EvmNode {
     rpc: JsonRpc,
     /// Set once the node has said that it is on this chain.
     checked: OnceCell<()>,
+    /// Set once a block had a base fee: EIP-1559 is never switched off again.
+    eip1559: OnceCell<()>,
 }
 
 impl EvmNode {
@@ -34,6 +36,7 @@ impl EvmNode {
             chain_id,
             rpc,
             checked: OnceCell::new(),
+            eip1559: OnceCell::new(),
         }
     }
 
@@ -98,10 +101,28 @@ impl EvmNode {
         if block.is_null() {
             return Err(ChainError::Unknown("the node has no block yet".into()));
         }
-        block.get("baseFeePerGas").map(number).transpose()
+        let base_fee = block.get("baseFeePerGas").map(number).transpose()?;
+        if base_fee.is_some() {
+            // Already set is as good.
+            let _ = self.eip1559.set(());
+        }
+        Ok(base_fee)
+    }
+
+    /// Whether the chain has a base fee, for a transaction that brings everything else.
+    /// Without an answer it has: the signature must not wait for a node.
+    async fn has_base_fee(&self) -> bool {
+        self.eip1559.initialized() || !matches!(self.base_fee().await, Ok(None))
     }
 
     async fn gather(&self, needs: &EvmNeeds) -> Result<Facts, ChainError> {
+        if !needs.nonce && needs.fees.is_none() {
+            return Ok(Facts::Evm(EvmFacts {
+                nonce: None,
+                eip1559: self.has_base_fee().await,
+                fees: None,
+            }));
+        }
         self.check_chain().await?;
         let nonce = async {
             if !needs.nonce {
