@@ -8,6 +8,9 @@ mod address;
 pub(crate) mod tx;
 pub(crate) mod typed_data;
 
+#[cfg(test)]
+mod tests;
+
 use alloy_primitives::{Address, B256, keccak256};
 use k256::ecdsa::{RecoveryId, VerifyingKey};
 use serde::{Deserialize, Serialize};
