@@ -1,6 +1,43 @@
 //! The only door into the orchestrator.
 
-use covault_core::{fault::Fault, ids::TokenId, order::NodeId, schema::wire};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use covault_core::{
+    chain::Needs,
+    fault::{Class, Fault},
+    ids::{TokenId, VaultId},
+    network::Network,
+    order::NodeId,
+    payload::Payload,
+    request::{Request, State},
+    schema::wire,
+    wallet::check_labels,
+};
+use prost::Message as _;
+use ractor::{Actor, ActorRef, rpc::CallResult};
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    context::Context,
+    directory::{self, NewVault},
+    idempotency::{Entry, InWork, Pledge},
+    root::{self, DirectoryAddress, Root},
+    rows::{self, Operation},
+    settings::Orchestrator,
+    signing,
+    store::{Key, Space},
+    vault::{self, NewRequest, NewWallet},
+    views,
+};
+
+/// How long [`Gateway::stop`] waits for each of its steps.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who calls, after authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,21 +184,80 @@ pub struct VaultView {
 
 /// The door. Cheap to clone.
 #[derive(Clone)]
-pub struct Gateway {}
+pub struct Gateway {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    context: Arc<Context>,
+    root: ActorRef<root::Msg>,
+    directory: watch::Receiver<DirectoryAddress>,
+    in_work: InWork,
+    /// One permit per command in work.
+    commands: Semaphore,
+    /// One permit per live request.
+    live: Arc<Semaphore>,
+    closing: AtomicBool,
+}
 
 impl Gateway {
+    /// Starts the orchestrator: loads what is live from the store and goes on with it.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
+    pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
+        let context = Arc::new(Context::new(orchestrator));
+        // A store that cannot be read is better found out now than by the first request.
+        context.store.get(&Key::new(Space::Probe, &[])).await?;
+        let (address, mut directory) = watch::channel(None);
+        let arguments = (Arc::clone(&context), address);
+        let (root, _) = Actor::spawn(None, Root, arguments).await.map_err(Fault::bug)?;
+        directory.wait_for(Option::is_some).await.map_err(Fault::bug)?;
+        let settings = &context.settings;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                commands: Semaphore::new(settings.max_commands),
+                live: Arc::new(Semaphore::new(settings.max_live_requests)),
+                context,
+                root,
+                directory,
+                in_work: InWork::default(),
+                closing: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// Stops: refuses new commands, lets those in work come to their end, and stops every
+    /// actor. Requests that are not final are on disk and go on at the next start.
+    pub async fn stop(&self) {
+        self.inner.closing.store(true, Ordering::SeqCst);
+        let all = u32::try_from(self.inner.context.settings.max_commands).unwrap_or(u32::MAX);
+        let in_work = self.inner.commands.acquire_many(all);
+        if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
+            tracing::warn!("commands are still in work; stopping all the same");
+        }
+        if let Err(error) = self.inner.root.stop_and_wait(None, Some(STOP_PATIENCE)).await {
+            tracing::warn!(%error, "the actors did not stop in time");
+        }
+    }
+
     /// Does something. When it returns, the effect is on disk.
     ///
     /// # Errors
-    /// Any class; nothing was changed then.
+    /// Any class; nothing was changed then, unless the store failed while it wrote.
     pub async fn submit(
         &self,
         caller: &Caller,
         command: Command,
         idempotency: Option<IdempotencyKey>,
     ) -> Result<Submitted, Fault> {
-        let _ = (caller, command, idempotency);
-        todo!()
+        let inner = Arc::clone(&self.inner);
+        let caller = caller.clone();
+        // A task of its own: a client that hangs up must not leave a command half done with
+        // its idempotency key free.
+        tokio::spawn(async move { inner.submit(&caller, command, idempotency).await })
+            .await
+            .unwrap_or_else(|error| Err(Fault::bug(error)))
     }
 
     /// Answers a question.
@@ -169,7 +265,300 @@ impl Gateway {
     /// # Errors
     /// Any class.
     pub async fn view(&self, caller: &Caller, query: Query) -> Result<View, Fault> {
-        let _ = (caller, query);
-        todo!()
+        views::view(&self.inner.context, caller, query).await
     }
+}
+
+impl Inner {
+    async fn submit(
+        &self,
+        caller: &Caller,
+        command: Command,
+        idempotency: Option<IdempotencyKey>,
+    ) -> Result<Submitted, Fault> {
+        if self.closing.load(Ordering::SeqCst) {
+            return Err(Fault::unavailable("the service is shutting down"));
+        }
+        let _slot = self.commands.try_acquire().map_err(|_| too_many())?;
+        let operation = match &command {
+            Command::CreateWallet(_) => Some(Operation::CreateWallet),
+            Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
+            // Its name is its key.
+            Command::CreateVault { .. } => None,
+        };
+        let entry = match (operation, &idempotency) {
+            (Some(operation), Some(key)) => Some(
+                self.in_work
+                    .enter(&self.context, caller.token, operation, key)
+                    .await?,
+            ),
+            _ => None,
+        };
+        let (pledge, _turn) = match entry {
+            Some(Entry::Replay {
+                receipt,
+                body_mismatch,
+            }) => {
+                return Ok(Submitted {
+                    receipt: read_receipt(&command, &receipt)?,
+                    replayed: true,
+                    body_mismatch,
+                });
+            }
+            Some(Entry::First(pledge, turn)) => (Some(pledge), Some(turn)),
+            None => (None, None),
+        };
+        let receipt = match command {
+            Command::CreateWallet(request) => {
+                Receipt::Wallet(self.create_wallet(caller, request, pledge).await?)
+            }
+            Command::CreateSigningRequest(request) => {
+                Receipt::SigningRequest(Box::new(self.create_request(caller, request, pledge).await?))
+            }
+            Command::CreateVault {
+                name,
+                threshold,
+                signers,
+            } => Receipt::Vault(self.create_vault(caller, name, threshold, signers).await?),
+        };
+        Ok(Submitted {
+            receipt,
+            replayed: false,
+            body_mismatch: false,
+        })
+    }
+
+    async fn create_wallet(
+        &self,
+        caller: &Caller,
+        request: wire::CreateWalletRequest,
+        pledge: Option<Pledge>,
+    ) -> Result<wire::Wallet, Fault> {
+        let network = Network::from_wire(request.network_type())
+            .ok_or_else(|| Fault::field("networkType", "is required"))?;
+        let wire::CreateWalletRequest {
+            vault_uuid,
+            callback_client_signer_public_key,
+            network_type: _,
+            r#ref: reference,
+            name,
+        } = request;
+        if vault_uuid.is_empty() {
+            return Err(Fault::field("vaultUuid", "is required"));
+        }
+        let vault = vault_in_scope(caller, &vault_uuid)?;
+        refuse_callback(Some(&callback_client_signer_public_key))?;
+        if network.chain().is_none() {
+            return Err(Fault::field(
+                "networkType",
+                format!("wallets of {} are not in this version", network.name()),
+            ));
+        }
+        check_labels(&name, &reference)?;
+        if !reference.is_empty()
+            && self.context.store.get(&rows::wallet_ref(&reference)).await?.is_some()
+        {
+            return Err(vault::duplicate_ref());
+        }
+        let actor = self.vault(vault).await?;
+        let message = |reply| {
+            vault::Msg::CreateWallet(Box::new(NewWallet {
+                network,
+                name,
+                reference,
+                pledge,
+                reply,
+            }))
+        };
+        answer(actor.call(message, self.context.call_timeout()).await)?
+    }
+
+    async fn create_request(
+        &self,
+        caller: &Caller,
+        request: wire::CreateSigningRequestRequest,
+        pledge: Option<Pledge>,
+    ) -> Result<wire::SigningRequest, Fault> {
+        let context = &self.context;
+        let wire::CreateSigningRequestRequest {
+            notes,
+            vault_uuid,
+            callback_client_signer_public_key,
+            broadcast_tx,
+            r#type: kind,
+        } = request;
+        let kind = kind.ok_or_else(|| {
+            Fault::new(Class::Invalid, "exactly one payload kind is required")
+        })?;
+        let payload = Payload::parse(&kind)?;
+        let vault = match vault_uuid.as_deref() {
+            None | Some("") => None,
+            Some(uuid) => Some(vault_in_scope(caller, uuid)?),
+        };
+        refuse_callback(callback_client_signer_public_key.as_deref())?;
+        let from = format!("{}.from", payload.kind());
+        let wallet = context
+            .wallet_by(&rows::wallet_address(payload.from()))
+            .await?
+            .filter(|wallet| in_scope(caller, wallet.vault))
+            .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;
+        if vault.is_some_and(|vault| vault != wallet.vault) {
+            return Err(Fault::field(&from, "is not a wallet of this vault"));
+        }
+        payload.check_wallet(wallet.network)?;
+        payload.screen(&context.known)?;
+        let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&context.known);
+        let (vault, _) = context
+            .vault(wallet.vault)
+            .await?
+            .ok_or_else(|| Fault::bug("a wallet without a vault"))?;
+        let root = vault
+            .root(wallet.network.curve())
+            .ok_or_else(|| Fault::bug("a wallet without a root key"))?;
+        let request = Request {
+            id: context.new_request_id(),
+            vault: wallet.vault,
+            wallet: wallet.id,
+            network: wallet.network,
+            epoch: vault.epoch,
+            root_public_key: root.public_key.clone(),
+            path: wallet.path,
+            public_key: wallet.public_key,
+            address: wallet.address,
+            payload: payload.encode(),
+            notes,
+            token: caller.token,
+            created_at_ms: context.now_ms(),
+            state: State::Received,
+        };
+        let needs = signing::needs(context, request.network, &payload)?;
+        let asks = needs != Needs::Nothing;
+        if (asks || broadcast) && context.chains.get(request.network, payload.chain_id()).is_none() {
+            return Err(no_node(&payload, request.network, asks));
+        }
+        let permit = Arc::clone(&self.live).try_acquire_owned().map_err(|_| too_many())?;
+        let actor = self.vault(request.vault).await?;
+        let account = signing::account(&request, &needs);
+        let message = |reply| {
+            vault::Msg::Admit(Box::new(NewRequest {
+                request,
+                account,
+                broadcast,
+                pledge,
+                permit,
+                reply,
+            }))
+        };
+        answer(actor.call(message, context.call_timeout()).await)?
+    }
+
+    async fn create_vault(
+        &self,
+        caller: &Caller,
+        name: String,
+        threshold: u16,
+        signers: Vec<NodeId>,
+    ) -> Result<VaultView, Fault> {
+        if caller.vaults != VaultScope::All {
+            return Err(Fault::new(Class::Forbidden, "this token cannot make vaults"));
+        }
+        let directory = self.directory()?;
+        let message = |reply| {
+            directory::Msg::CreateVault(Box::new(NewVault {
+                name,
+                threshold,
+                signers,
+                reply,
+            }))
+        };
+        let vault = answer(directory.call(message, self.context.call_timeout()).await)??;
+        Ok(views::vault(&vault))
+    }
+
+    fn directory(&self) -> Result<ActorRef<directory::Msg>, Fault> {
+        self.directory.borrow().clone().ok_or_else(starting)
+    }
+
+    async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
+        let directory = self.directory()?;
+        let message = |reply| directory::Msg::GetVault(id, reply);
+        match answer(directory.call(message, self.context.call_timeout()).await)? {
+            Some(vault) => Ok(vault),
+            None if self.context.vault(id).await?.is_some() => Err(starting()),
+            None => Err(Fault::invalid_uuid()),
+        }
+    }
+}
+
+/// The vault of a uuid, when the caller may reach it. Whether another one exists is not told.
+pub(crate) fn vault_in_scope(caller: &Caller, uuid: &str) -> Result<VaultId, Fault> {
+    let vault: VaultId = uuid.parse()?;
+    if !in_scope(caller, vault) {
+        return Err(Fault::new(
+            Class::Forbidden,
+            "the vault is outside the scope of this token",
+        ));
+    }
+    Ok(vault)
+}
+
+pub(crate) fn in_scope(caller: &Caller, vault: VaultId) -> bool {
+    match &caller.vaults {
+        VaultScope::All => true,
+        VaultScope::Only(vaults) => vaults.contains(&vault),
+    }
+}
+
+fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
+    match command {
+        Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
+        Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
+            .map(|request| Receipt::SigningRequest(Box::new(request))),
+        Command::CreateVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
+    }
+    .map_err(Fault::bug)
+}
+
+/// No client signer can take part yet; a request that names one must not be signed without it.
+fn refuse_callback(key: Option<&str>) -> Result<(), Fault> {
+    match key {
+        None | Some("") => Ok(()),
+        Some(_) => Err(Fault::field(
+            "callbackClientSignerPublicKey",
+            "client signers are not in this version; leave it empty",
+        )),
+    }
+}
+
+fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
+    let chain = payload
+        .chain_id()
+        .map_or_else(|| network.name().to_owned(), |id| format!("{} chain {id}", network.name()));
+    let way_out = if asks {
+        "the operator has to configure one"
+    } else {
+        "set broadcastTx to false to get the signed transaction"
+    };
+    Fault::field(
+        format!("{}.chainId", payload.kind()),
+        format!("no node is configured for {chain}; {way_out}"),
+    )
+}
+
+fn answer<T, M>(result: Result<CallResult<T>, ractor::MessagingErr<M>>) -> Result<T, Fault> {
+    match result {
+        Ok(CallResult::Success(answer)) => Ok(answer),
+        Ok(CallResult::Timeout) => Err(Fault::unavailable(
+            "the service is overloaded; ask for the state before trying again",
+        )),
+        Ok(CallResult::SenderError) | Err(_) => Err(starting()),
+    }
+}
+
+fn starting() -> Fault {
+    Fault::unavailable("this part of the service is starting; try again")
+}
+
+fn too_many() -> Fault {
+    Fault::new(Class::Limited, "too many requests are in work; try again later")
 }

@@ -1,5 +1,17 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+mod context;
+mod directory;
 pub mod gateway;
+mod idempotency;
+mod lanes;
 pub mod port;
+mod root;
+mod rows;
+pub mod rpc;
+pub mod settings;
+mod signing;
+pub mod store;
+mod vault;
+mod views;

@@ -49,7 +49,11 @@ pub trait Signers: Send + Sync {
     /// [`covault_core::fault::Class::Unavailable`] when too few holders answered in time (the
     /// public sentence names the missing nodes), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when the nodes refused the order.
-    async fn sign(&self, order: &SigningOrder, attempt: &SigningAttempt) -> Result<Vec<Signature>, Fault>;
+    async fn sign(
+        &self,
+        order: &SigningOrder,
+        attempt: &SigningAttempt,
+    ) -> Result<Vec<Signature>, Fault>;
 
     /// Every node that ever announced itself.
     fn nodes(&self) -> Vec<NodeView>;

@@ -64,7 +64,12 @@ pub struct Fault {
 impl Fault {
     /// A fault of `class` whose `public` sentence tells the user what to do.
     pub fn new(class: Class, public: impl Into<String>) -> Self {
-        Self { class, public: public.into(), code: ExecuteCode::Unspecified, cause: None }
+        Self {
+            class,
+            public: public.into(),
+            code: ExecuteCode::Unspecified,
+            cause: None,
+        }
     }
 
     /// A field that cannot be accepted. `path` is its JSON path, e.g. `evmSendNative.to`.

@@ -30,6 +30,18 @@ pub enum Network {
 }
 
 impl Network {
+    /// All networks.
+    pub const ALL: [Network; 8] = [
+        Network::Evm,
+        Network::Bitcoin,
+        Network::Tron,
+        Network::Aptos,
+        Network::Sui,
+        Network::Solana,
+        Network::Ton,
+        Network::Stellar,
+    ];
+
     /// The network of a wire enum; `None` for `NETWORK_TYPE_UNKNOWN`.
     pub fn from_wire(wire: wire::NetworkType) -> Option<Self> {
         Some(match wire {

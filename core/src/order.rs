@@ -80,8 +80,24 @@ impl SigningOrder {
         canonical(
             "covault/signing-order",
             &(
-                (request, vault, epoch, network, root_public_key, path, public_key, address),
-                (payload, facts, unsigned, inputs, issued_at_ms, expires_at_ms),
+                (
+                    request,
+                    vault,
+                    epoch,
+                    network,
+                    root_public_key,
+                    path,
+                    public_key,
+                    address,
+                ),
+                (
+                    payload,
+                    facts,
+                    unsigned,
+                    inputs,
+                    issued_at_ms,
+                    expires_at_ms,
+                ),
             ),
         )
     }
@@ -105,17 +121,26 @@ impl SigningOrder {
             .chain()
             .ok_or_else(|| Fault::field("network", "not built"))?;
         if root.curve != self.network.curve() {
-            return Err(Fault::field("network", "the vault's key is of another curve"));
+            return Err(Fault::field(
+                "network",
+                "the vault's key is of another curve",
+            ));
         }
         if root.public_key != self.root_public_key {
             return Err(Fault::field("rootPublicKey", "is not the vault's root key"));
         }
         let child = root.child(&self.path)?;
         if child.public_key != self.public_key {
-            return Err(Fault::field("publicKey", "is not the vault's key at this path"));
+            return Err(Fault::field(
+                "publicKey",
+                "is not the vault's key at this path",
+            ));
         }
         if chain.address(&self.public_key)? != self.address {
-            return Err(Fault::field("address", "is not the address of the public key"));
+            return Err(Fault::field(
+                "address",
+                "is not the address of the public key",
+            ));
         }
         let payload = Payload::decode(&self.payload).map_err(|fault| fault.under("payload"))?;
         if payload.from() != self.address {
@@ -124,10 +149,16 @@ impl SigningOrder {
         payload.check_wallet(self.network)?;
         let built = chain.build(&payload, &self.facts, &self.public_key)?;
         if built.bytes != self.unsigned {
-            return Err(Fault::field("unsigned", "differs from what payload and facts give"));
+            return Err(Fault::field(
+                "unsigned",
+                "differs from what payload and facts give",
+            ));
         }
         if built.signing != self.inputs {
-            return Err(Fault::field("inputs", "differ from what payload and facts give"));
+            return Err(Fault::field(
+                "inputs",
+                "differ from what payload and facts give",
+            ));
         }
         Ok(())
     }
@@ -159,10 +190,26 @@ impl KeygenOrder {
     /// # Errors
     /// [`crate::fault::Class::Bug`] when a field cannot be serialized.
     pub fn canonical_bytes(&self) -> Result<Vec<u8>, Fault> {
-        let Self { vault, session, curve, threshold, signers, issued_at_ms, expires_at_ms } = self;
+        let Self {
+            vault,
+            session,
+            curve,
+            threshold,
+            signers,
+            issued_at_ms,
+            expires_at_ms,
+        } = self;
         canonical(
             "covault/keygen-order",
-            &(vault, session, curve, threshold, signers, issued_at_ms, expires_at_ms),
+            &(
+                vault,
+                session,
+                curve,
+                threshold,
+                signers,
+                issued_at_ms,
+                expires_at_ms,
+            ),
         )
     }
 }

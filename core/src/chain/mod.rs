@@ -5,6 +5,7 @@
 //! always gives the same bytes. Signer nodes rebuild them from a signing order that way.
 
 pub mod evm;
+mod raw;
 pub mod solana;
 
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,8 @@ pub trait Chain: Sync {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] where payload and facts contradict each other, and
     /// [`crate::fault::Class::Bug`] where the facts are not those that [`Chain::needs`] named.
-    fn build(&self, payload: &Payload, facts: &Facts, public_key: &[u8]) -> Result<Unsigned, Fault>;
+    fn build(&self, payload: &Payload, facts: &Facts, public_key: &[u8])
+    -> Result<Unsigned, Fault>;
 
     /// Puts the signatures (one per [`Unsigned::signing`], in order) in. `None` for messages.
     ///

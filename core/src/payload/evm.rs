@@ -1,5 +1,338 @@
 //! EVM payload kinds: evmSendNative, evmSendErc20, evmSendCustom, evmMessage.
 
+use alloy_primitives::{Address, B256, U256, eip191_hash_message};
+
+use super::{
+    WireKind,
+    field::{amount, required},
+};
+use crate::{
+    amount::{parse_u64, parse_u128, parse_u256},
+    chain::evm::{parse_address, tx, typed_data},
+    fault::Fault,
+    schema::wire::{self, evm_message},
+};
+
 /// A checked EVM payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EvmPayload {}
+pub enum EvmPayload {
+    /// Any kind that makes a transaction.
+    Transaction(EvmTransaction),
+    /// `evmMessage`.
+    Message(EvmMessage),
+}
+
+/// A transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EvmTransaction {
+    /// The chain (EIP-155), 1 to 2^63 - 1.
+    pub chain_id: u64,
+    /// Sender, EIP-55.
+    pub from: String,
+    /// What it does.
+    pub action: EvmAction,
+    /// Fees, where the request brings them.
+    pub gas: Option<EvmGas>,
+    /// The sender's nonce, where the request brings one.
+    pub nonce: Option<u64>,
+}
+
+/// What a transaction does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvmAction {
+    /// Sends the chain's coin.
+    SendNative {
+        /// Recipient.
+        to: Address,
+        /// wei.
+        value: U256,
+    },
+    /// Calls `transfer` of an ERC-20 contract (EIP-20).
+    SendErc20 {
+        /// Recipient of the tokens.
+        to: Address,
+        /// The contract.
+        token: Address,
+        /// In the token's smallest unit.
+        amount: U256,
+    },
+    /// Any call, or the creation of a contract.
+    SendCustom {
+        /// The contract or recipient; `None` creates a contract.
+        to: Option<Address>,
+        /// wei.
+        value: U256,
+        /// Call data, or the init code of a new contract.
+        input: Vec<u8>,
+    },
+}
+
+/// Fees that a request brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EvmGas {
+    /// wei per unit of gas: `maxFeePerGas`, or the gas price of a legacy transaction.
+    pub max_fee: u128,
+    /// wei per unit of gas; `None` makes a legacy transaction.
+    pub max_priority_fee: Option<u128>,
+    /// Units of gas.
+    pub gas_limit: u64,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EvmMessage {
+    /// The chain, where the request names one. Typed data for another chain is refused.
+    pub chain_id: Option<u64>,
+    /// Signer, EIP-55.
+    pub from: String,
+    /// How it is signed.
+    pub form: MessageForm,
+    /// The content as it came.
+    pub content: Vec<u8>,
+    /// What is signed: 32 bytes.
+    pub digest: B256,
+}
+
+/// How a message is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageForm {
+    /// EIP-191 version 0x45.
+    PersonalSign,
+    /// EIP-712, `eth_signTypedData_v4`.
+    TypedData,
+}
+
+/// Parses an evmSendNative.
+pub(super) fn send_native(wire: &wire::EvmSendNative) -> Result<EvmPayload, Fault> {
+    transaction(
+        wire.chain_id,
+        &wire.from,
+        wire.gas_fee.as_ref(),
+        wire.nonce,
+        || {
+            Ok(EvmAction::SendNative {
+                to: address("to", &wire.to)?,
+                value: amount("value", &wire.value, parse_u256)?,
+            })
+        },
+    )
+}
+
+/// Parses an evmSendErc20.
+pub(super) fn send_erc20(wire: &wire::EvmSendErc20) -> Result<EvmPayload, Fault> {
+    transaction(
+        wire.chain_id,
+        &wire.from,
+        wire.gas_fee.as_ref(),
+        wire.nonce,
+        || {
+            Ok(EvmAction::SendErc20 {
+                to: address("to", &wire.to)?,
+                token: address("tokenContractAddress", &wire.token_contract_address)?,
+                amount: amount("amount", &wire.amount, parse_u256)?,
+            })
+        },
+    )
+}
+
+/// Parses an evmSendCustom. An empty `to` creates a contract, which needs init code: without
+/// any the value would go to a contract that cannot give it back.
+pub(super) fn send_custom(wire: &wire::EvmSendCustom) -> Result<EvmPayload, Fault> {
+    transaction(
+        wire.chain_id,
+        &wire.from,
+        wire.gas_fee.as_ref(),
+        wire.nonce,
+        || {
+            let to = match wire.to.as_str() {
+                "" if wire.input.is_empty() => {
+                    return Err(Fault::field(
+                        "to",
+                        "is required, unless input holds the init code of a new contract",
+                    ));
+                }
+                "" => None,
+                text => Some(address("to", text)?),
+            };
+            Ok(EvmAction::SendCustom {
+                to,
+                value: amount("value", &wire.value, parse_u256)?,
+                input: wire.input.clone(),
+            })
+        },
+    )
+}
+
+fn transaction(
+    chain_id: u64,
+    from: &str,
+    gas_fee: Option<&wire::EvmGas>,
+    nonce: Option<i64>,
+    action: impl FnOnce() -> Result<EvmAction, Fault>,
+) -> Result<EvmPayload, Fault> {
+    let chain_id = self::chain_id(chain_id)?
+        .ok_or_else(|| Fault::field("chainId", "is required, e.g. 1 for Ethereum"))?;
+    let from = address("from", from)?.to_checksum(None);
+    let action = action()?;
+    let gas = gas_fee.map(|wire| gas(wire, &action)).transpose()?;
+    let nonce = nonce
+        .map(u64::try_from)
+        .transpose()
+        .map_err(|_| Fault::field("nonce", "must not be negative"))?;
+    Ok(EvmPayload::Transaction(EvmTransaction {
+        chain_id,
+        from,
+        action,
+        gas,
+        nonce,
+    }))
+}
+
+fn gas(wire: &wire::EvmGas, action: &EvmAction) -> Result<EvmGas, Fault> {
+    let needed = |name: &'static str, text: &Option<String>| {
+        text.clone()
+            .ok_or_else(|| Fault::field(name, "is required when gasFee is given"))
+    };
+    let (max_fee, gas_limit) = ("gasFee.maxFee", "gasFee.gasLimit");
+    let gas = EvmGas {
+        max_fee: amount(max_fee, &needed(max_fee, &wire.max_fee)?, parse_u128)?,
+        max_priority_fee: match &wire.max_priority_fee {
+            Some(text) => Some(amount("gasFee.maxPriorityFee", text, parse_u128)?),
+            None => None,
+        },
+        gas_limit: amount(gas_limit, &needed(gas_limit, &wire.gas_limit)?, parse_u64)?,
+    };
+    if gas.max_priority_fee.is_some_and(|fee| fee > gas.max_fee) {
+        return Err(Fault::field(
+            "gasFee.maxPriorityFee",
+            "must not be above maxFee",
+        ));
+    }
+    let intrinsic = tx::intrinsic_gas(action);
+    if gas.gas_limit < intrinsic {
+        return Err(Fault::field(
+            gas_limit,
+            format_args!("must be at least {intrinsic}, which the transaction costs in any case"),
+        ));
+    }
+    Ok(gas)
+}
+
+/// Parses an evmMessage. An explicit `type` is obeyed; without one, content that looks like
+/// typed data is typed data and is never signed as text.
+pub(super) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload, Fault> {
+    let chain_id = chain_id(wire.chain_id)?;
+    let from = address("from", &wire.from)?.to_checksum(None);
+    let form = match evm_message::Type::try_from(wire.r#type) {
+        Ok(evm_message::Type::PersonalSign) => MessageForm::PersonalSign,
+        Ok(evm_message::Type::SignTypedData) => MessageForm::TypedData,
+        Ok(evm_message::Type::Unspecified) if typed_data::looks_like(&wire.content) => {
+            MessageForm::TypedData
+        }
+        Ok(evm_message::Type::Unspecified) => MessageForm::PersonalSign,
+        Err(_) => {
+            return Err(Fault::field(
+                "type",
+                "must be TYPE_PERSONAL_SIGN, TYPE_SIGN_TYPED_DATA or left out",
+            ));
+        }
+    };
+    let digest = match form {
+        MessageForm::PersonalSign => eip191_hash_message(&wire.content),
+        MessageForm::TypedData => typed_data::signing_hash(&wire.content, chain_id)
+            .map_err(|fault| fault.under("content"))?,
+    };
+    Ok(EvmPayload::Message(EvmMessage {
+        chain_id,
+        from,
+        form,
+        content: wire.content.clone(),
+        digest,
+    }))
+}
+
+impl EvmPayload {
+    pub(super) fn from(&self) -> &str {
+        match self {
+            EvmPayload::Transaction(transaction) => &transaction.from,
+            EvmPayload::Message(message) => &message.from,
+        }
+    }
+
+    pub(super) fn to_wire(&self) -> WireKind {
+        match self {
+            EvmPayload::Transaction(transaction) => transaction.to_wire(),
+            EvmPayload::Message(message) => WireKind::EvmMessage(wire::EvmMessage {
+                chain_id: message.chain_id.unwrap_or(0),
+                from: message.from.clone(),
+                r#type: match message.form {
+                    MessageForm::PersonalSign => evm_message::Type::PersonalSign,
+                    MessageForm::TypedData => evm_message::Type::SignTypedData,
+                }
+                .into(),
+                content: message.content.clone(),
+            }),
+        }
+    }
+}
+
+impl EvmTransaction {
+    fn to_wire(&self) -> WireKind {
+        let (chain_id, from) = (self.chain_id, self.from.clone());
+        let gas_fee = self.gas.as_ref().map(|gas| wire::EvmGas {
+            max_fee: Some(gas.max_fee.to_string()),
+            max_priority_fee: gas.max_priority_fee.map(|fee| fee.to_string()),
+            gas_limit: Some(gas.gas_limit.to_string()),
+        });
+        // Parsed from an i64, so it fits.
+        let nonce = self.nonce.map(|nonce| i64::try_from(nonce).unwrap_or(-1));
+        match &self.action {
+            EvmAction::SendNative { to, value } => WireKind::EvmSendNative(wire::EvmSendNative {
+                chain_id,
+                from,
+                to: to.to_checksum(None),
+                value: value.to_string(),
+                gas_fee,
+                nonce,
+            }),
+            EvmAction::SendErc20 { to, token, amount } => {
+                WireKind::EvmSendErc20(wire::EvmSendErc20 {
+                    chain_id,
+                    from,
+                    to: to.to_checksum(None),
+                    token_contract_address: token.to_checksum(None),
+                    amount: amount.to_string(),
+                    gas_fee,
+                    nonce,
+                })
+            }
+            EvmAction::SendCustom { to, value, input } => {
+                WireKind::EvmSendCustom(wire::EvmSendCustom {
+                    chain_id,
+                    from,
+                    to: to.map(|to| to.to_checksum(None)).unwrap_or_default(),
+                    value: value.to_string(),
+                    input: input.clone(),
+                    gas_fee,
+                    nonce,
+                })
+            }
+        }
+    }
+}
+
+/// 0 is what the wire shows when the field is left out.
+fn chain_id(given: u64) -> Result<Option<u64>, Fault> {
+    if i64::try_from(given).is_err() {
+        return Err(Fault::field("chainId", "is out of range"));
+    }
+    Ok((given != 0).then_some(given))
+}
+
+fn address(name: &str, text: &str) -> Result<Address, Fault> {
+    required(name, text)?;
+    parse_address(text).map_err(|error| Fault::field(name, error))
+}

@@ -1,14 +1,31 @@
 //! The JSON mapping of the schema (contract section 2), driven by the descriptors.
+//!
+//! It is proto3 canonical JSON, stricter where money could be lost: unknown fields, unknown
+//! enum values, keys given twice and two members of one oneof are refused. An error carries the
+//! JSON path of the field and nothing of the value.
 
-use crate::fault::Fault;
+mod decode;
+mod encode;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use prost_reflect::DynamicMessage;
+
+use super::reflect;
+use crate::fault::{Class, Fault};
 
 /// Decodes a JSON request body into the wire message `T`.
 ///
 /// # Errors
 /// [`crate::fault::Class::Invalid`] with the path of the field.
 pub fn decode<T: prost::Message + prost::Name + Default>(json: &[u8]) -> Result<T, Fault> {
-    let _ = json;
-    todo!()
+    let tree = tree::parse(json).map_err(|problem| Fault::new(Class::Invalid, problem))?;
+    let descriptor = reflect::message(&T::full_name())?;
+    decode::message(&descriptor, &tree)?
+        .transcode_to()
+        .map_err(Fault::bug)
 }
 
 /// Encodes the wire message `T` as a JSON response: every field present.
@@ -16,6 +33,16 @@ pub fn decode<T: prost::Message + prost::Name + Default>(json: &[u8]) -> Result<
 /// # Errors
 /// [`crate::fault::Class::Bug`] when the message is not in the schema.
 pub fn encode<T: prost::Message + prost::Name>(message: &T) -> Result<String, Fault> {
-    let _ = message;
-    todo!()
+    let descriptor = reflect::message(&T::full_name())?;
+    let mut dynamic = DynamicMessage::new(descriptor);
+    dynamic.transcode_from(message).map_err(Fault::bug)?;
+    encode_dynamic(&dynamic)
+}
+
+/// Encodes any message of the schema.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn encode_dynamic(message: &DynamicMessage) -> Result<String, Fault> {
+    serde_json::to_string(&encode::Shown(message)).map_err(Fault::bug)
 }

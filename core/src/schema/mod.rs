@@ -1,6 +1,8 @@
 //! The schema: wire types made from `proto/platform.proto`, and their JSON mapping.
 
 pub mod json;
+mod reflect;
+pub mod service;
 
 /// The wire types, as prost makes them from the schema.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]

@@ -1,0 +1,161 @@
+//! What every actor shares.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, SessionId, VaultId, WalletId},
+    payload::KnownChains,
+    port::{Clock, Entropy, random_16},
+    request::Request,
+    wallet::{Wallet, vault::Vault},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+
+use crate::{
+    port::Signers,
+    rows,
+    rpc::Chains,
+    settings::{Orchestrator, Settings},
+    store::{Key, Store},
+};
+
+/// Ports, settings, and who waits for what.
+pub struct Context {
+    pub store: Arc<dyn Store>,
+    pub signers: Arc<dyn Signers>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    pub chains: Chains,
+    pub known: KnownChains,
+    pub settings: Settings,
+    pub waiters: Waiters,
+}
+
+impl Context {
+    pub fn new(orchestrator: Orchestrator) -> Self {
+        let Orchestrator {
+            store,
+            signers,
+            clock,
+            entropy,
+            chains,
+            settings,
+        } = orchestrator;
+        Self {
+            store,
+            signers,
+            clock,
+            entropy,
+            known: chains.known(),
+            chains,
+            settings,
+            waiters: Waiters::default(),
+        }
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    pub fn new_request_id(&self) -> RequestId {
+        RequestId::from_random(random_16(&*self.entropy))
+    }
+
+    pub fn new_session_id(&self) -> SessionId {
+        SessionId::from_random(random_16(&*self.entropy))
+    }
+
+    pub fn new_vault_id(&self) -> VaultId {
+        VaultId::from_random(random_16(&*self.entropy))
+    }
+
+    pub fn new_wallet_id(&self) -> WalletId {
+        WalletId::from_random(random_16(&*self.entropy))
+    }
+
+    /// How long a command may wait for an actor.
+    pub fn call_timeout(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.settings.command_timeout_ms))
+    }
+
+    /// The pause before try number `tries` (from 0): doubles from the first to the longest,
+    /// less up to a quarter, so that many that failed together do not come back together.
+    pub fn pause(&self, tries: u32) -> Duration {
+        let Settings {
+            retry_first_ms,
+            retry_most_ms,
+            ..
+        } = self.settings;
+        let doubled = retry_first_ms.saturating_mul(1 << tries.min(20));
+        let pause = doubled.min(retry_most_ms);
+        let mut dice = [0; 1];
+        self.entropy.fill(&mut dice);
+        let [dice] = dice;
+        Duration::from_millis(pause - pause * u64::from(dice) / 1024)
+    }
+
+    /// A value with the version of its row.
+    pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
+        match self.store.get(key).await? {
+            Some(row) => Ok(Some((rows::decode(&row.value)?, row.version))),
+            None => Ok(None),
+        }
+    }
+
+    pub async fn request(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
+        self.load(&rows::request(id)).await
+    }
+
+    pub async fn vault(&self, id: VaultId) -> Result<Option<(Vault, u64)>, Fault> {
+        self.load(&rows::vault(id)).await
+    }
+
+    /// The wallet that an index row names.
+    pub async fn wallet_by(&self, index: &Key) -> Result<Option<Wallet>, Fault> {
+        let Some((id, _)) = self.load::<WalletId>(index).await? else {
+            return Ok(None);
+        };
+        let wallet = self.load::<Wallet>(&rows::wallet(id)).await?;
+        Ok(wallet.map(|(wallet, _)| wallet))
+    }
+}
+
+/// Those who wait for a request to end.
+#[derive(Default)]
+pub struct Waiters {
+    waiting: Mutex<HashMap<RequestId, Arc<Notify>>>,
+}
+
+impl Waiters {
+    /// Calls `Notify::notify_waiters` on the result once the request is final.
+    pub fn subscribe(&self, request: RequestId) -> Arc<Notify> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(waiting.entry(request).or_default())
+    }
+
+    /// The request is final.
+    pub fn ended(&self, request: RequestId) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(notify) = waiting.remove(&request) {
+            notify.notify_waiters();
+        }
+    }
+
+    /// Forgets a subscription that nobody else shares.
+    pub fn unsubscribe(&self, request: RequestId, subscription: Arc<Notify>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(subscription);
+        if waiting
+            .get(&request)
+            .is_some_and(|notify| Arc::strong_count(notify) == 1)
+        {
+            waiting.remove(&request);
+        }
+    }
+}

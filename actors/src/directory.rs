@@ -1,0 +1,171 @@
+//! The actor that knows every vault and keeps their actors.
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use covault_core::{
+    fault::{Class, Fault},
+    ids::VaultId,
+    order::NodeId,
+    wallet::vault::Vault,
+};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+
+use crate::{
+    context::Context,
+    rows,
+    store::{Batch, CommitError, Expect, Scan, Space},
+    vault::{self, VaultActor},
+};
+
+/// Most vaults of one orchestrator.
+const MAX_VAULTS: usize = 100_000;
+
+/// Messages.
+pub enum Msg {
+    /// Starts the actors of all vaults.
+    Resume,
+    /// Asks for a vault's actor; `None` when there is no such vault or it is starting again.
+    GetVault(VaultId, RpcReplyPort<Option<ActorRef<vault::Msg>>>),
+    /// Makes a vault, or finds the one of the same name.
+    CreateVault(Box<NewVault>),
+    /// A vault's actor is to be started again.
+    RestartDue(VaultId),
+}
+
+/// A vault to be made.
+pub struct NewVault {
+    /// Its name.
+    pub name: String,
+    /// Signers needed.
+    pub threshold: u16,
+    /// The nodes that get a share.
+    pub signers: Vec<NodeId>,
+    /// Where the vault goes.
+    pub reply: RpcReplyPort<Result<Vault, Fault>>,
+}
+
+/// The actor.
+pub struct Directory;
+
+/// Its state.
+pub struct Live {
+    context: Arc<Context>,
+    vaults: HashMap<VaultId, ActorRef<vault::Msg>>,
+    ids: HashMap<ActorId, VaultId>,
+    failures: HashMap<VaultId, u32>,
+}
+
+#[async_trait]
+impl Actor for Directory {
+    type Msg = Msg;
+    type State = Live;
+    type Arguments = Arc<Context>;
+
+    async fn pre_start(&self, myself: ActorRef<Msg>, context: Arc<Context>) -> Result<Live, ActorProcessingErr> {
+        myself.cast(Msg::Resume)?;
+        Ok(Live {
+            context,
+            vaults: HashMap::new(),
+            ids: HashMap::new(),
+            failures: HashMap::new(),
+        })
+    }
+
+    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Resume => {
+                let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
+                for (_, row) in live.context.store.scan(&all).await? {
+                    let vault: Vault = rows::decode(&row.value)?;
+                    live.start(&myself, vault.id).await;
+                }
+            }
+            Msg::GetVault(id, reply) => {
+                let _ = reply.send(live.vaults.get(&id).cloned());
+            }
+            Msg::CreateVault(new) => {
+                let NewVault {
+                    name,
+                    threshold,
+                    signers,
+                    reply,
+                } = *new;
+                let made = live.create(&name, threshold, signers).await;
+                if let Ok(vault) = &made
+                    && !live.vaults.contains_key(&vault.id)
+                {
+                    live.start(&myself, vault.id).await;
+                }
+                let _ = reply.send(made);
+            }
+            Msg::RestartDue(vault) => live.start(&myself, vault).await,
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Msg>,
+        event: SupervisionEvent,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        let (actor, error) = match event {
+            SupervisionEvent::ActorTerminated(actor, _, reason) => (actor, reason.unwrap_or_default()),
+            SupervisionEvent::ActorFailed(actor, error) => (actor, error.to_string()),
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        if let Some(vault) = live.ids.remove(&actor.get_id()) {
+            tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
+            live.vaults.remove(&vault);
+            live.restart_later(&myself, vault);
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    async fn start(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        let args = (Arc::clone(&self.context), vault);
+        match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
+            Ok((actor, _)) => {
+                self.ids.insert(actor.get_id(), vault);
+                self.vaults.insert(vault, actor);
+            }
+            Err(error) => {
+                tracing::error!(%vault, %error, "the actor of a vault does not start");
+                self.restart_later(myself, vault);
+            }
+        }
+    }
+
+    fn restart_later(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        let failures = self.failures.entry(vault).or_default();
+        *failures = failures.saturating_add(1);
+        myself.send_after(self.context.pause(*failures), move || Msg::RestartDue(vault));
+    }
+
+    async fn create(&self, name: &str, threshold: u16, signers: Vec<NodeId>) -> Result<Vault, Fault> {
+        let by_name = rows::vault_name(name);
+        if let Some((id, _)) = self.context.load::<VaultId>(&by_name).await? {
+            let (vault, _) = self.context.vault(id).await?.ok_or_else(|| Fault::bug("a name without a vault"))?;
+            if vault.threshold == threshold && vault.signers == signers {
+                return Ok(vault);
+            }
+            return Err(Fault::new(
+                Class::Conflict,
+                "a vault of this name exists with another threshold or other signers",
+            ));
+        }
+        let id = self.context.new_vault_id();
+        let vault = Vault::new(id, name, threshold, signers, self.context.now_ms())?;
+        let mut batch = Batch::new();
+        batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
+        batch.put(by_name, Expect::Absent, rows::encode(&id)?);
+        match self.context.store.commit(batch).await {
+            Ok(()) => Ok(vault),
+            Err(CommitError::Conflict(_)) => Err(Fault::new(Class::Conflict, "a vault of this name exists")),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

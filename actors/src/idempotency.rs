@@ -1,0 +1,133 @@
+//! Idempotency keys: the first call's answer is stored with its effect and given again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use covault_core::{fault::Fault, ids::TokenId};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::{
+    context::Context,
+    gateway::IdempotencyKey,
+    rows::{self, Operation, Replay},
+    store::{Batch, Expect, Key},
+};
+
+/// How long a key is kept, in milliseconds: 24 hours.
+pub const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Most characters of a key.
+const MAX_KEY: usize = 255;
+
+/// The record that a command stores in the commit of its effect.
+#[derive(Clone, Debug)]
+pub struct Pledge {
+    key: Key,
+    expect: Expect,
+    body_hash: [u8; 32],
+}
+
+impl Pledge {
+    /// Adds the record to the batch. `receipt` is the wire message that the call answers with.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+    pub fn add_to(&self, batch: &mut Batch, receipt: &[u8], now_ms: u64) -> Result<(), Fault> {
+        let record = Replay {
+            body_hash: self.body_hash,
+            at_ms: now_ms,
+            receipt: receipt.to_vec(),
+        };
+        batch.put(self.key.clone(), self.expect, rows::encode(&record)?);
+        Ok(())
+    }
+}
+
+/// What a key means for a call.
+pub enum Entry {
+    /// No other call has used it. The turn is over when the guard is dropped.
+    First(Pledge, Turn),
+    /// Another call got this.
+    Replay {
+        /// The wire message it was answered with.
+        receipt: Vec<u8>,
+        /// It had another body.
+        body_mismatch: bool,
+    },
+}
+
+/// Keys of calls that are in work: a second call waits for the first.
+#[derive(Default)]
+pub struct InWork {
+    turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+}
+
+/// A call's turn with a key.
+pub struct Turn {
+    key: Key,
+    turns: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        self.guard = None;
+        // Whoever waits holds a share of the lock.
+        if turns.get(&self.key).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            turns.remove(&self.key);
+        }
+    }
+}
+
+impl InWork {
+    /// Waits for the turn of a key and looks up whether it was used.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] for an empty or too long key.
+    pub async fn enter(
+        &self,
+        context: &Context,
+        token: TokenId,
+        operation: Operation,
+        key: &IdempotencyKey,
+    ) -> Result<Entry, Fault> {
+        let length = key.key.chars().count();
+        if length == 0 || length > MAX_KEY {
+            return Err(Fault::field(
+                "idempotency-key",
+                format!("must have 1 to {MAX_KEY} characters"),
+            ));
+        }
+        let name = rows::idempotency(token, operation, &key.key);
+        let lock = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(turns.entry(name.clone()).or_default())
+        };
+        let turn = Turn {
+            key: name.clone(),
+            turns: Arc::clone(&self.turns),
+            guard: Some(lock.lock_owned().await),
+        };
+        let expect = match context.load::<Replay>(&name).await? {
+            None => Expect::Absent,
+            Some((record, version)) => {
+                if context.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) {
+                    return Ok(Entry::Replay {
+                        receipt: record.receipt,
+                        body_mismatch: record.body_hash != key.body_hash,
+                    });
+                }
+                Expect::Version(version)
+            }
+        };
+        let pledge = Pledge {
+            key: name,
+            expect,
+            body_hash: key.body_hash,
+        };
+        Ok(Entry::First(pledge, turn))
+    }
+}

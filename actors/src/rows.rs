@@ -1,0 +1,142 @@
+//! How things lie in the store: keys, and values with a version.
+//!
+//! Values are BCS with the version first. A type that changes gets a new variant of [`Stored`];
+//! the old ones stay readable for ever (`tests/wire/` has a sample of each).
+
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, TokenId, VaultId, WalletId},
+    request::{Effect, NonceClaim},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::store::{Key, Space};
+
+/// A value with its version.
+#[derive(Serialize, Deserialize)]
+enum Stored<T> {
+    /// The first form.
+    V1(T),
+}
+
+/// The bytes of a value.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Fault> {
+    bcs::to_bytes(&Stored::V1(value)).map_err(Fault::bug)
+}
+
+/// The value of bytes.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when they are not those of a `T`.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    let Stored::V1(value) = bcs::from_bytes::<Stored<T>>(bytes).map_err(Fault::bug)?;
+    Ok(value)
+}
+
+/// An effect that is to be run, as the outbox keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// What.
+    pub effect: Effect,
+}
+
+/// What the first call with an idempotency key got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replay {
+    /// SHA-256 of its body.
+    pub body_hash: [u8; 32],
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The receipt's wire message, in protobuf.
+    pub receipt: Vec<u8>,
+}
+
+/// Operations that take an idempotency key. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Operation {
+    /// createWallet.
+    CreateWallet = 1,
+    /// createSigningRequest.
+    CreateSigningRequest = 2,
+}
+
+/// [`Space::Vault`].
+pub fn vault(id: VaultId) -> Key {
+    Key::new(Space::Vault, &[id.as_bytes()])
+}
+
+/// [`Space::VaultName`].
+pub fn vault_name(name: &str) -> Key {
+    Key::new(Space::VaultName, &[name.as_bytes()])
+}
+
+/// [`Space::Wallet`].
+pub fn wallet(id: WalletId) -> Key {
+    Key::new(Space::Wallet, &[id.as_bytes()])
+}
+
+/// [`Space::WalletAddress`]. No two networks give one text to two keys of ours, so that the
+/// address alone is enough.
+pub fn wallet_address(address: &str) -> Key {
+    Key::new(Space::WalletAddress, &[address.as_bytes()])
+}
+
+/// [`Space::WalletRef`].
+pub fn wallet_ref(reference: &str) -> Key {
+    Key::new(Space::WalletRef, &[reference.as_bytes()])
+}
+
+/// [`Space::WalletIndex`].
+pub fn wallet_index(vault: VaultId, index: u32) -> Key {
+    Key::new(Space::WalletIndex, &[vault.as_bytes(), &index.to_be_bytes()])
+}
+
+/// [`Space::Request`].
+pub fn request(id: RequestId) -> Key {
+    Key::new(Space::Request, &[id.as_bytes()])
+}
+
+/// [`Space::Outbox`].
+pub fn outbox(vault: VaultId, request: RequestId) -> Key {
+    Key::new(Space::Outbox, &[vault.as_bytes(), request.as_bytes()])
+}
+
+/// The request of an outbox key.
+pub fn outbox_request(key: &Key) -> Option<RequestId> {
+    let id = key.bytes.get(16..)?.try_into().ok()?;
+    Some(RequestId::from_bytes(id))
+}
+
+/// [`Space::Idempotency`].
+pub fn idempotency(token: TokenId, operation: Operation, key: &str) -> Key {
+    Key::new(Space::Idempotency, &[token.as_bytes(), &[operation as u8], key.as_bytes()])
+}
+
+/// The account part of [`Space::NonceClaim`]: its nonces follow in order.
+pub fn account(claim: &NonceClaim) -> Vec<u8> {
+    let mut prefix = vec![claim.network as u8];
+    prefix.extend_from_slice(&claim.chain_id.to_be_bytes());
+    prefix.extend_from_slice(claim.address.as_bytes());
+    prefix.push(0);
+    prefix
+}
+
+/// [`Space::NonceClaim`].
+pub fn nonce_claim(claim: &NonceClaim) -> Key {
+    Key::new(Space::NonceClaim, &[&account(claim), &claim.nonce.to_be_bytes()])
+}
+
+/// The nonce of a claim's key.
+pub fn claimed_nonce(key: &Key) -> Option<u64> {
+    let (_, nonce) = key.bytes.split_last_chunk::<8>()?;
+    Some(u64::from_be_bytes(*nonce))
+}
+
+/// [`Space::Audit`].
+pub fn audit(request: RequestId, number: u64) -> Key {
+    Key::new(Space::Audit, &[request.as_bytes(), &number.to_be_bytes()])
+}

@@ -1,0 +1,182 @@
+//! Solana and Sonic SVM nodes: the Solana JSON-RPC.
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::{Facts, Needs, solana::Facts as SolanaFacts},
+    fault::ExecuteCode,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
+    jsonrpc::{CallError, RpcError},
+};
+
+/// A blockhash is good for 150 blocks, about a minute. When a node does not know it after
+/// this time, no node will ever take the transaction.
+const BLOCKHASH_LIFE_MS: u64 = 150_000;
+
+/// What people call the chain with this id of the API.
+pub fn chain_name(chain_id: u64) -> &'static str {
+    match chain_id {
+        0 => "Sonic SVM",
+        _ => "Solana",
+    }
+}
+
+/// One Solana-family chain.
+pub struct SolanaNode {
+    rpc: JsonRpc,
+}
+
+impl SolanaNode {
+    /// The chain, through its nodes.
+    pub fn new(rpc: JsonRpc) -> Self {
+        Self { rpc }
+    }
+
+    async fn known(&self, signature: &str) -> bool {
+        let params = json!([[signature], {"searchTransactionHistory": true}]);
+        self.rpc
+            .find("getSignatureStatuses", params, |found| {
+                found
+                    .pointer("/value/0")
+                    .filter(|status| !status.is_null())
+                    .map(|_| ())
+            })
+            .await
+            .is_some()
+    }
+}
+
+#[async_trait]
+impl ChainClient for SolanaNode {
+    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
+        match needs {
+            Needs::Nothing => Ok(Facts::Nothing),
+            Needs::Solana(_) => {
+                let answer = self
+                    .rpc
+                    .call("getLatestBlockhash", json!([{"commitment": "confirmed"}]))
+                    .await?;
+                answer
+                    .pointer("/value/blockhash")
+                    .and_then(Value::as_str)
+                    .map(|hash| {
+                        Facts::Solana(SolanaFacts {
+                            recent_blockhash: hash.to_owned(),
+                        })
+                    })
+                    .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))
+            }
+            Needs::Evm(_) => Err(ChainError::Refused(Refusal {
+                reason: "not a Solana question".into(),
+                code: ExecuteCode::Unspecified,
+            })),
+        }
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
+        // would not know it yet.
+        let params = json!([
+            shipment.signed.transaction,
+            {"encoding": "base64", "preflightCommitment": "confirmed"}
+        ]);
+        match self.rpc.call("sendTransaction", params).await {
+            Ok(_) => Broadcast::Accepted,
+            Err(CallError::Unreachable(reason)) => Broadcast::Unknown(reason),
+            Err(CallError::Node(error)) => {
+                let verdict = judge(&error, shipment.age_ms);
+                if matches!(verdict, Broadcast::Accepted) {
+                    return verdict;
+                }
+                if self.known(&shipment.signed.tx_hash).await {
+                    return Broadcast::Accepted;
+                }
+                verdict
+            }
+        }
+    }
+
+    async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {
+        Err(ChainError::Refused(Refusal {
+            reason: format!("balances of {} are not in this version", self.rpc.name()),
+            code: ExecuteCode::Unspecified,
+        }))
+    }
+}
+
+fn judge(error: &RpcError, age_ms: u64) -> Broadcast {
+    let said = format!("{} {}", error.message, error.data).to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if has(&["already been processed", "alreadyprocessed"]) {
+        return Broadcast::Accepted;
+    }
+    if has(&["blockhash not found", "blockhashnotfound"]) {
+        if age_ms < BLOCKHASH_LIFE_MS {
+            return Broadcast::Unknown("the node does not know the blockhash yet".into());
+        }
+        return Broadcast::Refused(Refusal {
+            reason: "the transaction expired before a node took it; create a new request".into(),
+            code: ExecuteCode::Unspecified,
+        });
+    }
+    // -32005 node is unhealthy, -32014 and -32016 behind, -32603 internal.
+    if matches!(error.code, -32005 | -32014 | -32016 | -32603) {
+        return Broadcast::Unknown(format!("the node said: {}", error.message));
+    }
+    let code = if has(&["insufficient lamports", "insufficientfundsforrent", "insufficient funds for rent", "no record of a prior credit", "accountnotfound", "custom program error: 0x1"]) {
+        ExecuteCode::InsufficientFunds
+    } else if has(&["insufficientfundsforfee", "insufficient funds for fee"]) {
+        ExecuteCode::InsufficientGasFee
+    } else {
+        ExecuteCode::Unspecified
+    };
+    let hint = match code {
+        ExecuteCode::InsufficientFunds => "the sender cannot pay the amount; the node said: ",
+        ExecuteCode::InsufficientGasFee => "the sender cannot pay the fee; the node said: ",
+        _ => "the node refused the transaction: ",
+    };
+    let words: String = error.message.chars().take(300).collect();
+    Broadcast::Refused(Refusal {
+        reason: format!("{hint}{words}"),
+        code,
+    })
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn said(message: &str) -> RpcError {
+        RpcError {
+            code: -32002,
+            message: format!("Transaction simulation failed: {message}"),
+            data: Value::Null,
+        }
+    }
+
+    #[test]
+    fn judge__should_know_a_transaction_that_was_processed() {
+        let error = said("This transaction has already been processed");
+        assert_eq!(judge(&error, 0), Broadcast::Accepted);
+    }
+
+    #[test]
+    fn judge__should_wait_for_the_blockhash_as_long_as_it_can_live() {
+        let error = said("Blockhash not found");
+        assert!(matches!(judge(&error, 10_000), Broadcast::Unknown(_)));
+        assert!(matches!(judge(&error, BLOCKHASH_LIFE_MS), Broadcast::Refused(_)));
+    }
+
+    #[test]
+    fn judge__should_name_the_code_of_a_refusal() {
+        let error = said("Attempt to debit an account but found no record of a prior credit.");
+        match judge(&error, 0) {
+            Broadcast::Refused(refusal) => assert_eq!(refusal.code, ExecuteCode::InsufficientFunds),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What configuration decides about the orchestrator.
+
+use std::sync::Arc;
+
+use covault_core::port::{Clock, Entropy};
+
+use crate::{port::Signers, rpc::Chains, store::Store};
+
+/// Everything [`crate::gateway::Gateway::start`] is wired from.
+pub struct Orchestrator {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The cluster of signer nodes.
+    pub signers: Arc<dyn Signers>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness for ids.
+    pub entropy: Arc<dyn Entropy>,
+    /// The clients of chain nodes.
+    pub chains: Chains,
+    /// Limits and deadlines.
+    pub settings: Settings,
+}
+
+/// Limits and deadlines. `Settings::default()` is what an operator gets who sets nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a request may take from its approval to its signatures, in milliseconds.
+    /// After that it ends FAILED.
+    pub signing_deadline_ms: u64,
+    /// How long one key generation may take, in milliseconds. After that a new one starts.
+    pub keygen_deadline_ms: u64,
+    /// Most signing requests that may be live at once; more are refused with 429.
+    pub max_live_requests: usize,
+    /// Most commands that may be in work at once; more are refused with 429.
+    pub max_commands: usize,
+    /// How long a command may wait for its actor, in milliseconds.
+    pub command_timeout_ms: u64,
+    /// First pause before something that failed is tried again, in milliseconds. Doubles.
+    pub retry_first_ms: u64,
+    /// Longest pause between tries, in milliseconds.
+    pub retry_most_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            signing_deadline_ms: 60_000,
+            keygen_deadline_ms: 120_000,
+            max_live_requests: 10_000,
+            max_commands: 2_000,
+            command_timeout_ms: 30_000,
+            retry_first_ms: 250,
+            retry_most_ms: 15_000,
+        }
+    }
+}

@@ -1,0 +1,683 @@
+//! The actor of one live signing request.
+//!
+//! It folds every transition that has no outside effect into one commit, then runs the effect
+//! of the state it reached in a task beside it; the outcome comes back as a message. It never
+//! repairs itself: on anything unexpected it ends with an error, and its vault starts it again
+//! from the store.
+
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::{Facts, Needs, Unsigned, evm},
+    fault::{Class, ExecuteCode, Fault},
+    ids::SessionId,
+    network::Network,
+    payload::{Payload, evm::EvmPayload},
+    request::{Audit, ClaimChange, Draft, Effect, Event, NonceClaim, Request, State},
+    schema::wire,
+    signature::Signature,
+};
+use futures::FutureExt as _;
+use prost::Message as _;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    context::Context,
+    idempotency::Pledge,
+    lanes::Account,
+    port::SigningAttempt,
+    rows::{self, Pending},
+    rpc::{Broadcast, ChainError, Shipment},
+    store::{Batch, CommitError, Expect, Space},
+    vault,
+};
+
+/// How long past its deadline a signing attempt is waited for: the cluster ends it itself.
+const GRACE_MS: u64 = 5_000;
+
+/// A request that made its actor fail so often is given up, unless it is signed.
+const MAX_FAILURES: u32 = 5;
+
+/// Messages.
+pub enum Msg {
+    /// Begins, or goes on where the store says.
+    Begin(Box<Start>),
+    /// The chain answered, and where one is wanted a nonce was assigned.
+    FactsArrived(Result<Facts, ChainError>),
+    /// The cluster answered.
+    SignersAnswered(SessionId, Result<Vec<Signature>, Fault>),
+    /// The node answered.
+    NodeAnswered(Broadcast),
+    /// The effect of the state is to be run (again).
+    EffectDue,
+    /// A task beside the actor panicked.
+    TaskDied(&'static str),
+}
+
+/// How an actor starts.
+pub enum Start {
+    /// With a new request.
+    New {
+        /// In state `Received`.
+        request: Request,
+        /// Whether it is to be sent once signed.
+        broadcast: bool,
+        /// The idempotency record to store with it.
+        pledge: Option<Pledge>,
+        /// Where the receipt goes.
+        reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
+    },
+    /// With a request from the store.
+    Load {
+        /// It.
+        request: Request,
+        /// Its version.
+        version: u64,
+        /// How often its actor has failed.
+        failures: u32,
+    },
+}
+
+/// Arguments.
+pub struct Args {
+    /// Shared.
+    pub context: Arc<Context>,
+    /// The vault.
+    pub vault: ActorRef<vault::Msg>,
+    /// Share holders of the vault.
+    pub holders: vault::Holders,
+    /// How to start.
+    pub start: Start,
+    /// Counts the request as live; `None` for those that were live before a restart.
+    pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The actor.
+pub struct Signing;
+
+/// Its state.
+pub struct Live {
+    context: Arc<Context>,
+    vault: ActorRef<vault::Msg>,
+    holders: vault::Holders,
+    /// `None` before the first commit.
+    current: Option<Current>,
+    /// Tries of the effect that is run now.
+    tries: u32,
+    task: Option<AbortOnDrop>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+struct Current {
+    request: Request,
+    version: u64,
+    payload: Payload,
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Why a commit did not happen.
+enum Problem {
+    /// The row of this space was not as expected.
+    Conflict(Space),
+    /// Anything else; the actor starts again from the store.
+    Fatal(Fault),
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        Problem::Fatal(fault)
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        match problem {
+            Problem::Conflict(space) => Fault::bug(format!("row of {space:?} was not as expected")),
+            Problem::Fatal(fault) => fault,
+        }
+    }
+}
+
+#[async_trait]
+impl Actor for Signing {
+    type Msg = Msg;
+    type State = Live;
+    type Arguments = Args;
+
+    async fn pre_start(&self, myself: ActorRef<Msg>, args: Args) -> Result<Live, ActorProcessingErr> {
+        myself.cast(Msg::Begin(Box::new(args.start)))?;
+        Ok(Live {
+            context: args.context,
+            vault: args.vault,
+            holders: args.holders,
+            current: None,
+            tries: 0,
+            task: None,
+            _permit: args.permit,
+        })
+    }
+
+    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Begin(start) => match *start {
+                Start::New {
+                    request,
+                    broadcast,
+                    pledge,
+                    reply,
+                } => {
+                    let receipt = live.create(request, broadcast, pledge).await;
+                    let created = receipt.is_ok();
+                    // The caller may have gone; the request is on disk all the same.
+                    let _ = reply.send(receipt);
+                    if !created {
+                        myself.stop(None);
+                        return Ok(());
+                    }
+                }
+                Start::Load {
+                    request,
+                    version,
+                    failures,
+                } => live.resume(request, version, failures).await?,
+            },
+            Msg::FactsArrived(Ok(facts)) => live.facts_arrived(facts).await?,
+            Msg::FactsArrived(Err(ChainError::Refused(refusal))) => {
+                live.give_up(refusal.reason, refusal.code).await?;
+            }
+            Msg::FactsArrived(Err(ChainError::Unknown(reason))) => {
+                if live.retry_before_deadline(&myself)? {
+                    return Ok(());
+                }
+                let reason = format!("the chain's nodes gave no answer in time: {reason}");
+                live.give_up(reason, ExecuteCode::Unspecified).await?;
+            }
+            Msg::SignersAnswered(session, answer) => {
+                if live.session()? != Some(session) {
+                    return Ok(());
+                }
+                match answer {
+                    Ok(signatures) => live.signed(signatures).await?,
+                    Err(fault) => {
+                        tracing::warn!(request = %live.now()?.request.id, %session, ?fault, "signing attempt failed");
+                        let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden);
+                        if !for_good && live.retry_before_deadline(&myself)? {
+                            return Ok(());
+                        }
+                        live.give_up(fault.public().to_owned(), fault.code()).await?;
+                    }
+                }
+            }
+            Msg::NodeAnswered(Broadcast::Accepted) => live.advance(vec![Event::NodeAccepted], None).await.map_err(Fault::from)?,
+            Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
+                let event = Event::NodeRefused {
+                    reason: refusal.reason,
+                    code: refusal.code,
+                };
+                live.advance(vec![event], None).await.map_err(Fault::from)?;
+            }
+            Msg::NodeAnswered(Broadcast::Unknown(reason)) => {
+                tracing::warn!(request = %live.now()?.request.id, reason, tries = live.tries, "broadcast is not settled");
+                live.retry(&myself);
+                return Ok(());
+            }
+            Msg::EffectDue => live.renew_session(None).await?,
+            Msg::TaskDied(task) => return Err(Fault::bug(format!("{task} panicked")).into()),
+        }
+        live.run_effect(&myself)
+    }
+}
+
+impl Live {
+    fn now(&self) -> Result<&Current, Fault> {
+        self.current.as_ref().ok_or_else(|| Fault::bug("no request yet"))
+    }
+
+    fn session(&self) -> Result<Option<SessionId>, Fault> {
+        Ok(match &self.now()?.request.state {
+            State::Signing { session, .. } => Some(*session),
+            _ => None,
+        })
+    }
+
+    /// Everything up to the first outside effect, in one commit with the idempotency record.
+    async fn create(
+        &mut self,
+        request: Request,
+        broadcast: bool,
+        pledge: Option<Pledge>,
+    ) -> Result<wire::SigningRequest, Fault> {
+        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+        let deadline_ms = self.fresh_deadline_ms();
+        let needs = needs(&self.context, request.network, &payload)?;
+        let mut events = vec![
+            Event::PolicyPassed { broadcast },
+            Event::ApprovalAsked {
+                rule: covault_core::request::Approval::Automatic,
+            },
+            Event::Approved { deadline_ms },
+        ];
+        self.current = Some(Current {
+            request,
+            version: 0,
+            payload,
+        });
+        if needs == Needs::Nothing {
+            let draft = self.draft(Facts::Nothing, broadcast, deadline_ms)?;
+            events.extend(self.built(draft));
+        }
+        match self.advance_claiming(events, pledge.as_ref()).await {
+            Ok(()) => self.now()?.request.to_wire(),
+            Err(Problem::Conflict(Space::Idempotency)) => Err(Fault::unavailable(
+                "another call with this idempotency key is in work; try again",
+            )),
+            Err(problem) => Err(problem.into()),
+        }
+    }
+
+    async fn resume(&mut self, request: Request, version: u64, failures: u32) -> Result<(), Fault> {
+        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+        self.current = Some(Current {
+            request,
+            version,
+            payload,
+        });
+        let before_signed = matches!(
+            self.now()?.request.state,
+            State::Preparing { .. } | State::Prepared { .. } | State::Signing { .. }
+        );
+        if failures >= MAX_FAILURES && before_signed {
+            let reason = "internal error; the log of the server says more".to_owned();
+            return self.give_up(reason, ExecuteCode::Unspecified).await;
+        }
+        // A session that ran when the process ended is never run again. It gets new time: the
+        // outage was not the request's fault.
+        let fresh = self.fresh_deadline_ms();
+        self.renew_session(Some(fresh)).await
+    }
+
+    fn fresh_deadline_ms(&self) -> u64 {
+        let Context {
+            clock, settings, ..
+        } = &*self.context;
+        clock.now_ms().saturating_add(settings.signing_deadline_ms)
+    }
+
+    /// In `Prepared` and `Signing`: a new session for the same digest. Elsewhere: nothing.
+    async fn renew_session(&mut self, new_deadline_ms: Option<u64>) -> Result<(), Fault> {
+        let (lost, deadline_ms) = match &self.now()?.request.state {
+            State::Prepared { draft, .. } => (None, draft.deadline_ms),
+            State::Signing { draft, .. } => {
+                let reason = "the session ended without signatures".to_owned();
+                (Some(Event::SessionLost { reason }), draft.deadline_ms)
+            }
+            _ => return Ok(()),
+        };
+        let claimed = Event::SessionClaimed {
+            session: self.context.new_session_id(),
+            deadline_ms: new_deadline_ms.unwrap_or(deadline_ms),
+        };
+        let events = lost.into_iter().chain([claimed]).collect();
+        self.advance(events, None).await.map_err(Fault::from)
+    }
+
+    async fn facts_arrived(&mut self, facts: Facts) -> Result<(), Fault> {
+        let State::Preparing {
+            broadcast,
+            deadline_ms,
+        } = self.now()?.request.state
+        else {
+            return Ok(());
+        };
+        let draft = match self.draft(facts, broadcast, deadline_ms) {
+            Ok(draft) => draft,
+            Err(fault) if *fault.class() == Class::Invalid => {
+                return self.give_up(fault.public().to_owned(), fault.code()).await;
+            }
+            Err(fault) => return Err(fault),
+        };
+        let events = self.built(draft);
+        self.advance_claiming(events, None).await?;
+        let request = self.now()?.request.id;
+        // A vault that ends meanwhile starts again with the claims that are on disk.
+        let _ = self.vault.cast(vault::Msg::NonceSettled(request));
+        Ok(())
+    }
+
+    fn draft(&self, facts: Facts, broadcast: bool, deadline_ms: u64) -> Result<Draft, Fault> {
+        let Current {
+            request, payload, ..
+        } = self.now()?;
+        let chain = chain(request.network)?;
+        let unsigned = chain.build(payload, &facts, &request.public_key)?;
+        Ok(Draft {
+            claim: claim_of(request, payload, &facts),
+            facts,
+            unsigned,
+            broadcast,
+            built_at_ms: self.context.now_ms(),
+            deadline_ms,
+        })
+    }
+
+    fn built(&self, draft: Draft) -> Vec<Event> {
+        // Only after an outage can it be built past its deadline.
+        let late = draft.deadline_ms <= self.context.now_ms();
+        let deadline_ms = if late { self.fresh_deadline_ms() } else { draft.deadline_ms };
+        vec![
+            Event::Built { draft },
+            Event::SessionClaimed {
+                session: self.context.new_session_id(),
+                deadline_ms,
+            },
+        ]
+    }
+
+    async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {
+        let Current {
+            request, payload, ..
+        } = self.now()?;
+        let State::Signing { draft, .. } = &request.state else {
+            return Ok(());
+        };
+        let unsigned: &Unsigned = &draft.unsigned;
+        let signed = chain(request.network)?.assemble(payload, unsigned, &signatures)?;
+        let delivery = if draft.broadcast {
+            Event::SendingStarted
+        } else {
+            Event::HandedOver
+        };
+        let made = Event::SignaturesMade { signatures, signed };
+        self.advance(vec![made, delivery], None).await.map_err(Fault::from)
+    }
+
+    async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
+        self.advance(vec![Event::GaveUp { reason, code }], None).await.map_err(Fault::from)
+    }
+
+    /// As `advance`; a nonce that the client chose and another request holds is used
+    /// nevertheless: the client wants to replace that one. The claim stays with its holder.
+    async fn advance_claiming(&mut self, mut events: Vec<Event>, pledge: Option<&Pledge>) -> Result<(), Problem> {
+        let outcome = self.advance(events.clone(), pledge).await;
+        if !matches!(outcome, Err(Problem::Conflict(Space::NonceClaim))) {
+            return outcome;
+        }
+        for event in &mut events {
+            if let Event::Built { draft } = event
+                && !matches!(&draft.facts, Facts::Evm(evm::Facts { nonce: Some(_), .. }))
+            {
+                draft.claim = None;
+            }
+        }
+        self.advance(events, pledge).await
+    }
+
+    /// Applies events and commits what they lead to as one batch.
+    async fn advance(&mut self, events: Vec<Event>, pledge: Option<&Pledge>) -> Result<(), Problem> {
+        let context = Arc::clone(&self.context);
+        let Current {
+            request, version, ..
+        } = self.current.as_ref().ok_or_else(|| Fault::bug("no request yet"))?;
+        let now = context.now_ms();
+        let mut next = request.clone();
+        let mut batch = Batch::new();
+        let mut trail: Vec<Audit> = Vec::with_capacity(events.len());
+        for event in events {
+            let step = next.state.step(event, now).map_err(Fault::bug)?;
+            next.state = step.next;
+            trail.push(step.audit);
+            match step.claim {
+                Some(ClaimChange::Take(claim)) => {
+                    let owner = rows::encode(&next.id)?;
+                    batch.put(rows::nonce_claim(&claim), Expect::Absent, owner);
+                }
+                Some(ClaimChange::Free(claim)) => {
+                    batch.delete(rows::nonce_claim(&claim), Expect::Any);
+                }
+                None => {}
+            }
+        }
+        let expect = match version {
+            0 => Expect::Absent,
+            version => Expect::Version(*version),
+        };
+        let version = version + 1;
+        batch.put(rows::request(next.id), expect, rows::encode(&next)?);
+        batch.put(rows::audit(next.id, version), Expect::Any, rows::encode(&trail)?);
+        let outbox = rows::outbox(next.vault, next.id);
+        match next.state.effect() {
+            Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
+            None => batch.delete(outbox, Expect::Any),
+        };
+        if let Some(pledge) = pledge {
+            pledge.add_to(&mut batch, &next.to_wire()?.encode_to_vec(), now)?;
+        }
+        context.store.commit(batch).await.map_err(|error| match error {
+            CommitError::Conflict(key) => Problem::Conflict(key.space),
+            other => Problem::Fatal(other.into()),
+        })?;
+        let ended = next.state.is_final().then_some(next.id);
+        if let Some(current) = &mut self.current {
+            if current.request.state.effect() != next.state.effect() {
+                self.tries = 0;
+            }
+            current.request = next;
+            current.version = version;
+        }
+        if let Some(request) = ended {
+            context.waiters.ended(request);
+        }
+        Ok(())
+    }
+
+    /// Plans another try, unless the deadline comes first.
+    fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
+        let deadline_ms = match &self.now()?.request.state {
+            State::Preparing { deadline_ms, .. } => *deadline_ms,
+            State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
+            _ => return Ok(false),
+        };
+        let pause = self.context.pause(self.tries);
+        let due = self.context.now_ms().saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        if due >= deadline_ms {
+            return Ok(false);
+        }
+        self.plan(myself, pause);
+        Ok(true)
+    }
+
+    fn retry(&mut self, myself: &ActorRef<Msg>) {
+        let pause = self.context.pause(self.tries);
+        self.plan(myself, pause);
+    }
+
+    fn plan(&mut self, myself: &ActorRef<Msg>, pause: Duration) {
+        self.tries = self.tries.saturating_add(1);
+        myself.send_after(pause, || Msg::EffectDue);
+    }
+
+    /// Starts what the state asks for; ends the actor when the request is final.
+    fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+        let Current {
+            request, payload, ..
+        } = self.now()?;
+        if request.state.is_final() {
+            myself.stop(None);
+            return Ok(());
+        }
+        let context = Arc::clone(&self.context);
+        let task = match (request.state.effect(), &request.state) {
+            (Some(Effect::Prepare), _) => {
+                let needs = needs(&context, request.network, payload)?;
+                let client = context.chains.get(request.network, payload.chain_id()).cloned();
+                let vault = self.vault.clone();
+                let id = request.id;
+                beside(myself, "asking the chain", async move {
+                    let Some(client) = client else {
+                        return Msg::FactsArrived(Err(ChainError::Unknown(
+                            "no node is configured for this chain".into(),
+                        )));
+                    };
+                    Msg::FactsArrived(match client.facts(&needs).await {
+                        Ok(facts) => assign_nonce(&context, &vault, id, facts).await,
+                        Err(error) => Err(error),
+                    })
+                })
+            }
+            (Some(Effect::Sign), State::Signing { draft, session, .. }) => {
+                let now = context.now_ms();
+                let session = *session;
+                let order = request.order(now).ok_or_else(|| Fault::bug("no order"))?;
+                let attempt = SigningAttempt {
+                    session,
+                    holders: self.holders.signers.clone(),
+                    threshold: self.holders.threshold,
+                    deadline_ms: draft.deadline_ms,
+                };
+                let patience = draft.deadline_ms.saturating_sub(now).saturating_add(GRACE_MS);
+                beside(myself, "signing", async move {
+                    let signing = context.signers.sign(&order, &attempt);
+                    let answer = tokio::time::timeout(Duration::from_millis(patience), signing)
+                        .await
+                        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
+                    Msg::SignersAnswered(session, answer)
+                })
+            }
+            (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
+                let shipment = Shipment {
+                    signed: signed.clone(),
+                    facts: draft.facts.clone(),
+                    age_ms: context.now_ms().saturating_sub(draft.built_at_ms),
+                };
+                let client = context.chains.get(request.network, payload.chain_id()).cloned();
+                beside(myself, "sending", async move {
+                    Msg::NodeAnswered(match client {
+                        Some(client) => client.broadcast(&shipment).await,
+                        None => Broadcast::Unknown("no node is configured for this chain".into()),
+                    })
+                })
+            }
+            // Folded into other commits; a row cannot stand there.
+            (effect, state) => {
+                return Err(Fault::bug(format!("{effect:?} in {}", state.name())).into());
+            }
+        };
+        self.task = Some(task);
+        Ok(())
+    }
+}
+
+/// Runs a task beside the actor; what it makes becomes a message, also when it panics.
+fn beside(
+    myself: &ActorRef<Msg>,
+    name: &'static str,
+    task: impl Future<Output = Msg> + Send + 'static,
+) -> AbortOnDrop {
+    let actor = myself.clone();
+    let handle = tokio::spawn(async move {
+        let message = AssertUnwindSafe(task)
+            .catch_unwind()
+            .await
+            .unwrap_or(Msg::TaskDied(name));
+        // The actor may have ended meanwhile.
+        let _ = actor.cast(message);
+    });
+    AbortOnDrop(handle.abort_handle())
+}
+
+/// Replaces the node's pending count by the nonce that the vault assigns.
+async fn assign_nonce(
+    context: &Context,
+    vault: &ActorRef<vault::Msg>,
+    request: covault_core::ids::RequestId,
+    facts: Facts,
+) -> Result<Facts, ChainError> {
+    let Facts::Evm(evm::Facts {
+        nonce: Some(floor), ..
+    }) = &facts
+    else {
+        return Ok(facts);
+    };
+    let floor = *floor;
+    let ask = |reply| vault::Msg::AssignNonce {
+        request,
+        floor,
+        reply,
+    };
+    let nonce = match vault.call(ask, context.call_timeout()).await {
+        Ok(ractor::rpc::CallResult::Success(nonce)) => nonce,
+        _ => return Err(ChainError::Unknown("no nonce could be assigned in time".into())),
+    };
+    Ok(match facts {
+        Facts::Evm(evm) => Facts::Evm(evm::Facts {
+            nonce: Some(nonce),
+            ..evm
+        }),
+        other => other,
+    })
+}
+
+fn chain(network: Network) -> Result<&'static dyn covault_core::chain::Chain, Fault> {
+    network.chain().ok_or_else(|| Fault::bug("a request of a network that is not built"))
+}
+
+/// What is to be asked before the request can be built.
+pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<Needs, Fault> {
+    let needs = chain(network)?.needs(payload);
+    // A transaction that brings everything has one open point where a node can be asked:
+    // whether the chain has a base fee.
+    if let (Needs::Nothing, Payload::Evm(EvmPayload::Transaction(transaction))) = (&needs, payload)
+        && context.chains.get(network, payload.chain_id()).is_some()
+    {
+        return Ok(Needs::Evm(evm::Needs {
+            chain_id: transaction.chain_id,
+            from: transaction.from.clone(),
+            nonce: false,
+            fees: None,
+        }));
+    }
+    Ok(needs)
+}
+
+/// The account whose next nonce the request wants, where it wants one.
+pub fn account(request: &Request, needs: &Needs) -> Option<Account> {
+    match needs {
+        Needs::Evm(needs) if needs.nonce => Some(Account {
+            network: request.network,
+            chain_id: needs.chain_id,
+            address: request.address.clone(),
+        }),
+        Needs::Nothing | Needs::Evm(_) | Needs::Solana(_) => None,
+    }
+}
+
+/// The nonce that a built transaction holds.
+fn claim_of(request: &Request, payload: &Payload, facts: &Facts) -> Option<NonceClaim> {
+    let assigned = match facts {
+        Facts::Evm(facts) => facts.nonce,
+        Facts::Nothing | Facts::Solana(_) => None,
+    };
+    Some(NonceClaim {
+        network: request.network,
+        chain_id: payload.chain_id()?,
+        address: request.address.clone(),
+        nonce: assigned.or_else(|| chosen_nonce(payload))?,
+    })
+}
+
+/// The nonce that the client chose.
+fn chosen_nonce(payload: &Payload) -> Option<u64> {
+    match payload {
+        Payload::Evm(EvmPayload::Transaction(transaction)) => transaction.nonce,
+        Payload::Evm(EvmPayload::Message(_)) | Payload::Solana(_) | Payload::Raw(_) => None,
+    }
+}

@@ -1,0 +1,180 @@
+//! What every store must do. Each store's tests call [`conformance`] with a maker of empty ones.
+
+#![allow(non_snake_case)]
+
+use std::{collections::BTreeSet, future::Future, sync::Arc};
+
+use super::{Batch, CommitError, Expect, Key, Scan, Space, Store};
+
+fn key(bytes: &[u8]) -> Key {
+    Key::new(Space::Wallet, &[bytes])
+}
+
+fn put(name: &[u8], expect: Expect, value: &[u8]) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(key(name), expect, value.to_vec());
+    batch
+}
+
+async fn names(store: &dyn Store, scan: &Scan) -> Vec<Vec<u8>> {
+    let rows = store.scan(scan).await.unwrap();
+    rows.into_iter().map(|(key, _)| key.bytes).collect()
+}
+
+/// Runs every case, each on a store of its own.
+pub async fn conformance<M, F>(make: M)
+where
+    M: Fn() -> F,
+    F: Future<Output = Arc<dyn Store>>,
+{
+    commit__should_count_versions(&*make().await).await;
+    commit__should_take_all_of_a_batch_or_nothing(&*make().await).await;
+    commit__should_check_versions(&*make().await).await;
+    commit__should_check_rows_that_it_does_not_change(&*make().await).await;
+    commit__should_let_one_of_many_claim(make().await).await;
+    commit__should_lose_no_concurrent_batch(make().await).await;
+    scan__should_stay_within_space_and_prefix(&*make().await).await;
+    scan__should_page_in_both_directions(&*make().await).await;
+}
+
+async fn commit__should_count_versions(store: &dyn Store) {
+    assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
+    for version in 1..=3 {
+        store.commit(put(b"a", Expect::Any, &[version])).await.unwrap();
+        let row = store.get(&key(b"a")).await.unwrap().unwrap();
+        assert_eq!((row.version, row.value), (u64::from(version), vec![version]));
+    }
+    let mut batch = Batch::new();
+    batch.delete(key(b"a"), Expect::Version(3));
+    batch.delete(key(b"never"), Expect::Any);
+    store.commit(batch).await.unwrap();
+    assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
+    store.commit(put(b"empty", Expect::Absent, b"")).await.unwrap();
+    assert_eq!(store.get(&key(b"empty")).await.unwrap().unwrap().value, b"");
+}
+
+async fn commit__should_take_all_of_a_batch_or_nothing(store: &dyn Store) {
+    store.commit(put(b"there", Expect::Any, b"1")).await.unwrap();
+    let mut batch = put(b"first", Expect::Absent, b"x");
+    batch.delete(key(b"there"), Expect::Any);
+    batch.put(key(b"last"), Expect::Version(1), b"x".to_vec());
+    let refused = store.commit(batch).await;
+    assert_eq!(refused, Err(CommitError::Conflict(key(b"last"))));
+    assert_eq!(store.get(&key(b"first")).await.unwrap(), None);
+    assert!(store.get(&key(b"there")).await.unwrap().is_some());
+}
+
+async fn commit__should_check_versions(store: &dyn Store) {
+    let conflict = Err(CommitError::Conflict(key(b"a")));
+    assert_eq!(store.commit(put(b"a", Expect::Version(1), b"")).await, conflict);
+    store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+    assert_eq!(store.commit(put(b"a", Expect::Absent, b"")).await, conflict);
+    assert_eq!(store.commit(put(b"a", Expect::Version(2), b"")).await, conflict);
+    store.commit(put(b"a", Expect::Version(1), b"")).await.unwrap();
+    let mut delete = Batch::new();
+    delete.delete(key(b"a"), Expect::Version(1));
+    assert_eq!(store.commit(delete).await, conflict);
+}
+
+async fn commit__should_check_rows_that_it_does_not_change(store: &dyn Store) {
+    let guarded = || {
+        let mut batch = put(b"b", Expect::Any, b"");
+        batch.check(key(b"a"), Expect::Version(1));
+        batch
+    };
+    assert!(store.commit(guarded()).await.is_err());
+    store.commit(put(b"a", Expect::Any, b"")).await.unwrap();
+    store.commit(guarded()).await.unwrap();
+    assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 1);
+}
+
+async fn commit__should_let_one_of_many_claim(store: Arc<dyn Store>) {
+    let tries = (0..64u8).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.commit(put(b"claim", Expect::Absent, &[number])).await })
+    });
+    let mut won = Vec::new();
+    for (number, outcome) in (0u8..).zip(futures::future::join_all(tries).await) {
+        if outcome.unwrap().is_ok() {
+            won.push(number);
+        }
+    }
+    assert_eq!(won.len(), 1);
+    assert_eq!(store.get(&key(b"claim")).await.unwrap().unwrap().value, won);
+}
+
+async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
+    let writes = (0..500u16).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let mut batch = put(&number.to_be_bytes(), Expect::Absent, b"");
+            batch.put(key(b"\xffshared"), Expect::Any, number.to_be_bytes().to_vec());
+            store.commit(batch).await
+        })
+    });
+    for outcome in futures::future::join_all(writes).await {
+        outcome.unwrap().unwrap();
+    }
+    let all = names(&*store, &Scan::prefix(Space::Wallet, b"", 1000)).await;
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 501);
+    assert_eq!(store.get(&key(b"\xffshared")).await.unwrap().unwrap().version, 500);
+}
+
+async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {
+    let mut batch = Batch::new();
+    for name in [b"a".as_slice(), b"ab", b"ac\xff", b"ac\xff\xff", b"b", b"\xff\xff"] {
+        batch.put(key(name), Expect::Any, name.to_vec());
+    }
+    batch.put(Key::new(Space::VaultName, &[b"ab"]), Expect::Any, vec![]);
+    batch.put(Key::new(Space::WalletAddress, &[b"ab"]), Expect::Any, vec![]);
+    store.commit(batch).await.unwrap();
+    let found = async |prefix: &[u8], reverse| {
+        let scan = Scan {
+            reverse,
+            ..Scan::prefix(Space::Wallet, prefix, 100)
+        };
+        names(store, &scan).await
+    };
+    assert_eq!(found(b"a", false).await, [b"a".as_slice(), b"ab", b"ac\xff", b"ac\xff\xff"]);
+    assert_eq!(found(b"a", true).await, [b"ac\xff\xff".as_slice(), b"ac\xff", b"ab", b"a"]);
+    assert_eq!(found(b"ac\xff", false).await, [b"ac\xff".as_slice(), b"ac\xff\xff"]);
+    assert_eq!(found(b"ac\xff", true).await, [b"ac\xff\xff".as_slice(), b"ac\xff"]);
+    assert_eq!(found(b"\xff", true).await, [b"\xff\xff".as_slice()]);
+    assert_eq!(found(b"", false).await.len(), 6);
+    assert_eq!(found(b"", true).await.len(), 6);
+    assert!(found(b"c", false).await.is_empty());
+    assert!(found(b"c", true).await.is_empty());
+}
+
+async fn scan__should_page_in_both_directions(store: &dyn Store) {
+    let mut batch = Batch::new();
+    for number in 0..10u8 {
+        batch.put(key(&[7, number]), Expect::Any, vec![]);
+    }
+    batch.put(key(&[6]), Expect::Any, vec![]);
+    batch.put(key(&[8]), Expect::Any, vec![]);
+    store.commit(batch).await.unwrap();
+    let found = async |from: Option<&[u8]>, reverse, skip, limit| {
+        let scan = Scan {
+            from: from.map(<[u8]>::to_vec),
+            reverse,
+            skip,
+            ..Scan::prefix(Space::Wallet, &[7], limit)
+        };
+        let names = names(store, &scan).await;
+        names.into_iter().map(|name| *name.last().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(None, false, 0, 3).await, [0, 1, 2]);
+    assert_eq!(found(None, false, 3, 3).await, [3, 4, 5]);
+    assert_eq!(found(None, false, 9, 3).await, [9]);
+    assert!(found(None, false, 10, 3).await.is_empty());
+    assert!(found(None, false, 0, 0).await.is_empty());
+    assert_eq!(found(Some(&[7, 4]), false, 0, 2).await, [4, 5]);
+    assert_eq!(found(Some(&[7, 4]), true, 0, 2).await, [4, 3]);
+    assert_eq!(found(Some(&[7, 4]), true, 1, 2).await, [3, 2]);
+    // A start outside of the prefix cuts nothing or everything.
+    assert_eq!(found(Some(&[6]), false, 0, 2).await, [0, 1]);
+    assert_eq!(found(Some(&[8]), true, 0, 2).await, [9, 8]);
+    assert!(found(Some(&[8]), false, 0, 2).await.is_empty());
+    assert!(found(Some(&[6]), true, 0, 2).await.is_empty());
+}

@@ -1,0 +1,123 @@
+//! A store in memory: for simulations and tests. Nothing survives the process.
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+
+use super::{Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Store};
+
+/// See the module.
+#[derive(Default)]
+pub struct MemoryStore {
+    rows: Mutex<BTreeMap<Key, Row>>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<Key, Row>> {
+        // A batch is applied only after every check; a panic cannot leave half of one.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut rows = self.rows();
+        for write in batch.writes() {
+            let version = rows.get(&write.key).map(|row| row.version);
+            let holds = match write.expect {
+                Expect::Any => true,
+                Expect::Absent => version.is_none(),
+                Expect::Version(expected) => version == Some(expected),
+            };
+            if !holds {
+                return Err(CommitError::Conflict(write.key.clone()));
+            }
+        }
+        for write in batch.writes() {
+            match &write.change {
+                Change::Put(value) => {
+                    let version = rows.get(&write.key).map_or(1, |row| row.version + 1);
+                    let row = Row {
+                        version,
+                        value: value.clone(),
+                    };
+                    rows.insert(write.key.clone(), row);
+                }
+                Change::Delete => {
+                    rows.remove(&write.key);
+                }
+                Change::Check => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        Ok(self.rows().get(key).cloned())
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        let rows = self.rows();
+        let key = |bytes: &[u8]| Key {
+            space: scan.space,
+            bytes: bytes.to_vec(),
+        };
+        let inside = |row: &(&Key, &Row)| {
+            row.0.space == scan.space && row.0.bytes.starts_with(&scan.prefix)
+        };
+        let page = |found: &mut dyn Iterator<Item = (&Key, &Row)>| {
+            found
+                .skip(scan.skip)
+                .take(scan.limit)
+                .map(|(key, row)| (key.clone(), row.clone()))
+                .collect::<Vec<_>>()
+        };
+        if scan.reverse {
+            let last = match &scan.from {
+                Some(from) => Bound::Included(key(from)),
+                None => super::prefix_end(&scan.prefix)
+                    .map_or(Bound::Unbounded, |end| Bound::Excluded(key(&end))),
+            };
+            let first = Bound::Included(key(&scan.prefix));
+            if let (Bound::Included(a), Bound::Included(b)) = (&first, &last)
+                && a > b
+            {
+                return Ok(Vec::new());
+            }
+            let mut found = rows
+                .range((first, last))
+                .rev()
+                .skip_while(|row| !inside(row))
+                .take_while(inside);
+            Ok(page(&mut found))
+        } else {
+            let first = scan.from.as_ref().unwrap_or(&scan.prefix).max(&scan.prefix);
+            let mut found = rows.range(key(first)..).take_while(inside);
+            Ok(page(&mut found))
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::conformance::conformance;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn memory__should_conform() {
+        conformance(|| async { Arc::new(MemoryStore::new()) as Arc<dyn Store> }).await;
+    }
+}

@@ -1,0 +1,298 @@
+//! The store of one process, in one file: redb with two-phase commit.
+//!
+//! One thread writes. It takes every batch that waits into one transaction, so that
+//! concurrent batches share one fsync (group commit); each batch is still checked and applied
+//! on its own, in the order of arrival.
+
+use std::{fs, io, path::Path, sync::Arc, sync::mpsc, thread};
+
+use async_trait::async_trait;
+use covault_core::fault::Fault;
+use redb::{Database, Durability, ReadableDatabase as _, ReadableTable, StorageBackend, TableDefinition};
+use tokio::sync::oneshot;
+
+use super::{Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, prefix_end};
+
+/// Space byte and key -> version (8 bytes, little-endian) and value.
+const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows");
+
+/// Format of the file: [`ROWS`] and how rows are laid out. Kept in [`META`].
+const FORMAT: u64 = 1;
+const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
+
+/// Most batches that share one transaction: bounds how long the first of them waits.
+const GROUP: usize = 256;
+
+struct Job {
+    batch: Batch,
+    reply: oneshot::Sender<Result<(), CommitError>>,
+}
+
+/// See the module.
+pub struct RedbStore {
+    db: Arc<Database>,
+    /// `None` once it is being dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    writer: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for RedbStore {
+    fn drop(&mut self) {
+        // Without a sender the writer ends; the file is free once it has.
+        self.jobs = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}
+
+impl RedbStore {
+    /// Opens or makes the file.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when it cannot be opened: it is in use by
+    /// another process, is damaged, or is of a newer version of Covault.
+    pub fn open(path: &Path) -> Result<Self, Fault> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(|error| unusable(path, &error))?;
+        }
+        let db = Database::create(path).map_err(|error| unusable(path, &error))?;
+        Self::with_database(db).map_err(|error| unusable(path, &error))
+    }
+
+    /// Opens a store on a backend of one's own (crash tests).
+    ///
+    /// # Errors
+    /// As [`RedbStore::open`].
+    pub fn open_backend(backend: impl StorageBackend) -> Result<Self, Fault> {
+        let path = Path::new("(backend)");
+        let db = Database::builder()
+            .create_with_backend(backend)
+            .map_err(|error| unusable(path, &error))?;
+        Self::with_database(db).map_err(|error| unusable(path, &error))
+    }
+
+    fn with_database(db: Database) -> Result<Self, redb::Error> {
+        let transaction = begin(&db)?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            let found = meta.get("format")?.map(|format| format.value());
+            match found {
+                None => {
+                    meta.insert("format", FORMAT)?;
+                }
+                Some(FORMAT) => {}
+                Some(other) => {
+                    return Err(redb::Error::Io(io::Error::other(format!(
+                        "format {other} was written by another version of Covault"
+                    ))));
+                }
+            }
+            transaction.open_table(ROWS)?;
+        }
+        transaction.commit()?;
+        let db = Arc::new(db);
+        let (jobs, queue) = mpsc::channel();
+        let shared = Arc::clone(&db);
+        let writer = thread::Builder::new()
+            .name("store-writer".into())
+            .spawn(move || write_until_closed(&shared, &queue))
+            .map_err(redb::Error::Io)?;
+        Ok(Self {
+            db,
+            jobs: Some(jobs),
+            writer: Some(writer),
+        })
+    }
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Fault {
+    Fault::unavailable(format!(
+        "the store {} cannot be opened; is another process using it?",
+        path.display()
+    ))
+    .caused_by(error)
+}
+
+fn begin(db: &Database) -> Result<redb::WriteTransaction, redb::Error> {
+    let mut transaction = db.begin_write()?;
+    // Two-phase commit: a torn write of the commit slot can never be taken for a commit.
+    transaction.set_two_phase_commit(true);
+    transaction.set_durability(Durability::Immediate)?;
+    Ok(transaction)
+}
+
+fn write_until_closed(db: &Database, queue: &mpsc::Receiver<Job>) {
+    while let Ok(first) = queue.recv() {
+        let mut group = vec![first];
+        while group.len() < GROUP {
+            match queue.try_recv() {
+                Ok(job) => group.push(job),
+                Err(_) => break,
+            }
+        }
+        match write_group(db, &group) {
+            Ok(results) => {
+                for (job, result) in group.into_iter().zip(results) {
+                    // The caller may have gone; the batch is on disk all the same.
+                    let _ = job.reply.send(result);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, batches = group.len(), "the store cannot be written");
+                for job in group {
+                    let _ = job.reply.send(Err(CommitError::Unavailable(error.to_string())));
+                }
+            }
+        }
+    }
+}
+
+fn write_group(db: &Database, group: &[Job]) -> Result<Vec<Result<(), CommitError>>, redb::Error> {
+    let transaction = begin(db)?;
+    let mut results = Vec::with_capacity(group.len());
+    {
+        let mut table = transaction.open_table(ROWS)?;
+        for job in group {
+            results.push(apply(&mut table, &job.batch)?);
+        }
+    }
+    if results.iter().any(Result::is_ok) {
+        transaction.commit()?;
+    } else {
+        transaction.abort()?;
+    }
+    Ok(results)
+}
+
+fn apply(
+    table: &mut redb::Table<'_, &[u8], &[u8]>,
+    batch: &Batch,
+) -> Result<Result<(), CommitError>, redb::Error> {
+    // All checks come before the first change: a refused batch leaves no trace in the group.
+    let mut versions = Vec::with_capacity(batch.writes().len());
+    for write in batch.writes() {
+        let version = table
+            .get(encode_key(&write.key).as_slice())?
+            .map(|value| decode_row(value.value()))
+            .transpose()?
+            .map(|row| row.version);
+        let holds = match write.expect {
+            Expect::Any => true,
+            Expect::Absent => version.is_none(),
+            Expect::Version(expected) => version == Some(expected),
+        };
+        if !holds {
+            return Ok(Err(CommitError::Conflict(write.key.clone())));
+        }
+        versions.push(version);
+    }
+    for (write, version) in batch.writes().iter().zip(versions) {
+        let key = encode_key(&write.key);
+        match &write.change {
+            Change::Put(value) => {
+                let version = version.map_or(1, |version| version + 1);
+                let row = [version.to_le_bytes().as_slice(), value].concat();
+                table.insert(key.as_slice(), row.as_slice())?;
+            }
+            Change::Delete => {
+                table.remove(key.as_slice())?;
+            }
+            Change::Check => {}
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn encode_key(key: &Key) -> Vec<u8> {
+    encode(key.space, &key.bytes)
+}
+
+fn encode(space: Space, bytes: &[u8]) -> Vec<u8> {
+    [&[space as u8], bytes].concat()
+}
+
+fn decode_row(bytes: &[u8]) -> Result<Row, redb::Error> {
+    let (version, value) = bytes
+        .split_first_chunk::<8>()
+        .ok_or_else(|| redb::Error::Corrupted("a row without a version".into()))?;
+    Ok(Row {
+        version: u64::from_le_bytes(*version),
+        value: value.to_vec(),
+    })
+}
+
+#[async_trait]
+impl Store for RedbStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || CommitError::Unavailable("the writer has stopped".into());
+        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+        jobs.send(Job { batch, reply }).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        // Reads see a snapshot and wait for nobody; rows are small and mostly in redb's cache.
+        get(&self.db, key).map_err(|error| ReadError(error.to_string()))
+    }
+
+    async fn scan(&self, wanted: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        scan(&self.db, wanted).map_err(|error| ReadError(error.to_string()))
+    }
+}
+
+fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {
+    let table = db.begin_read()?.open_table(ROWS)?;
+    match table.get(encode_key(key).as_slice())? {
+        Some(value) => decode_row(value.value()).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn scan(db: &Database, scan: &Scan) -> Result<Vec<(Key, Row)>, redb::Error> {
+    let table = db.begin_read()?.open_table(ROWS)?;
+    let mut first = encode(scan.space, &scan.prefix);
+    // A space byte is never 0xff, so that there always is an end.
+    let mut end = prefix_end(&first).unwrap_or_default();
+    if let Some(from) = &scan.from {
+        let from = encode(scan.space, from);
+        if scan.reverse {
+            // The smallest key after `from`.
+            end = end.min([from.as_slice(), &[0]].concat());
+        } else {
+            first = first.max(from);
+        }
+    }
+    if first >= end {
+        return Ok(Vec::new());
+    }
+    let range = table.range(first.as_slice()..end.as_slice())?;
+    if scan.reverse {
+        page(range.rev(), scan)
+    } else {
+        page(range, scan)
+    }
+}
+
+type Item<'a> = Result<(redb::AccessGuard<'a, &'static [u8]>, redb::AccessGuard<'a, &'static [u8]>), redb::StorageError>;
+
+fn page<'a>(rows: impl Iterator<Item = Item<'a>>, scan: &Scan) -> Result<Vec<(Key, Row)>, redb::Error> {
+    let mut found = Vec::new();
+    for row in rows.skip(scan.skip).take(scan.limit) {
+        let (key, value) = row?;
+        let bytes = key.value().get(1..).unwrap_or_default().to_vec();
+        let key = Key {
+            space: scan.space,
+            bytes,
+        };
+        found.push((key, decode_row(value.value())?));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+#[path = "redb_tests.rs"]
+mod tests;

@@ -1,0 +1,525 @@
+//! The actor of one vault: makes its keys, numbers its wallets, hands out nonces, and keeps
+//! the actors of its live requests.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use covault_core::{
+    derive::{KeyPath, RootKey},
+    fault::{Class, Fault},
+    ids::{RequestId, VaultId},
+    network::Network,
+    order::{KeygenOrder, NodeId},
+    payload::Payload,
+    request::{NonceClaim, Request},
+    schema::wire,
+    signature::Curve,
+    wallet::{
+        Status, Wallet,
+        vault::{KeyState, Vault},
+    },
+};
+use prost::Message as _;
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    context::Context,
+    idempotency::Pledge,
+    lanes::{Account, Ask, Lanes},
+    rows,
+    signing::{self, Signing, Start},
+    store::{Batch, CommitError, Expect, Scan, Space},
+};
+
+/// Rows that one scan reads at most.
+const PAGE: usize = 512;
+
+/// Messages.
+pub enum Msg {
+    /// Loads live requests and missing keys, and goes on with them.
+    Resume,
+    /// Makes a wallet.
+    CreateWallet(Box<NewWallet>),
+    /// Takes a request in.
+    Admit(Box<NewRequest>),
+    /// Asks for the nonce of a request that queued up when it was admitted.
+    AssignNonce {
+        /// Who.
+        request: RequestId,
+        /// The nonce that the chain expects next.
+        floor: u64,
+        /// Where the nonce goes.
+        reply: RpcReplyPort<u64>,
+    },
+    /// The request's nonce is on disk.
+    NonceSettled(RequestId),
+    /// A key is to be made (again).
+    KeygenDue(Curve),
+    /// The cluster answered.
+    KeygenEnded(Box<KeygenOrder>, Result<RootKey, Fault>),
+    /// A request's actor is to be started again.
+    RestartDue(RequestId),
+}
+
+/// A wallet to be made.
+pub struct NewWallet {
+    /// Its network, which is built.
+    pub network: Network,
+    /// Its name, checked.
+    pub name: String,
+    /// Its reference, checked.
+    pub reference: String,
+    /// The idempotency record to store with it.
+    pub pledge: Option<Pledge>,
+    /// Where the receipt goes.
+    pub reply: RpcReplyPort<Result<wire::Wallet, Fault>>,
+}
+
+/// A request to be taken in.
+pub struct NewRequest {
+    /// In state `Received`, checked.
+    pub request: Request,
+    /// The account whose next nonce it wants.
+    pub account: Option<Account>,
+    /// Whether it is to be sent once signed.
+    pub broadcast: bool,
+    /// The idempotency record to store with it.
+    pub pledge: Option<Pledge>,
+    /// Counts it as live.
+    pub permit: OwnedSemaphorePermit,
+    /// Where the receipt goes.
+    pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
+}
+
+/// Who holds the shares of the vault.
+#[derive(Clone, Debug)]
+pub struct Holders {
+    /// Nodes, in the order of the keygen.
+    pub signers: Vec<NodeId>,
+    /// Signers needed.
+    pub threshold: u16,
+}
+
+/// The actor.
+pub struct VaultActor;
+
+/// Its state.
+pub struct Live {
+    context: Arc<Context>,
+    vault: Vault,
+    version: u64,
+    next_index: u32,
+    lanes: Lanes<RpcReplyPort<u64>>,
+    requests: HashMap<ActorId, RequestId>,
+    /// How often the actor of a live request has failed.
+    failures: HashMap<RequestId, u32>,
+    keygen_tries: u32,
+}
+
+#[async_trait]
+impl Actor for VaultActor {
+    type Msg = Msg;
+    type State = Live;
+    type Arguments = (Arc<Context>, VaultId);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        (context, id): (Arc<Context>, VaultId),
+    ) -> Result<Live, ActorProcessingErr> {
+        let (vault, version) = context.vault(id).await?.ok_or_else(|| Fault::bug("no such vault"))?;
+        let last = Scan {
+            reverse: true,
+            ..Scan::prefix(Space::WalletIndex, id.as_bytes(), 1)
+        };
+        let last = context.store.scan(&last).await?;
+        let next_index = match last.first().and_then(|(key, _)| key.bytes.split_last_chunk::<4>()) {
+            Some((_, index)) => u32::from_be_bytes(*index).saturating_add(1),
+            None => 0,
+        };
+        // First in the mailbox: nobody else has the address yet.
+        myself.cast(Msg::Resume)?;
+        Ok(Live {
+            context,
+            vault,
+            version,
+            next_index,
+            lanes: Lanes::default(),
+            requests: HashMap::new(),
+            failures: HashMap::new(),
+            keygen_tries: 0,
+        })
+    }
+
+    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, live: &mut Live) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Resume => live.resume(&myself).await?,
+            Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
+            Msg::Admit(request) => live.admit(&myself, *request).await?,
+            Msg::AssignNonce {
+                request,
+                floor,
+                reply,
+            } => {
+                let ask = Ask {
+                    request,
+                    floor,
+                    port: reply,
+                };
+                if let Some(account) = live.lanes.ask(ask) {
+                    live.serve(&account).await?;
+                }
+            }
+            Msg::NonceSettled(request) => live.leave_lane(request).await?,
+            Msg::KeygenDue(curve) => live.start_keygen(&myself, curve).await?,
+            Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
+            Msg::RestartDue(request) => live.load_request(&myself, request).await?,
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Msg>,
+        event: SupervisionEvent,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorTerminated(actor, _, _) => {
+                if let Some(request) = live.requests.remove(&actor.get_id()) {
+                    live.failures.remove(&request);
+                    live.leave_lane(request).await?;
+                }
+            }
+            SupervisionEvent::ActorFailed(actor, error) => {
+                if let Some(request) = live.requests.remove(&actor.get_id()) {
+                    tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
+                    let failures = live.failures.entry(request).or_default();
+                    *failures = failures.saturating_add(1);
+                    let pause = live.context.pause(*failures);
+                    live.leave_lane(request).await?;
+                    myself.send_after(pause, move || Msg::RestartDue(request));
+                }
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    async fn resume(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
+        for key in &self.vault.keys {
+            if matches!(key.state, KeyState::Wanted | KeyState::Generating(_)) {
+                let _ = myself.cast(Msg::KeygenDue(key.curve));
+            }
+        }
+        let mut pending = Vec::new();
+        let mut from = None;
+        loop {
+            let scan = Scan {
+                from: from.take(),
+                ..Scan::prefix(Space::Outbox, self.vault.id.as_bytes(), PAGE)
+            };
+            let page = self.context.store.scan(&scan).await?;
+            for (key, _) in &page {
+                let Some(id) = rows::outbox_request(key) else {
+                    continue;
+                };
+                if let Some((request, version)) = self.context.request(id).await? {
+                    pending.push((request, version));
+                }
+            }
+            match page.last() {
+                Some((key, _)) if page.len() == PAGE => from = Some([key.bytes.as_slice(), &[0]].concat()),
+                _ => break,
+            }
+        }
+        // Nonces follow the order of creation.
+        pending.sort_by_key(|(request, _)| (request.created_at_ms, request.id));
+        for (request, version) in pending {
+            self.start_loaded(myself, request, version).await?;
+        }
+        Ok(())
+    }
+
+    async fn load_request(&mut self, myself: &ActorRef<Msg>, id: RequestId) -> Result<(), Fault> {
+        match self.context.request(id).await? {
+            Some((request, version)) if !request.state.is_final() => {
+                self.start_loaded(myself, request, version).await
+            }
+            _ => {
+                self.failures.remove(&id);
+                Ok(())
+            }
+        }
+    }
+
+    async fn start_loaded(&mut self, myself: &ActorRef<Msg>, request: Request, version: u64) -> Result<(), Fault> {
+        let id = request.id;
+        let waits_for_facts = request.state.effect() == Some(covault_core::request::Effect::Prepare);
+        if waits_for_facts {
+            let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+            let needs = signing::needs(&self.context, request.network, &payload)?;
+            if let Some(account) = signing::account(&request, &needs) {
+                self.lanes.join(account, id);
+            }
+        }
+        let start = Start::Load {
+            request,
+            version,
+            failures: self.failures.get(&id).copied().unwrap_or_default(),
+        };
+        self.start(myself, id, start, None).await
+    }
+
+    async fn admit(&mut self, myself: &ActorRef<Msg>, new: NewRequest) -> Result<(), Fault> {
+        let NewRequest {
+            request,
+            account,
+            broadcast,
+            pledge,
+            permit,
+            reply,
+        } = new;
+        let id = request.id;
+        if let Some(account) = account {
+            self.lanes.join(account, id);
+        }
+        let start = Start::New {
+            request,
+            broadcast,
+            pledge,
+            reply,
+        };
+        self.start(myself, id, start, Some(permit)).await
+    }
+
+    async fn start(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        id: RequestId,
+        start: Start,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), Fault> {
+        let args = signing::Args {
+            context: Arc::clone(&self.context),
+            vault: myself.clone(),
+            holders: Holders {
+                signers: self.vault.signers.clone(),
+                threshold: self.vault.threshold,
+            },
+            start,
+            permit,
+        };
+        let (actor, _) = Actor::spawn_linked(None, Signing, args, myself.get_cell())
+            .await
+            .map_err(Fault::bug)?;
+        self.requests.insert(actor.get_id(), id);
+        Ok(())
+    }
+
+    async fn leave_lane(&mut self, request: RequestId) -> Result<(), Fault> {
+        match self.lanes.leave(request) {
+            Some(account) => self.serve(&account).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Gives nonces to those who are first in the lane and have asked.
+    async fn serve(&mut self, account: &Account) -> Result<(), Fault> {
+        while let Some(Ask {
+            request,
+            floor,
+            port,
+        }) = self.lanes.next(account)
+        {
+            let nonce = self.lowest_free(account, floor).await?;
+            self.lanes.reserve(account, nonce, request);
+            if port.send(nonce).is_err() {
+                // It does not wait any more, and asks again or ends.
+                self.lanes.leave(request);
+                self.lanes.join(account.clone(), request);
+            }
+        }
+        Ok(())
+    }
+
+    /// The lowest nonce from `floor` up that no request holds.
+    async fn lowest_free(&self, account: &Account, floor: u64) -> Result<u64, Fault> {
+        let claim = |nonce| NonceClaim {
+            network: account.network,
+            chain_id: account.chain_id,
+            address: account.address.clone(),
+            nonce,
+        };
+        let mut nonce = floor;
+        loop {
+            let scan = Scan {
+                from: Some(rows::nonce_claim(&claim(nonce)).bytes),
+                ..Scan::prefix(Space::NonceClaim, &rows::account(&claim(0)), PAGE)
+            };
+            let page = self.context.store.scan(&scan).await?;
+            let claimed = page.iter().filter_map(|(key, _)| rows::claimed_nonce(key)).collect::<Vec<_>>();
+            let mut taken = claimed.iter().copied().peekable();
+            loop {
+                if taken.peek() == Some(&nonce) {
+                    taken.next();
+                } else if !self.lanes.is_reserved(account, nonce) {
+                    return Ok(nonce);
+                }
+                nonce = nonce.checked_add(1).ok_or_else(|| Fault::bug("nonces are used up"))?;
+                // The rows after this page are not known yet.
+                if claimed.len() == PAGE && claimed.last() < Some(&nonce) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
+    fn create_wallet(&mut self, new: NewWallet) {
+        let NewWallet {
+            network,
+            name,
+            reference,
+            pledge,
+            reply,
+        } = new;
+        let Some(root) = self.vault.root(network.curve()).cloned() else {
+            let reason = match self.vault.failed_reason() {
+                Some(reason) => format!("the vault has no {} key: {reason}", network.curve().name()),
+                None => "the vault's keys are still being made; try again".into(),
+            };
+            let _ = reply.send(Err(Fault::unavailable(reason)));
+            return;
+        };
+        let index = self.next_index;
+        self.next_index = index.saturating_add(1);
+        let context = Arc::clone(&self.context);
+        let vault = self.vault.id;
+        tokio::spawn(async move {
+            let stored = async {
+                let path = KeyPath::new(vec![index])?;
+                let public_key = root.child(&path)?.public_key;
+                let chain = network.chain().ok_or_else(|| Fault::bug("the network is not built"))?;
+                let wallet = Wallet {
+                    id: context.new_wallet_id(),
+                    vault,
+                    network,
+                    address: chain.address(&public_key)?,
+                    path,
+                    public_key,
+                    reference,
+                    name,
+                    status: Status::Active,
+                    created_at_ms: context.now_ms(),
+                };
+                store_wallet(&context, &wallet, index, pledge.as_ref()).await
+            };
+            let _ = reply.send(stored.await);
+        });
+    }
+
+    async fn start_keygen(&mut self, myself: &ActorRef<Msg>, curve: Curve) -> Result<(), Fault> {
+        let now = self.context.now_ms();
+        let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
+            // The run before a restart may have succeeded: repeating it gives its key.
+            KeyState::Generating(order) if key.curve == curve && order.expires_at_ms > now => Some(order.clone()),
+            _ => None,
+        });
+        let order = match claimed {
+            Some(order) if self.keygen_tries == 0 => order,
+            _ => {
+                let order = KeygenOrder {
+                    vault: self.vault.id,
+                    session: self.context.new_session_id(),
+                    curve,
+                    threshold: self.vault.threshold,
+                    signers: self.vault.signers.clone(),
+                    issued_at_ms: now,
+                    expires_at_ms: now.saturating_add(self.context.settings.keygen_deadline_ms),
+                };
+                let claimed = order.clone();
+                self.update(move |vault| vault.claim(claimed)).await?;
+                order
+            }
+        };
+        let signers = Arc::clone(&self.context.signers);
+        let patience = Duration::from_millis(order.expires_at_ms.saturating_sub(now));
+        let actor = myself.clone();
+        tokio::spawn(async move {
+            let result = tokio::time::timeout(patience, signers.keygen(&order))
+                .await
+                .unwrap_or_else(|_| Err(Fault::unavailable("the signers did not make the key in time")));
+            let _ = actor.cast(Msg::KeygenEnded(Box::new(order), result));
+        });
+        Ok(())
+    }
+
+    async fn keygen_ended(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        order: &KeygenOrder,
+        result: Result<RootKey, Fault>,
+    ) -> Result<(), Fault> {
+        match result {
+            Ok(key) => self.update(|vault| vault.take(order, key)).await,
+            Err(fault) => {
+                tracing::warn!(vault = %self.vault.id, curve = order.curve.name(), ?fault, "key generation failed");
+                if matches!(fault.class(), Class::Invalid | Class::Forbidden) {
+                    return self.update(|vault| vault.give_up(order, fault.public())).await;
+                }
+                self.keygen_tries = self.keygen_tries.saturating_add(1);
+                let curve = order.curve;
+                myself.send_after(self.context.pause(self.keygen_tries), move || Msg::KeygenDue(curve));
+                Ok(())
+            }
+        }
+    }
+
+    async fn update(&mut self, change: impl FnOnce(&mut Vault) -> Result<(), Fault>) -> Result<(), Fault> {
+        let mut vault = self.vault.clone();
+        change(&mut vault)?;
+        let mut batch = Batch::new();
+        batch.put(rows::vault(vault.id), Expect::Version(self.version), rows::encode(&vault)?);
+        self.context.store.commit(batch).await?;
+        self.vault = vault;
+        self.version += 1;
+        Ok(())
+    }
+}
+
+async fn store_wallet(
+    context: &Context,
+    wallet: &Wallet,
+    index: u32,
+    pledge: Option<&Pledge>,
+) -> Result<wire::Wallet, Fault> {
+    let shown = wallet.to_wire();
+    let id = rows::encode(&wallet.id)?;
+    let mut batch = Batch::new();
+    batch.put(rows::wallet(wallet.id), Expect::Absent, rows::encode(wallet)?);
+    batch.put(rows::wallet_index(wallet.vault, index), Expect::Absent, id.clone());
+    batch.put(rows::wallet_address(&wallet.address), Expect::Absent, id.clone());
+    if !wallet.reference.is_empty() {
+        batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
+    }
+    if let Some(pledge) = pledge {
+        pledge.add_to(&mut batch, &shown.encode_to_vec(), wallet.created_at_ms)?;
+    }
+    match context.store.commit(batch).await {
+        Ok(()) => Ok(shown),
+        Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
+        Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(Fault::unavailable(
+            "another call with this idempotency key is in work; try again",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `duplicate wallet ref`.
+pub fn duplicate_ref() -> Fault {
+    Fault::new(Class::Conflict, "duplicate wallet ref")
+}

@@ -1,0 +1,256 @@
+//! Questions, answered from the store. None waits for a vault; only `Outcome` waits at all.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::{RequestId, VaultId},
+    network::Network,
+    request::Request,
+    schema::wire,
+    wallet::{Wallet, vault::Vault},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    context::Context,
+    gateway::{Caller, Query, VaultScope, VaultView, View, in_scope, vault_in_scope},
+    rows,
+    rpc::{ChainError, Refusal},
+    store::{Batch, Expect, Key, Scan, Space},
+};
+
+/// Most entries of a page, and how many it has when nobody asks for fewer.
+const MAX_PAGE: i64 = 100;
+/// Most vaults that are listed.
+const MAX_VAULTS: usize = 100_000;
+
+/// Answers a question.
+pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<View, Fault> {
+    Ok(match query {
+        Query::SigningRequest { uuid } => {
+            let request = request(context, caller, uuid.parse()?).await?;
+            View::SigningRequest(Box::new(request.to_wire()?))
+        }
+        Query::Outcome { uuid, timeout_ms } => {
+            let patience = Duration::from_millis(timeout_ms);
+            View::Outcome(Box::new(outcome(context, caller, uuid.parse()?, patience).await?))
+        }
+        Query::WalletByAddress(address) => View::Wallet(by_address(context, caller, &address).await?),
+        Query::WalletByRef(reference) => {
+            let wallet = context.wallet_by(&rows::wallet_ref(&reference)).await?;
+            View::Wallet(visible(caller, wallet, "ref")?.to_wire())
+        }
+        Query::Wallets(request) => View::Wallets(wallets(context, caller, &request).await?),
+        Query::Balance(request) => View::Balance(balance(context, &request).await?),
+        Query::Vault(name) => {
+            let unknown = || Fault::new(Class::Invalid, "there is no vault of this name");
+            let (id, _) = context
+                .load::<VaultId>(&rows::vault_name(&name))
+                .await?
+                .filter(|(id, _)| in_scope(caller, *id))
+                .ok_or_else(unknown)?;
+            let (found, _) = context.vault(id).await?.ok_or_else(unknown)?;
+            View::Vault(vault(&found))
+        }
+        Query::Vaults => View::Vaults(vaults(context, caller).await?),
+        Query::Nodes => View::Nodes(context.signers.nodes()),
+        Query::Ready => {
+            ready(context).await?;
+            View::Ready
+        }
+    })
+}
+
+/// A vault as operators see it.
+pub fn vault(vault: &Vault) -> VaultView {
+    VaultView {
+        id: vault.id,
+        name: vault.name.clone(),
+        threshold: vault.threshold,
+        signers: vault.signers.clone(),
+        ready: vault.ready(),
+        failed_reason: vault.failed_reason().map(str::to_owned),
+    }
+}
+
+async fn request(context: &Context, caller: &Caller, id: RequestId) -> Result<Request, Fault> {
+    context
+        .request(id)
+        .await?
+        .map(|(request, _)| request)
+        .filter(|request| in_scope(caller, request.vault))
+        .ok_or_else(Fault::invalid_uuid)
+}
+
+async fn outcome(
+    context: &Context,
+    caller: &Caller,
+    id: RequestId,
+    patience: Duration,
+) -> Result<wire::ExecuteSigningRequestsResponse, Fault> {
+    if let Some(outcome) = request(context, caller, id).await?.outcome() {
+        return Ok(outcome);
+    }
+    // Subscribed before the state is read, so that its end cannot fall between.
+    let subscription = Subscription {
+        context,
+        id,
+        notify: Some(context.waiters.subscribe(id)),
+    };
+    let notify = subscription.notify.clone().ok_or_else(|| Fault::bug("no subscription"))?;
+    let mut ended = std::pin::pin!(notify.notified());
+    ended.as_mut().enable();
+    if let Some(outcome) = request(context, caller, id).await?.outcome() {
+        return Ok(outcome);
+    }
+    let pending = || Fault::unavailable("the request is still pending; ask again");
+    tokio::time::timeout(patience, ended).await.map_err(|_| pending())?;
+    request(context, caller, id).await?.outcome().ok_or_else(pending)
+}
+
+struct Subscription<'a> {
+    context: &'a Context,
+    id: RequestId,
+    notify: Option<Arc<Notify>>,
+}
+
+impl Drop for Subscription<'_> {
+    fn drop(&mut self) {
+        if let Some(notify) = self.notify.take() {
+            self.context.waiters.unsubscribe(self.id, notify);
+        }
+    }
+}
+
+async fn by_address(context: &Context, caller: &Caller, text: &str) -> Result<wire::Wallet, Fault> {
+    let canonical = Network::ALL
+        .iter()
+        .filter_map(|network| network.chain())
+        .find_map(|chain| chain.parse_address(text).ok())
+        .ok_or_else(|| Fault::field("address", "is not an address of a network in this version"))?;
+    let wallet = context.wallet_by(&rows::wallet_address(&canonical)).await?;
+    Ok(visible(caller, wallet, "address")?.to_wire())
+}
+
+fn visible(caller: &Caller, wallet: Option<Wallet>, field: &str) -> Result<Wallet, Fault> {
+    wallet
+        .filter(|wallet| in_scope(caller, wallet.vault))
+        .ok_or_else(|| Fault::field(field, "is not that of a wallet"))
+}
+
+async fn wallets(
+    context: &Context,
+    caller: &Caller,
+    request: &wire::GetWalletListRequest,
+) -> Result<Vec<wire::Wallet>, Fault> {
+    if request.vault_uuid.is_empty() {
+        return Err(Fault::field("vaultUuid", "is required"));
+    }
+    let vault = vault_in_scope(caller, &request.vault_uuid)?;
+    let page = match request.page.unwrap_or(1) {
+        0 => 1,
+        page => page,
+    };
+    let limit = match request.limit.unwrap_or(MAX_PAGE) {
+        0 => MAX_PAGE,
+        limit => limit,
+    };
+    if limit < 0 || limit > MAX_PAGE {
+        return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
+    }
+    let bad_page = || Fault::field("page", "must be 1 or more");
+    let before = usize::try_from(page - 1).map_err(|_| bad_page())?;
+    let limit = usize::try_from(limit).map_err(Fault::bug)?;
+    if context.vault(vault).await?.is_none() {
+        return Err(Fault::invalid_uuid());
+    }
+    let scan = Scan {
+        skip: before.checked_mul(limit).ok_or_else(bad_page)?,
+        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), limit)
+    };
+    let mut found = Vec::new();
+    for (_, row) in context.store.scan(&scan).await? {
+        let id = rows::decode(&row.value)?;
+        let (wallet, _) = context
+            .load::<Wallet>(&rows::wallet(id))
+            .await?
+            .ok_or_else(|| Fault::bug("an index without a wallet"))?;
+        found.push(wallet.to_wire());
+    }
+    Ok(found)
+}
+
+async fn balance(context: &Context, request: &wire::GetBalanceRequest) -> Result<String, Fault> {
+    let network = Network::from_wire(request.network_type())
+        .ok_or_else(|| Fault::field("networkType", "is required"))?;
+    let Network::Evm = network else {
+        return Err(Fault::field(
+            "networkType",
+            format!("balances of {} are not in this version", network.name()),
+        ));
+    };
+    let chain = network.chain().ok_or_else(|| Fault::bug("EVM is built"))?;
+    let chain_id = request
+        .chain_id
+        .ok_or_else(|| Fault::field("chainId", "is required for NETWORK_TYPE_EVM"))?;
+    let chain_id = u64::try_from(chain_id).map_err(|_| Fault::invalid_chain_id())?;
+    if !context.known.contains(chain_id) {
+        return Err(Fault::invalid_chain_id());
+    }
+    let address = |field: &str, text: &str| {
+        chain.parse_address(text).map_err(|fault| Fault::field(field, fault.public()))
+    };
+    let owner = address("walletAddress", &request.wallet_address)?;
+    let token = match request.token_address.as_deref() {
+        None | Some("") => None,
+        Some(token) => Some(address("tokenAddress", token)?),
+    };
+    let client = context.chains.get(network, Some(chain_id)).ok_or_else(|| {
+        Fault::unavailable(format!("no node is configured for EVM chain {chain_id}"))
+    })?;
+    client
+        .balance(&owner, token.as_deref())
+        .await
+        .map_err(|error| match error {
+            ChainError::Unknown(reason) => {
+                Fault::unavailable("the chain's nodes do not answer; try again").caused_by(reason)
+            }
+            ChainError::Refused(Refusal { reason, .. }) if token.is_some() => {
+                Fault::field("tokenAddress", reason)
+            }
+            ChainError::Refused(Refusal { reason, .. }) => Fault::unavailable(reason),
+        })
+}
+
+async fn vaults(context: &Context, caller: &Caller) -> Result<Vec<VaultView>, Fault> {
+    let ids = match &caller.vaults {
+        VaultScope::Only(ids) => ids.clone(),
+        VaultScope::All => {
+            let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
+            let rows = context.store.scan(&all).await?;
+            rows.iter()
+                .map(|(_, row)| rows::decode(&row.value))
+                .collect::<Result<Vec<_>, _>>()?
+        }
+    };
+    let mut found = Vec::new();
+    for id in ids {
+        if let Some((one, _)) = context.vault(id).await? {
+            found.push(vault(&one));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the store can be written and the signers be reached.
+async fn ready(context: &Context) -> Result<(), Fault> {
+    let mut probe = Batch::new();
+    probe.put(Key::new(Space::Probe, &[]), Expect::Any, Vec::new());
+    context.store.commit(probe).await?;
+    let nodes = context.signers.nodes();
+    if !nodes.is_empty() && !nodes.iter().any(|node| node.live) {
+        return Err(Fault::unavailable("no signer node can be reached"));
+    }
+    Ok(())
+}

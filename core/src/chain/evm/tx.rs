@@ -1,0 +1,205 @@
+//! EVM transactions: EIP-1559, and legacy with EIP-155.
+
+use alloy_consensus::{
+    SignableTransaction, TxEip1559, TxLegacy,
+    transaction::{RlpEcdsaDecodableTx as _, RlpEcdsaEncodableTx},
+};
+use alloy_primitives::{Address, Bytes, Signature, TxKind, U256, keccak256};
+use alloy_rlp::{Decodable as _, Header};
+
+use super::{Call, Facts};
+use crate::{
+    chain::Signed,
+    fault::Fault,
+    payload::evm::{EvmAction, EvmTransaction},
+};
+
+/// EIP-2718 type byte of an EIP-1559 transaction.
+const EIP1559: u8 = 2;
+/// Gas of any transaction (yellow paper, G_transaction).
+const TRANSACTION_GAS: u64 = 21_000;
+/// Gas of creating a contract on top (EIP-2).
+const CREATION_GAS: u64 = 32_000;
+/// Gas per zero byte of call data.
+const ZERO_BYTE_GAS: u64 = 4;
+/// Gas per other byte of call data (EIP-2028).
+const OTHER_BYTE_GAS: u64 = 16;
+
+/// Selector of `transfer(address,uint256)` (EIP-20).
+const TRANSFER: [u8; 4] = [0xa9, 0x05, 0x9c, 0xbb];
+
+struct Parts {
+    to: Option<Address>,
+    value: U256,
+    input: Vec<u8>,
+}
+
+fn parts(action: &EvmAction) -> Parts {
+    match action {
+        EvmAction::SendNative { to, value } => Parts {
+            to: Some(*to),
+            value: *value,
+            input: Vec::new(),
+        },
+        EvmAction::SendErc20 { to, token, amount } => {
+            // ABI encoding of two static words.
+            let mut input = TRANSFER.to_vec();
+            input.extend_from_slice(to.into_word().as_slice());
+            input.extend_from_slice(&amount.to_be_bytes::<32>());
+            Parts {
+                to: Some(*token),
+                value: U256::ZERO,
+                input,
+            }
+        }
+        EvmAction::SendCustom { to, value, input } => Parts {
+            to: *to,
+            value: *value,
+            input: input.clone(),
+        },
+    }
+}
+
+/// The call whose gas is to be estimated.
+pub(super) fn call(action: &EvmAction) -> Call {
+    let Parts { to, value, input } = parts(action);
+    Call {
+        to: to.map(|to| to.to_checksum(None)),
+        value: value.to_string(),
+        data: input,
+    }
+}
+
+/// What the transaction costs before its first instruction: the least that any chain asks
+/// (later rules, such as EIP-3860 and EIP-7623, only add to it).
+pub(crate) fn intrinsic_gas(action: &EvmAction) -> u64 {
+    let Parts { to, input, .. } = parts(action);
+    let creation = if to.is_none() { CREATION_GAS } else { 0 };
+    let data: u64 = input
+        .iter()
+        .map(|byte| match byte {
+            0 => ZERO_BYTE_GAS,
+            _ => OTHER_BYTE_GAS,
+        })
+        .sum();
+    TRANSACTION_GAS + creation + data
+}
+
+/// The encoding that is hashed and signed.
+pub(super) fn unsigned(transaction: &EvmTransaction, facts: &Facts) -> Result<Vec<u8>, Fault> {
+    let nonce = one_of("nonce", transaction.nonce, facts.nonce)?;
+    let fees = match (&transaction.gas, &facts.fees) {
+        (Some(gas), None) => (gas.gas_limit, gas.max_fee, gas.max_priority_fee),
+        (None, Some(fees)) => {
+            let intrinsic = intrinsic_gas(&transaction.action);
+            if fees.estimate_gas < intrinsic {
+                return Err(Fault::field(
+                    "gasFee",
+                    format_args!(
+                        "the chain node estimates less gas than {intrinsic}, which the transaction costs in any case"
+                    ),
+                ));
+            }
+            if facts.eip1559 {
+                let max_fee = fees
+                    .base_fee
+                    .checked_mul(2)
+                    .and_then(|twice| twice.checked_add(fees.max_priority_fee))
+                    .ok_or_else(|| Fault::field("gasFee", "the chain node's fees are absurd"))?;
+                (fees.estimate_gas, max_fee, Some(fees.max_priority_fee))
+            } else {
+                (fees.estimate_gas, fees.base_fee, None)
+            }
+        }
+        (Some(_), Some(_)) | (None, None) => return Err(misfit("fees")),
+    };
+    let Parts { to, value, input } = parts(&transaction.action);
+    let (to, input) = (TxKind::from(to), Bytes::from(input));
+    Ok(match fees {
+        (gas_limit, max_fee_per_gas, Some(max_priority_fee_per_gas)) if facts.eip1559 => {
+            TxEip1559 {
+                chain_id: transaction.chain_id,
+                nonce,
+                gas_limit,
+                max_fee_per_gas,
+                max_priority_fee_per_gas,
+                to,
+                value,
+                access_list: Default::default(),
+                input,
+            }
+            .encoded_for_signing()
+        }
+        (gas_limit, gas_price, _) => TxLegacy {
+            chain_id: Some(transaction.chain_id),
+            nonce,
+            gas_price,
+            gas_limit,
+            to,
+            value,
+            input,
+        }
+        .encoded_for_signing(),
+    })
+}
+
+/// Exactly one side brings it.
+fn one_of<T>(what: &str, request: Option<T>, facts: Option<T>) -> Result<T, Fault> {
+    match (request, facts) {
+        (Some(value), None) | (None, Some(value)) => Ok(value),
+        (Some(_), Some(_)) | (None, None) => Err(misfit(what)),
+    }
+}
+
+fn misfit(what: &str) -> Fault {
+    Fault::bug(format_args!(
+        "{what}: the facts are not those that were asked for"
+    ))
+}
+
+/// Puts the signature into what [`unsigned`] made.
+pub(super) fn assemble(unsigned: &[u8], signature: &Signature) -> Result<Signed, Fault> {
+    let bytes = match unsigned.split_first() {
+        Some((&EIP1559, mut fields)) => {
+            let tx = TxEip1559::rlp_decode(&mut fields).map_err(undecodable)?;
+            signed(&tx, unsigned, signature)?
+        }
+        Some(_) => signed(&legacy(unsigned).map_err(undecodable)?, unsigned, signature)?,
+        None => return Err(Fault::bug("no unsigned transaction")),
+    };
+    Ok(Signed {
+        tx_hash: keccak256(&bytes).to_string(),
+        transaction: format!("0x{}", hex::encode(bytes)),
+    })
+}
+
+fn signed<T: SignableTransaction<Signature> + RlpEcdsaEncodableTx>(
+    tx: &T,
+    unsigned: &[u8],
+    signature: &Signature,
+) -> Result<Vec<u8>, Fault> {
+    // What was signed is what is sent, byte for byte.
+    if tx.encoded_for_signing() != unsigned {
+        return Err(Fault::bug("the unsigned transaction is not canonical"));
+    }
+    let mut bytes = Vec::with_capacity(tx.eip2718_encoded_length(signature));
+    tx.eip2718_encode(signature, &mut bytes);
+    Ok(bytes)
+}
+
+/// The nine fields of EIP-155: six of the transaction, then chain id, 0, 0.
+fn legacy(mut bytes: &[u8]) -> alloy_rlp::Result<TxLegacy> {
+    let header = Header::decode(&mut bytes)?;
+    if !header.list {
+        return Err(alloy_rlp::Error::UnexpectedString);
+    }
+    let mut tx = TxLegacy::rlp_decode_fields(&mut bytes)?;
+    tx.chain_id = Some(u64::decode(&mut bytes)?);
+    Ok(tx)
+}
+
+fn undecodable(error: alloy_rlp::Error) -> Fault {
+    Fault::bug(format_args!(
+        "the unsigned transaction cannot be read: {error}"
+    ))
+}

@@ -1,0 +1,204 @@
+//! Solana and Sonic SVM.
+//!
+//! Transfers are legacy messages with one System Program instruction and no compute budget; the
+//! sender pays the fee. Accounts stand in the order that the Rust SDK gives them.
+
+#[cfg(test)]
+mod tests;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use serde::{Deserialize, Serialize};
+use solana_hash::Hash;
+use solana_message::{Message, VersionedMessage};
+use solana_pubkey::Pubkey;
+use solana_system_interface::instruction::transfer;
+
+use crate::{
+    chain::{Chain, Signed, SigningInput, Unsigned, raw},
+    fault::{Class, Fault},
+    network::Network,
+    payload::{
+        Payload,
+        solana::{SendNative, SolanaPayload},
+    },
+    signature::{Curve, Signature},
+};
+
+/// What a Solana node must be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// 101 for Solana, 0 for Sonic SVM.
+    pub chain_id: u64,
+    /// Whether a recent blockhash is wanted.
+    pub blockhash: bool,
+}
+
+/// What a Solana node said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// `getLatestBlockhash` at commitment confirmed, base58.
+    pub recent_blockhash: String,
+}
+
+/// Why a text is not a Solana address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Not base58 of 32 bytes.
+    #[error("must be a Solana address: base58 of 32 bytes")]
+    Form,
+}
+
+/// Parses base58 of exactly 32 bytes. Not every address is on the curve (those of programs are
+/// not), so that is not asked for.
+///
+/// # Errors
+/// See [`AddressError`].
+pub fn parse_key(text: &str) -> Result<Pubkey, AddressError> {
+    bytes_32(text)
+        .map(Pubkey::new_from_array)
+        .ok_or(AddressError::Form)
+}
+
+fn bytes_32(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let length = bs58::decode(text).onto(&mut bytes).ok()?;
+    (length == 32).then_some(bytes)
+}
+
+/// Whether the bytes are a whole transaction message: legacy, or of any version that is known.
+/// A signature over them would be that of the transaction.
+pub fn is_transaction_message(bytes: &[u8]) -> bool {
+    wincode::deserialize_exact::<VersionedMessage>(bytes).is_ok()
+}
+
+/// A compact array of one signature.
+const ONE_SIGNATURE: u8 = 1;
+const SIGNATURE_BYTES: usize = 64;
+
+/// The Solana rules.
+pub struct Solana;
+
+impl Chain for Solana {
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        let key: [u8; 32] = public_key
+            .try_into()
+            .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
+        // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+        let point = CompressedEdwardsY(key)
+            .decompress()
+            .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+        if point.is_none() {
+            return Err(Fault::bug("not an Ed25519 public key"));
+        }
+        Ok(Pubkey::new_from_array(key).to_string())
+    }
+
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_key(text)
+            .map(|key| key.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn needs(&self, payload: &Payload) -> super::Needs {
+        match payload {
+            Payload::Solana(SolanaPayload::SendNative(send)) => super::Needs::Solana(Needs {
+                chain_id: send.cluster.chain_id(),
+                blockhash: true,
+            }),
+            Payload::Solana(SolanaPayload::Message(_)) | Payload::Evm(_) | Payload::Raw(_) => {
+                super::Needs::Nothing
+            }
+        }
+    }
+
+    fn build(
+        &self,
+        payload: &Payload,
+        facts: &super::Facts,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let sender = self.address(public_key)?;
+        let kind = payload.kind();
+        if payload.from() != sender {
+            return Err(Fault::field("from", "is not the wallet's address").under(kind));
+        }
+        match (payload, facts) {
+            (Payload::Solana(SolanaPayload::SendNative(send)), super::Facts::Solana(facts)) => {
+                send_native(send, facts).map_err(|fault| fault.under(kind))
+            }
+            (Payload::Solana(SolanaPayload::Message(message)), super::Facts::Nothing) => {
+                Ok(Unsigned {
+                    bytes: Vec::new(),
+                    signing: vec![input(message.content.clone())],
+                })
+            }
+            (Payload::Raw(payload), super::Facts::Nothing) => {
+                raw::build(Network::Solana, payload, &sender).map_err(|fault| fault.under(kind))
+            }
+            (Payload::Evm(_), _) => Err(Fault::bug("an EVM payload for a Solana wallet")),
+            (Payload::Solana(_) | Payload::Raw(_), _) => {
+                Err(Fault::bug("the facts are not those that were asked for"))
+            }
+        }
+    }
+
+    fn assemble(
+        &self,
+        payload: &Payload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+    ) -> Result<Option<Signed>, Fault> {
+        let [input] = unsigned.signing.as_slice() else {
+            return Err(Fault::bug("the payload has exactly one thing to sign"));
+        };
+        let [signature @ Signature::Ed25519 { .. }] = signatures else {
+            return Err(Fault::bug(
+                "the payload takes exactly one Ed25519 signature",
+            ));
+        };
+        match payload {
+            Payload::Solana(SolanaPayload::SendNative(_)) => {}
+            Payload::Solana(SolanaPayload::Message(_)) | Payload::Raw(_) => return Ok(None),
+            Payload::Evm(_) => return Err(Fault::bug("an EVM payload for a Solana wallet")),
+        }
+        if transaction(&[0; SIGNATURE_BYTES], &input.message) != unsigned.bytes {
+            return Err(Fault::bug("what was signed is not the transaction"));
+        }
+        let signature = signature.to_bytes();
+        Ok(Some(Signed {
+            transaction: STANDARD.encode(transaction(&signature, &input.message)),
+            tx_hash: bs58::encode(signature).into_string(),
+        }))
+    }
+}
+
+fn send_native(send: &SendNative, facts: &Facts) -> Result<Unsigned, Fault> {
+    let key = |name: &str, text: &str| parse_key(text).map_err(|error| Fault::field(name, error));
+    let (from, to) = (key("from", &send.from)?, key("to", &send.to)?);
+    let blockhash = bytes_32(&facts.recent_blockhash)
+        .map(Hash::new_from_array)
+        .ok_or_else(|| Fault::bug("the recent blockhash is not base58 of 32 bytes"))?;
+    let instruction = transfer(&from, &to, send.lamports);
+    let message = Message::new_with_blockhash(&[instruction], Some(&from), &blockhash).serialize();
+    Ok(Unsigned {
+        bytes: transaction(&[0; SIGNATURE_BYTES], &message),
+        signing: vec![input(message)],
+    })
+}
+
+fn input(message: Vec<u8>) -> SigningInput {
+    SigningInput {
+        curve: Curve::Ed25519,
+        message,
+    }
+}
+
+/// The wire form of a transaction with one signer.
+fn transaction(signature: &[u8; SIGNATURE_BYTES], message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + SIGNATURE_BYTES + message.len());
+    bytes.push(ONE_SIGNATURE);
+    bytes.extend_from_slice(signature);
+    bytes.extend_from_slice(message);
+    bytes
+}

@@ -1,0 +1,74 @@
+//! Aptos and Movement payload kinds. Not built yet: the shape is checked, then the kind is
+//! refused.
+
+use super::field::{amount, default_type, optional_amount, required, required_bytes};
+use crate::{amount::parse_u64, fault::Fault, schema::wire};
+
+/// Aptos and Movement mainnet; testnets are not supported.
+const CHAIN_IDS: [u64; 2] = [1, 126];
+
+/// Checks an aptosSendNative: chain, addresses, octa, gas.
+pub(super) fn send_native(wire: &wire::AptosSendNative) -> Result<(), Fault> {
+    common(wire.chain_id, &wire.from, wire.gas_fee.as_ref())?;
+    required("to", &wire.to)?;
+    amount("value", &wire.value, parse_u64)?;
+    Ok(())
+}
+
+/// Checks an aptosSendCoin: chain, addresses, coin, amount, gas.
+pub(super) fn send_coin(wire: &wire::AptosSendCoin) -> Result<(), Fault> {
+    common(wire.chain_id, &wire.from, wire.gas_fee.as_ref())?;
+    required("to", &wire.to)?;
+    required("coinTag", &wire.coin_tag)?;
+    amount("amount", &wire.amount, parse_u64)?;
+    Ok(())
+}
+
+/// Checks an aptosSendCustom: chain, sender, payload, gas.
+pub(super) fn send_custom(wire: &wire::AptosSendCustom) -> Result<(), Fault> {
+    common(wire.chain_id, &wire.from, wire.gas_fee.as_ref())?;
+    required_bytes("payload", &wire.payload)
+}
+
+/// Checks an aptosMessage: sender, content without line breaks in the fields of one line.
+pub(super) fn message(wire: &wire::AptosMessage) -> Result<(), Fault> {
+    required("from", &wire.from)?;
+    default_type(wire.r#type)?;
+    let content = wire
+        .content
+        .as_ref()
+        .ok_or_else(|| Fault::field("content", "is required"))?;
+    let lines = [
+        ("content.nonce", Some(content.nonce.as_str())),
+        ("content.address", content.address.as_deref()),
+        ("content.application", content.application.as_deref()),
+    ];
+    for (name, line) in lines {
+        if line.is_some_and(|line| line.contains(['\n', '\r'])) {
+            return Err(Fault::field(name, "must not contain line breaks"));
+        }
+    }
+    Ok(())
+}
+
+fn common(chain_id: u64, from: &str, gas: Option<&wire::AptosGas>) -> Result<(), Fault> {
+    if !CHAIN_IDS.contains(&chain_id) {
+        return Err(Fault::field(
+            "chainId",
+            "must be 1 (Aptos) or 126 (Movement)",
+        ));
+    }
+    required("from", from)?;
+    if let Some(gas) = gas {
+        let limit = gas.max_gas_amount.as_deref();
+        if optional_amount("gasFee.maxGasAmount", limit, parse_u64)? == Some(0) {
+            return Err(Fault::field("gasFee.maxGasAmount", "must be more than 0"));
+        }
+        optional_amount(
+            "gasFee.gasUnitPrice",
+            gas.gas_unit_price.as_deref(),
+            parse_u64,
+        )?;
+    }
+    Ok(())
+}

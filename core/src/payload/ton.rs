@@ -1,0 +1,49 @@
+//! TON payload kinds. Not built yet: the shape is checked, then the kind is refused.
+
+use super::field::{amount, at_most_chars, decimals, default_type, required, required_bytes};
+use crate::{
+    amount::{AmountError, parse_u128},
+    fault::Fault,
+    schema::wire,
+};
+
+/// Characters of a comment.
+const COMMENT_CHARS: usize = 50;
+
+/// Checks a tonSendNative: addresses, nanoton, comment.
+pub(super) fn send_native(wire: &wire::TonSendNative) -> Result<(), Fault> {
+    required("from", &wire.from)?;
+    required("to", &wire.to)?;
+    amount("value", &wire.value, coins)?;
+    at_most_chars("comment", &wire.comment, COMMENT_CHARS)
+}
+
+/// Checks a tonSendToken: addresses, jetton, amount, comment, decimals.
+pub(super) fn send_token(wire: &wire::TonSendToken) -> Result<(), Fault> {
+    required("from", &wire.from)?;
+    required("to", &wire.to)?;
+    required("mintAddress", &wire.mint_address)?;
+    amount("amount", &wire.amount, coins)?;
+    at_most_chars("comment", &wire.comment, COMMENT_CHARS)?;
+    decimals(wire.decimals)
+}
+
+/// Checks a tonSendCustom: sender, payload.
+pub(super) fn send_custom(wire: &wire::TonSendCustom) -> Result<(), Fault> {
+    required("from", &wire.from)?;
+    required_bytes("payload", &wire.payload)
+}
+
+/// Checks a tonMessage: sender. An empty message is a message.
+pub(super) fn message(wire: &wire::TonMessage) -> Result<(), Fault> {
+    required("from", &wire.from)?;
+    default_type(wire.r#type)
+}
+
+/// An amount up to 2^120 - 1 (TL-B `VarUInteger 16`).
+fn coins(text: &str) -> Result<u128, AmountError> {
+    match parse_u128(text)? {
+        value if value >> 120 == 0 => Ok(value),
+        _ => Err(AmountError::TooLarge(120)),
+    }
+}

@@ -1,0 +1,300 @@
+#![allow(non_snake_case)]
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::{
+    chain::{Facts, SigningInput, Unsigned},
+    network::Network,
+    signature::Curve,
+};
+
+fn draft(broadcast: bool) -> Draft {
+    Draft {
+        facts: Facts::Nothing,
+        unsigned: Unsigned {
+            bytes: vec![2, 1],
+            signing: vec![SigningInput {
+                curve: Curve::Secp256k1,
+                message: vec![7; 32],
+            }],
+        },
+        claim: Some(NonceClaim {
+            network: Network::Evm,
+            chain_id: 1,
+            address: "0xa".into(),
+            nonce: 5,
+        }),
+        broadcast,
+        built_at_ms: 3,
+        deadline_ms: 9,
+    }
+}
+
+fn signatures() -> Vec<Signature> {
+    vec![Signature::Ecdsa {
+        r: [1; 32],
+        s: [2; 32],
+        y_parity: 1,
+    }]
+}
+
+fn signed() -> Signed {
+    Signed {
+        transaction: "0x02".into(),
+        tx_hash: "0xhash".into(),
+    }
+}
+
+fn session() -> SessionId {
+    SessionId::from_bytes([3; 16])
+}
+
+/// Every state; those that depend on it both with and without sending.
+fn states() -> Vec<(&'static str, State)> {
+    let mut all = vec![("Received", State::Received)];
+    for (broadcast, names) in [
+        (true, ["Screened", "AwaitingApproval", "Preparing", "Prepared", "Signing", "Signed/send"]),
+        (false, ["", "", "", "", "", "Signed/keep"]),
+    ] {
+        let of_kind = [
+            State::Screened { broadcast },
+            State::AwaitingApproval {
+                broadcast,
+                rule: Approval::Automatic,
+            },
+            State::Preparing {
+                broadcast,
+                deadline_ms: 9,
+            },
+            State::Prepared {
+                draft: draft(broadcast),
+                attempts: 1,
+            },
+            State::Signing {
+                draft: draft(broadcast),
+                attempt: 1,
+                session: session(),
+            },
+            State::Signed {
+                draft: draft(broadcast),
+                signatures: signatures(),
+                signed: Some(signed()),
+            },
+        ];
+        all.extend(names.into_iter().zip(of_kind).filter(|(name, _)| !name.is_empty()));
+    }
+    all.push((
+        "Broadcasting",
+        State::Broadcasting {
+            draft: draft(true),
+            signatures: signatures(),
+            signed: signed(),
+        },
+    ));
+    all.push((
+        "Succeeded",
+        State::Succeeded {
+            signatures: signatures(),
+            signed: Some(signed()),
+            sent: true,
+        },
+    ));
+    all.push(("Failed", failed("no".into(), ExecuteCode::Unspecified)));
+    all
+}
+
+fn events() -> Vec<Event> {
+    let reason = || "because".to_owned();
+    let code = ExecuteCode::InsufficientFunds;
+    vec![
+        Event::PolicyPassed { broadcast: true },
+        Event::ApprovalAsked {
+            rule: Approval::Automatic,
+        },
+        Event::Approved { deadline_ms: 9 },
+        Event::Rejected { reason: reason() },
+        Event::Built { draft: draft(true) },
+        Event::SessionClaimed {
+            session: session(),
+            deadline_ms: 9,
+        },
+        Event::SessionLost { reason: reason() },
+        Event::SignaturesMade {
+            signatures: signatures(),
+            signed: Some(signed()),
+        },
+        Event::SendingStarted,
+        Event::HandedOver,
+        Event::NodeAccepted,
+        Event::NodeRefused {
+            reason: reason(),
+            code,
+        },
+        Event::GaveUp {
+            reason: reason(),
+            code,
+        },
+    ]
+}
+
+/// Columns in the order of [`events`]: where each event leads, `.` where it is illegal.
+const MATRIX: &str = "\
+Received         Screened . . Failed . . . . . . . . .
+Screened         . AwaitingApproval . Failed . . . . . . . . .
+AwaitingApproval . . Preparing Failed . . . . . . . . .
+Preparing        . . . Failed Prepared . . . . . . . Failed
+Prepared         . . . . . Signing . . . . . . Failed
+Signing          . . . . . . Prepared Signed . . . . Failed
+Signed/send      . . . . . . . . Broadcasting . . . .
+Signed/keep      . . . . . . . . . Succeeded . . .
+Broadcasting     . . . . . . . . . . Succeeded Failed .
+Succeeded        . . . . . . . . . . . . .
+Failed           . . . . . . . . . . . . .
+";
+
+fn matrix() -> String {
+    let mut text = String::new();
+    for (name, state) in states() {
+        let cells = events()
+            .into_iter()
+            .map(|event| match state.clone().step(event, 1) {
+                Ok(step) => step.next.name(),
+                Err(_) => ".",
+            })
+            .collect::<Vec<_>>();
+        text.push_str(&format!("{name:<16} {}\n", cells.join(" ")));
+    }
+    text
+}
+
+#[test]
+fn step__should_have_exactly_the_transitions_of_the_matrix() {
+    let names = events().iter().map(Event::name).collect::<Vec<_>>();
+    println!("{:<16} {}\n{}", "", names.join(" "), matrix());
+    assert_eq!(matrix(), MATRIX);
+}
+
+#[test]
+fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
+    let policy = |broadcast| Event::PolicyPassed { broadcast };
+    let start = |broadcast| {
+        vec![
+            policy(broadcast),
+            Event::ApprovalAsked {
+                rule: Approval::Automatic,
+            },
+            Event::Approved { deadline_ms: 9 },
+            Event::Built {
+                draft: draft(broadcast),
+            },
+        ]
+    };
+    let claim = || Event::SessionClaimed {
+        session: session(),
+        deadline_ms: 9,
+    };
+    let lost = || Event::SessionLost { reason: "x".into() };
+    let made = || Event::SignaturesMade {
+        signatures: signatures(),
+        signed: Some(signed()),
+    };
+    let gave_up = || Event::GaveUp {
+        reason: "x".into(),
+        code: ExecuteCode::Unspecified,
+    };
+    let refused = || Event::NodeRefused {
+        reason: "x".into(),
+        code: ExecuteCode::Unspecified,
+    };
+    let mut walks = vec![
+        [start(true), vec![claim(), made(), Event::SendingStarted, Event::NodeAccepted]].concat(),
+        [start(true), vec![claim(), made(), Event::SendingStarted, refused()]].concat(),
+        [start(false), vec![claim(), lost(), claim(), made(), Event::HandedOver]].concat(),
+        [start(true), vec![gave_up()]].concat(),
+        [start(true), vec![claim(), gave_up()]].concat(),
+        [start(true)[..3].to_vec(), vec![gave_up()]].concat(),
+    ];
+    for length in 0..=3 {
+        let reject = Event::Rejected { reason: "x".into() };
+        walks.push([start(true)[..length].to_vec(), vec![reject]].concat());
+    }
+    let mut walked = BTreeSet::new();
+    for walk in walks {
+        let mut state = State::Received;
+        for event in walk {
+            let cell = (state.name(), event.name());
+            state = state.step(event, 1).unwrap().next;
+            walked.insert(cell);
+        }
+        assert!(state.is_final());
+    }
+    let legal = states()
+        .into_iter()
+        .flat_map(|(_, state)| events().into_iter().map(move |event| (state.clone(), event)))
+        .filter(|(state, event)| state.clone().step(event.clone(), 1).is_ok())
+        .map(|(state, event)| (state.name(), event.name()))
+        .collect::<BTreeSet<_>>();
+    assert_eq!(walked, legal);
+}
+
+#[test]
+fn step__should_never_change_the_draft_once_it_is_built() {
+    let prepared = State::Prepared {
+        draft: draft(true),
+        attempts: 4,
+    };
+    let claim = |state: State| {
+        let event = Event::SessionClaimed {
+            session: session(),
+            deadline_ms: 20,
+        };
+        state.step(event, 1).unwrap().next
+    };
+    let signing = claim(prepared);
+    let State::Signing { draft: first, attempt: 5, .. } = signing.clone() else {
+        panic!("{signing:?}");
+    };
+    assert_eq!(first.unsigned, draft(true).unsigned);
+    let lost = signing.step(Event::SessionLost { reason: "x".into() }, 1).unwrap();
+    assert_eq!(lost.claim, None);
+    let State::Signing { draft: second, attempt: 6, .. } = claim(lost.next) else {
+        panic!("no second attempt");
+    };
+    assert_eq!(second.unsigned, first.unsigned);
+    assert_eq!(second.claim, first.claim);
+}
+
+#[test]
+fn step__should_take_the_nonce_when_built_and_free_it_when_given_up() {
+    let claim = draft(true).claim.unwrap();
+    let preparing = State::Preparing {
+        broadcast: true,
+        deadline_ms: 9,
+    };
+    let built = preparing.step(Event::Built { draft: draft(true) }, 1).unwrap();
+    assert_eq!(built.claim, Some(ClaimChange::Take(claim.clone())));
+    let event = Event::GaveUp {
+        reason: "too slow".into(),
+        code: ExecuteCode::Unspecified,
+    };
+    assert_eq!(built.next.step(event, 1).unwrap().claim, Some(ClaimChange::Free(claim)));
+}
+
+#[test]
+fn step__should_refuse_signatures_that_do_not_fit_the_draft() {
+    let signing = State::Signing {
+        draft: draft(true),
+        attempt: 1,
+        session: session(),
+    };
+    let made = |signatures, signed| Event::SignaturesMade { signatures, signed };
+    let other_curve = vec![Signature::Ed25519 {
+        r: [1; 32],
+        s: [1; 32],
+    }];
+    assert!(signing.clone().step(made(vec![], Some(signed())), 1).is_err());
+    assert!(signing.clone().step(made(other_curve, Some(signed())), 1).is_err());
+    assert!(signing.clone().step(made(signatures(), None), 1).is_err());
+    assert!(signing.step(made(signatures(), Some(signed())), 1).is_ok());
+}

@@ -1,0 +1,287 @@
+//! JSON to message, by the descriptors.
+
+use std::{collections::BTreeMap, fmt};
+
+use base64::{
+    Engine as _,
+    engine::{
+        DecodePaddingMode,
+        general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD},
+    },
+};
+use prost_reflect::{
+    Cardinality, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, Value,
+};
+
+use super::tree::Tree;
+use crate::{
+    fault::{Class, Fault},
+    schema::reflect,
+};
+
+const LENIENT: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+const STANDARD_LENIENT: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::STANDARD, LENIENT);
+const URL_LENIENT: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::URL_SAFE, LENIENT);
+
+/// Above this a JSON number with fraction or exponent has lost digits already.
+const EXACT_FLOAT: f64 = 9_007_199_254_740_992.0;
+
+/// Where in the document we are: `evmSendNative.gasFee.maxFee`, `recipients[3].amount`.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    Item(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Field(Path::Root, name) => f.write_str(name),
+            Path::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Path::Item(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+impl Path<'_> {
+    fn fault(&self, problem: impl fmt::Display) -> Fault {
+        match self {
+            Path::Root => Fault::new(Class::Invalid, format!("the body {problem}")),
+            _ => Fault::field(self, problem),
+        }
+    }
+}
+
+/// Decodes a whole request.
+pub(super) fn message(
+    descriptor: &MessageDescriptor,
+    tree: &Tree,
+) -> Result<DynamicMessage, Fault> {
+    object(descriptor, tree, &Path::Root)
+}
+
+fn object(
+    descriptor: &MessageDescriptor,
+    tree: &Tree,
+    path: &Path<'_>,
+) -> Result<DynamicMessage, Fault> {
+    let Tree::Object(entries) = tree else {
+        return Err(path.fault("must be a JSON object"));
+    };
+    // Keys first: a request with two payload kinds is told that, not what is wrong with one of them.
+    let given = keys(descriptor, entries, path)?;
+    let mut message = DynamicMessage::new(descriptor.clone());
+    for field in descriptor.fields() {
+        let here = Path::Field(path, field.json_name());
+        let Some(tree) = given.get(&field.number()).copied().flatten() else {
+            if reflect::is_required(&field)? {
+                return Err(here.fault("is required"));
+            }
+            continue;
+        };
+        let value = if field.is_list() {
+            list(&field, tree, &here)?
+        } else {
+            single(&field, tree, &here)?
+        };
+        message.try_set_field(&field, value).map_err(Fault::bug)?;
+    }
+    Ok(message)
+}
+
+/// The values by field number; `None` where `null` stands.
+fn keys<'a>(
+    descriptor: &MessageDescriptor,
+    entries: &'a [(String, Tree)],
+    path: &Path<'_>,
+) -> Result<BTreeMap<u32, Option<&'a Tree>>, Fault> {
+    let mut given = BTreeMap::new();
+    for (key, tree) in entries {
+        let Some(field) = find(descriptor, key) else {
+            let name = shown(key);
+            return Err(Path::Field(path, &name).fault("unknown field"));
+        };
+        let tree = (*tree != Tree::Null).then_some(tree);
+        if tree.is_some() {
+            check_oneof(&given, &field, path)?;
+        }
+        if given.insert(field.number(), tree).is_some() {
+            return Err(Path::Field(path, field.json_name()).fault("is given twice"));
+        }
+    }
+    Ok(given)
+}
+
+/// Both name forms of proto3 JSON: lowerCamelCase and the name in the schema.
+fn find(descriptor: &MessageDescriptor, key: &str) -> Option<FieldDescriptor> {
+    descriptor
+        .get_field_by_json_name(key)
+        .or_else(|| descriptor.get_field_by_name(key))
+}
+
+/// A key of the client's, safe to be shown back.
+fn shown(key: &str) -> String {
+    key.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+fn check_oneof(
+    given: &BTreeMap<u32, Option<&Tree>>,
+    field: &FieldDescriptor,
+    path: &Path<'_>,
+) -> Result<(), Fault> {
+    let Some(oneof) = field.containing_oneof() else {
+        return Ok(());
+    };
+    let is_given =
+        |other: &FieldDescriptor| given.get(&other.number()).is_some_and(Option::is_some);
+    let Some(other) = oneof
+        .fields()
+        .find(|other| other != field && is_given(other))
+    else {
+        return Ok(());
+    };
+    let what = if oneof.name() == "type" {
+        "payload kind"
+    } else {
+        oneof.name()
+    };
+    Err(Path::Field(path, field.json_name()).fault(format_args!(
+        "exactly one {what} may be given, and {} is given too",
+        other.json_name()
+    )))
+}
+
+fn list(field: &FieldDescriptor, tree: &Tree, path: &Path<'_>) -> Result<Value, Fault> {
+    let Tree::List(items) = tree else {
+        return Err(path.fault("must be a list"));
+    };
+    let values: Result<Vec<_>, _> = items
+        .iter()
+        .enumerate()
+        .map(|(index, item)| single(field, item, &Path::Item(path, index)))
+        .collect();
+    Ok(Value::List(values?))
+}
+
+fn single(field: &FieldDescriptor, tree: &Tree, path: &Path<'_>) -> Result<Value, Fault> {
+    if field.is_map() || field.cardinality() == Cardinality::Required {
+        return Err(unmapped(field));
+    }
+    Ok(match field.kind() {
+        Kind::Bool => match tree {
+            Tree::Bool(value) => Value::Bool(*value),
+            _ => return Err(path.fault("must be true or false")),
+        },
+        Kind::String => match tree {
+            Tree::String(text) => Value::String(text.clone()),
+            _ => return Err(path.fault("must be a string")),
+        },
+        Kind::Bytes => Value::Bytes(bytes(tree, path, reflect::is_padded(field)?)?.into()),
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(integer(tree, path)?),
+        Kind::Uint32 | Kind::Fixed32 => Value::U32(integer(tree, path)?),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => Value::I64(integer(tree, path)?),
+        // The public document calls every 64-bit field int64; what does not fit is refused.
+        Kind::Uint64 | Kind::Fixed64 => {
+            let value: i64 = integer(tree, path)?;
+            Value::U64(u64::try_from(value).map_err(|_| path.fault("must not be negative"))?)
+        }
+        Kind::Enum(descriptor) => Value::EnumNumber(enumeration(&descriptor, tree, path)?),
+        Kind::Message(descriptor) => Value::Message(match wrapped(&descriptor) {
+            Some(inner) => {
+                let mut wrapper = DynamicMessage::new(descriptor.clone());
+                let value = single(&inner, tree, path)?;
+                wrapper.try_set_field(&inner, value).map_err(Fault::bug)?;
+                wrapper
+            }
+            None => object(&descriptor, tree, path)?,
+        }),
+        Kind::Double | Kind::Float => return Err(unmapped(field)),
+    })
+}
+
+/// The schema has no such field; a test proves it.
+fn unmapped(field: &FieldDescriptor) -> Fault {
+    Fault::bug(format!(
+        "{}: its type has no JSON mapping",
+        field.full_name()
+    ))
+}
+
+/// The value field of a wrapper type, which JSON shows bare.
+pub(super) fn wrapped(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
+    let name = descriptor.full_name().strip_prefix("google.protobuf.")?;
+    name.ends_with("Value").then(|| descriptor.get_field(1))?
+}
+
+fn integer<T: TryFrom<i128>>(tree: &Tree, path: &Path<'_>) -> Result<T, Fault> {
+    let number = match tree {
+        Tree::Integer(number) => *number,
+        Tree::Float(number) => whole(*number, path)?,
+        Tree::String(text) => decimal(text).ok_or_else(|| path.fault("must be a whole number"))?,
+        _ => return Err(path.fault("must be a whole number or a string that holds one")),
+    };
+    T::try_from(number).map_err(|_| path.fault("is out of range"))
+}
+
+/// A number written with a fraction or an exponent, when it is whole and exact.
+fn whole(number: f64, path: &Path<'_>) -> Result<i128, Fault> {
+    if number.fract() != 0.0 {
+        return Err(path.fault("must be a whole number"));
+    }
+    if number.abs() > EXACT_FLOAT {
+        return Err(path.fault("is out of range for a JSON number; write it as a string of digits"));
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
+    Ok(number as i128)
+}
+
+/// Digits with an optional minus sign, as JSON writes a whole number: no plus sign, no leading
+/// zeros, no fraction, no exponent.
+fn decimal(text: &str) -> Option<i128> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let plain = !digits.is_empty()
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && (digits == "0" || !digits.starts_with('0'));
+    if !plain {
+        return None;
+    }
+    // Longer than i128: out of range of every field, and reported as that.
+    Some(text.parse().unwrap_or(i128::MAX))
+}
+
+fn enumeration(descriptor: &EnumDescriptor, tree: &Tree, path: &Path<'_>) -> Result<i32, Fault> {
+    let known = match tree {
+        Tree::String(name) => descriptor.get_value_by_name(name),
+        Tree::Integer(_) | Tree::Float(_) => descriptor.get_value(integer(tree, path)?),
+        _ => None,
+    };
+    known.map(|value| value.number()).ok_or_else(|| {
+        let names: Vec<String> = descriptor
+            .values()
+            .map(|value| value.name().to_owned())
+            .collect();
+        path.fault(format_args!("must be one of {}", names.join(", ")))
+    })
+}
+
+fn bytes(tree: &Tree, path: &Path<'_>, padded: bool) -> Result<Vec<u8>, Fault> {
+    let Tree::String(text) = tree else {
+        return Err(path.fault("must be a base64 string"));
+    };
+    if padded {
+        return STANDARD
+            .decode(text)
+            .map_err(|_| path.fault("must be base64 of the standard alphabet, with padding"));
+    }
+    let engine = if text.contains(['-', '_']) {
+        URL_LENIENT
+    } else {
+        STANDARD_LENIENT
+    };
+    engine
+        .decode(text)
+        .map_err(|_| path.fault("must be base64"))
+}

@@ -1,0 +1,266 @@
+//! A vault: a set of signer nodes that hold the shares of two root keys, one per curve.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    derive::RootKey,
+    fault::Fault,
+    ids::VaultId,
+    order::{KeygenOrder, NodeId},
+    request::Approval,
+    signature::Curve,
+    wallet::MAX_NAME,
+};
+
+/// Most nodes that can hold shares of one vault: their protocol index is one byte.
+pub const MAX_SIGNERS: usize = 255;
+
+/// A vault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vault {
+    /// The vault.
+    pub id: VaultId,
+    /// Its name, unique.
+    pub name: String,
+    /// Signers needed.
+    pub threshold: u16,
+    /// Share holders, in the order of the keygen.
+    pub signers: Vec<NodeId>,
+    /// Generation of the shares; raised by refresh, reshare and restore.
+    pub epoch: u32,
+    /// Who decides about its requests.
+    pub approval: Approval,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: u64,
+    /// Its root keys, one entry per curve.
+    pub keys: Vec<VaultKey>,
+}
+
+/// One root key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VaultKey {
+    /// The curve.
+    pub curve: Curve,
+    /// Where it stands.
+    pub state: KeyState,
+}
+
+/// The state of a root key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeyState {
+    /// It is to be made.
+    Wanted,
+    /// A run was claimed; nodes may be at work on it.
+    Generating(KeygenOrder),
+    /// It is there.
+    Ready(RootKey),
+    /// The nodes refused for good.
+    Failed(String),
+}
+
+impl Vault {
+    /// A new vault without keys.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn new(
+        id: VaultId,
+        name: &str,
+        threshold: u16,
+        signers: Vec<NodeId>,
+        now_ms: u64,
+    ) -> Result<Self, Fault> {
+        if name.trim().is_empty() {
+            return Err(Fault::field("name", "is required"));
+        }
+        if name.chars().count() > MAX_NAME {
+            return Err(Fault::field("name", format!("has more than {MAX_NAME} characters")));
+        }
+        if signers.len() > MAX_SIGNERS {
+            return Err(Fault::field("signers", format!("are more than {MAX_SIGNERS}")));
+        }
+        let mut sorted = signers.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() != signers.len() {
+            return Err(Fault::field("signers", "name one node twice"));
+        }
+        if threshold < 2 || usize::from(threshold) > signers.len() {
+            return Err(Fault::field(
+                "threshold",
+                "must be at least 2 and at most the number of signers",
+            ));
+        }
+        let keys = Curve::ALL
+            .into_iter()
+            .map(|curve| VaultKey {
+                curve,
+                state: KeyState::Wanted,
+            })
+            .collect();
+        Ok(Self {
+            id,
+            name: name.to_owned(),
+            threshold,
+            signers,
+            epoch: 0,
+            approval: Approval::Automatic,
+            created_at_ms: now_ms,
+            keys,
+        })
+    }
+
+    /// The root key on a curve, once it is there.
+    pub fn root(&self, curve: Curve) -> Option<&RootKey> {
+        self.keys.iter().find_map(|key| match &key.state {
+            KeyState::Ready(root) if key.curve == curve => Some(root),
+            _ => None,
+        })
+    }
+
+    /// Whether every root key is there.
+    pub fn ready(&self) -> bool {
+        self.keys.iter().all(|key| matches!(key.state, KeyState::Ready(_)))
+    }
+
+    /// Why a key will never be there.
+    pub fn failed_reason(&self) -> Option<&str> {
+        self.keys.iter().find_map(|key| match &key.state {
+            KeyState::Failed(reason) => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Claims a run of the key generation on `order.curve`.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::WrongState`] when the key is there or has failed for good: a root
+    /// key is never replaced.
+    pub fn claim(&mut self, order: KeygenOrder) -> Result<(), Fault> {
+        match self.state_of(order.curve)? {
+            state @ (KeyState::Wanted | KeyState::Generating(_)) => {
+                *state = KeyState::Generating(order);
+                Ok(())
+            }
+            KeyState::Ready(_) | KeyState::Failed(_) => Err(settled()),
+        }
+    }
+
+    /// Takes the key that the run `order` made.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::WrongState`] when another run, or none, is claimed.
+    pub fn take(&mut self, order: &KeygenOrder, key: RootKey) -> Result<(), Fault> {
+        let state = self.state_of(order.curve)?;
+        match state {
+            KeyState::Generating(claimed) if claimed == order && key.curve == order.curve => {
+                *state = KeyState::Ready(key);
+                Ok(())
+            }
+            _ => Err(settled()),
+        }
+    }
+
+    /// Gives up: the nodes refused the run `order` for good.
+    ///
+    /// # Errors
+    /// As [`Vault::take`].
+    pub fn give_up(&mut self, order: &KeygenOrder, reason: &str) -> Result<(), Fault> {
+        let state = self.state_of(order.curve)?;
+        match state {
+            KeyState::Generating(claimed) if claimed == order => {
+                *state = KeyState::Failed(reason.to_owned());
+                Ok(())
+            }
+            _ => Err(settled()),
+        }
+    }
+
+    fn state_of(&mut self, curve: Curve) -> Result<&mut KeyState, Fault> {
+        self.keys
+            .iter_mut()
+            .find(|key| key.curve == curve)
+            .map(|key| &mut key.state)
+            .ok_or_else(|| Fault::bug("a vault has a key of every curve"))
+    }
+}
+
+fn settled() -> Fault {
+    Fault::new(
+        crate::fault::Class::WrongState,
+        "the key generation is over or another one runs",
+    )
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::ids::SessionId;
+
+    fn vault() -> Vault {
+        let signers = vec![NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
+        Vault::new(VaultId::from_bytes([9; 16]), "main", 2, signers, 7).unwrap()
+    }
+
+    fn order(vault: &Vault, curve: Curve, session: u8) -> KeygenOrder {
+        KeygenOrder {
+            vault: vault.id,
+            session: SessionId::from_bytes([session; 16]),
+            curve,
+            threshold: 2,
+            signers: vault.signers.clone(),
+            issued_at_ms: 1,
+            expires_at_ms: 2,
+        }
+    }
+
+    fn key(curve: Curve) -> RootKey {
+        RootKey {
+            curve,
+            public_key: vec![4; 32],
+            chain_code: [5; 32],
+        }
+    }
+
+    #[test]
+    fn vault__should_be_ready_once_both_keys_are_there() {
+        let mut vault = vault();
+        for curve in Curve::ALL {
+            assert!(!vault.ready());
+            let order = order(&vault, curve, 1);
+            vault.claim(order.clone()).unwrap();
+            vault.take(&order, key(curve)).unwrap();
+        }
+        assert!(vault.ready());
+        assert_eq!(vault.root(Curve::Ed25519), Some(&key(Curve::Ed25519)));
+    }
+
+    #[test]
+    fn vault__should_never_replace_a_key() {
+        let mut vault = vault();
+        let first = order(&vault, Curve::Ed25519, 1);
+        let second = order(&vault, Curve::Ed25519, 2);
+        vault.claim(first.clone()).unwrap();
+        vault.claim(second.clone()).unwrap();
+        // The run that was given up comes in late.
+        assert!(vault.take(&first, key(Curve::Ed25519)).is_err());
+        vault.take(&second, key(Curve::Ed25519)).unwrap();
+        assert!(vault.claim(first.clone()).is_err());
+        assert!(vault.take(&second, key(Curve::Ed25519)).is_err());
+        assert!(vault.give_up(&second, "no").is_err());
+    }
+
+    #[test]
+    fn new__should_refuse_what_cannot_sign() {
+        let id = VaultId::from_bytes([9; 16]);
+        let nodes = |ids: &[u8]| ids.iter().map(|id| NodeId([*id; 32])).collect::<Vec<_>>();
+        let problem = |name: &str, threshold, signers| {
+            Vault::new(id, name, threshold, signers, 1).unwrap_err().public().to_owned()
+        };
+        assert_eq!(problem(" ", 2, nodes(&[1, 2])), "name: is required");
+        assert_eq!(problem("v", 2, nodes(&[1, 1])), "signers: name one node twice");
+        assert!(problem("v", 1, nodes(&[1, 2])).starts_with("threshold: "));
+        assert!(problem("v", 3, nodes(&[1, 2])).starts_with("threshold: "));
+    }
+}

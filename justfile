@@ -1,0 +1,34 @@
+# The commands of a contributor. `just` alone lists them.
+
+_default:
+    @just --list
+
+# A cluster on this machine, ready to sign
+dev *arguments:
+    cargo run --release -- dev {{arguments}}
+
+# Format, lints and licences: run it before every commit
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo deny --offline --log-level error check licenses bans sources
+
+# Everything that must pass: installs what is missing, then all checks and tests
+test *arguments:
+    bash tests/run {{arguments}}
+
+# The golden vectors alone; COVAULT_VECTORS names another folder
+vectors:
+    cargo nextest run --test vectors --no-capture
+
+# kill -9 for an hour or so instead of six times
+crash-long rounds="400":
+    COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
+
+# All of cargo-deny, with the advisory database (needs the network)
+deny:
+    cargo deny check
+
+# Signatures per second through HTTP and Redis, beside the cryptography alone
+bench:
+    cargo bench --bench signing

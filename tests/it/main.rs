@@ -1,0 +1,15 @@
+//! Covault as its users see it: the real binary, real processes, a real Redis and a real chain
+//! node, checked by libraries that Covault does not use (tests/node).
+//!
+//! `bash tests/run` installs what these tests need and runs them.
+#![allow(
+    non_snake_case,
+    clippy::disallowed_methods,
+    reason = "tests wait for real processes, and are named thing__should_..."
+)]
+
+mod cluster;
+mod crash;
+mod dev;
+mod errors;
+mod support;

@@ -1,0 +1,135 @@
+//! A client of the platform API.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+/// An HTTP client that trusts nothing beyond this machine.
+pub fn http_client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+/// The platform API with one token.
+#[derive(Clone)]
+pub struct Api {
+    pub base: String,
+    pub token: String,
+    http: reqwest::Client,
+}
+
+/// A status and a body.
+pub type Answer = (u16, Value);
+
+impl Api {
+    pub fn new(base: &str, token: &str) -> Self {
+        Self {
+            base: base.to_owned(),
+            token: token.to_owned(),
+            http: http_client(),
+        }
+    }
+
+    /// The answer to one operation, or `None` when no answer came (the service was killed).
+    pub async fn attempt(&self, operation: &str, body: &Value) -> Option<Answer> {
+        let response = self
+            .http
+            .post(format!("{}/v1/{operation}", self.base))
+            .header("x-mtoken", &self.token)
+            .json(body)
+            .send()
+            .await
+            .ok()?;
+        let status = response.status().as_u16();
+        Some((status, response.json().await.ok()?))
+    }
+
+    pub async fn post(&self, operation: &str, body: Value) -> Answer {
+        self.attempt(operation, &body)
+            .await
+            .unwrap_or_else(|| panic!("{operation}: no JSON answer"))
+    }
+
+    /// An operation that must succeed.
+    pub async fn ok(&self, operation: &str, body: Value) -> Value {
+        let (status, answer) = self.post(operation, body.clone()).await;
+        assert_eq!(status, 200, "{operation} {body}: {answer}");
+        assert_eq!(answer["error"], Value::Null, "{operation} {body}: {answer}");
+        answer
+    }
+
+    pub async fn raw(
+        &self,
+        path: &str,
+        build: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+    ) -> reqwest::Response {
+        build(self.http.post(format!("{}{path}", self.base)))
+            .send()
+            .await
+            .unwrap()
+    }
+
+    pub async fn get(&self, path: &str) -> u16 {
+        match self.http.get(format!("{}{path}", self.base)).send().await {
+            Ok(response) => response.status().as_u16(),
+            Err(_) => 0,
+        }
+    }
+
+    /// A new wallet's address.
+    pub async fn wallet(&self, vault: &str, network: &str) -> String {
+        let answer = self
+            .ok(
+                "createWallet",
+                json!({"vaultUuid": vault, "networkType": network}),
+            )
+            .await;
+        answer["details"]["address"].as_str().unwrap().to_owned()
+    }
+
+    /// Creates a request and gives its uuid.
+    pub async fn create(&self, body: Value) -> String {
+        let answer = self.ok("createSigningRequest", body).await;
+        assert_eq!(
+            answer["signingRequest"]["status"], "STATUS_PENDING",
+            "{answer}"
+        );
+        answer["signingRequest"]["uuid"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// How a request ended.
+    pub async fn execute(&self, uuid: &str) -> Value {
+        let (status, answer) = self
+            .post("executeSigningRequests", json!({"uuid": uuid}))
+            .await;
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// Creates and executes a request that must succeed.
+    pub async fn sign(&self, body: Value) -> Value {
+        let uuid = self.create(body).await;
+        let outcome = self.execute(&uuid).await;
+        assert_eq!(outcome["error"], Value::Null, "{outcome}");
+        outcome
+    }
+
+    pub async fn details(&self, uuid: &str) -> Value {
+        self.ok("getSigningRequestDetails", json!({"uuid": uuid}))
+            .await["signingRequest"]
+            .clone()
+    }
+}
+
+pub fn base64(bytes: impl AsRef<[u8]>) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// The first signature of an outcome.
+pub fn first_signature(outcome: &Value) -> &Value {
+    let signature = &outcome["signatures"]["signatures"][0];
+    assert!(signature.is_object(), "no signature in {outcome}");
+    signature
+}

@@ -1,0 +1,166 @@
+//! `covault serve` and three `covault signer` processes over a real Redis.
+
+use std::{fs, path::Path};
+
+use serde_json::json;
+
+use super::*;
+
+/// The pieces apart, from the samples in deploy/ with ports and folder changed.
+pub struct Cluster {
+    pub redis: Redis,
+    pub serve: Process,
+    pub signers: Vec<Process>,
+    /// OpenSSH lines of the signers.
+    pub keys: Vec<String>,
+    pub api: Api,
+    pub admin_token: String,
+    pub folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// `deadline_ms` is how long a request may wait for signers.
+    pub async fn start(deadline_ms: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let redis = Redis::start(folder.path()).await;
+        let port = free_port();
+        let base = format!("http://127.0.0.1:{port}");
+        for name in ["serve", "signer-1", "signer-2", "signer-3"] {
+            let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/{name}.toml"));
+            let text = fs::read_to_string(sample)
+                .unwrap()
+                .replace("redis://127.0.0.1:6379", &redis.url())
+                .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
+                .replace("./data", folder.path().to_str().unwrap())
+                .replace(
+                    "signing_deadline_ms = 60000",
+                    &format!("signing_deadline_ms = {deadline_ms}"),
+                );
+            fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
+        }
+        let serve = Self::launch(folder.path(), "serve", "serve");
+        let signers = (1..=3)
+            .map(|index| Self::launch(folder.path(), "signer", &format!("signer-{index}")))
+            .collect();
+        let mut cluster = Self {
+            redis,
+            serve,
+            signers,
+            keys: Vec::new(),
+            api: Api::new(&base, ""),
+            admin_token: String::new(),
+            folder,
+        };
+        cluster.ready().await;
+        let read = |path: &str| {
+            fs::read_to_string(cluster.folder.path().join(path)).map(|text| text.trim().to_owned())
+        };
+        let keys = (1..=3)
+            .map(|index| read(&format!("signer-{index}/identity.pub")).unwrap())
+            .collect();
+        let token = read("orchestrator/platform-token").unwrap();
+        let admin_token = read("orchestrator/admin-token").unwrap();
+        cluster.keys = keys;
+        cluster.admin_token = admin_token;
+        cluster.api = Api::new(&base, &token);
+        cluster
+    }
+
+    fn launch(folder: &Path, role: &str, name: &str) -> Process {
+        let mut command = covault();
+        command
+            .args([role, "--config"])
+            .arg(folder.join(format!("{name}.toml")));
+        Process::start(&mut command, &folder.join(format!("{name}.log")))
+    }
+
+    /// The orchestrator answers and every signer has its identity.
+    pub async fn ready(&mut self) {
+        let folder = self.folder.path().to_owned();
+        eventually("the cluster comes up", async || {
+            self.serve.assert_running();
+            self.signers.iter_mut().for_each(Process::assert_running);
+            let identities =
+                (1..=3).all(|index| folder.join(format!("signer-{index}/identity.pub")).exists());
+            (identities && self.api.get("/readyz").await == 200).then_some(())
+        })
+        .await;
+    }
+
+    pub fn restart_signer(&mut self, index: usize) {
+        self.signers[index] = Self::launch(
+            self.folder.path(),
+            "signer",
+            &format!("signer-{}", index + 1),
+        );
+    }
+
+    /// kill -9 on the orchestrator, and a new process on the same data.
+    pub async fn kill_and_restart_serve(&mut self) {
+        self.serve.kill();
+        self.serve = Self::launch(self.folder.path(), "serve", "serve");
+        self.ready().await;
+    }
+
+    /// SIGTERM, and a new process on the same configuration.
+    pub async fn restart_serve(&mut self) {
+        assert_eq!(self.serve.terminate(), Some(0), "{}", self.serve.log());
+        self.serve = Self::launch(self.folder.path(), "serve", "serve");
+        self.ready().await;
+    }
+
+    /// `covault vault create`, and the vault's uuid.
+    pub fn create_vault(&self, name: &str) -> String {
+        let output = covault()
+            .args([
+                "vault",
+                "create",
+                "--name",
+                name,
+                "--threshold",
+                "2",
+                "--signers",
+            ])
+            .arg(self.keys.join(","))
+            .arg("--config")
+            .arg(self.folder.path().join("serve.toml"))
+            .output()
+            .unwrap();
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(output.status.success(), "{out}\n{err}");
+        let uuid = out
+            .split_whitespace()
+            .find(|word| word.len() == 36 && word.matches('-').count() == 4);
+        uuid.unwrap_or_else(|| panic!("no vault uuid in {out}"))
+            .to_owned()
+    }
+
+    /// Signs on both curves and checks with outside libraries.
+    pub async fn assert_signs(&self, evm: &str, solana: &str, what: &str) {
+        let digest = outside("sha256", json!({"content": base64(what)}))["digest"].clone();
+        let outcome = self
+            .api
+            .sign(json!({"rawMessage": {"from": evm, "content": base64(what),
+                "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}}))
+            .await;
+        let signature = &first_signature(&outcome)["ecdsaSignature"];
+        assert_eq!(
+            outside("recover", json!({"digest": digest, "signature": signature}))["address"],
+            json!(evm),
+            "{what}"
+        );
+        let outcome = self
+            .api
+            .sign(json!({"solanaMessage": {"from": solana, "content": base64(what)}}))
+            .await;
+        let signature = &first_signature(&outcome)["eddsaSignature"];
+        let answer = outside(
+            "ed25519",
+            json!({"content": base64(what), "signature": signature, "address": solana}),
+        );
+        assert_eq!(answer["valid"], json!(true), "{what}");
+    }
+}

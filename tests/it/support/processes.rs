@@ -1,0 +1,342 @@
+//! Real processes: covault in each of its roles, Redis, anvil. All end with their guard.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::Api;
+
+/// How long anything may take to come up on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A port that nothing listened on a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+/// Waits until `ready` gives something; fails with `what` otherwise.
+pub async fn eventually<T>(what: &str, mut ready: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = ready().await {
+            return value;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A process that is killed with its guard.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with its output in `log` (appended: a restarted process goes on).
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        Self {
+            child,
+            log: log.to_owned(),
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, and the exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        let sent = Command::new("kill")
+            .arg(self.pid().to_string())
+            .status()
+            .unwrap();
+        assert!(sent.success());
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("does not end on SIGTERM; its log:\n{}", self.log());
+    }
+
+    pub fn assert_running(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("ended with {status}; its log:\n{}", self.log());
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// The binary under test.
+pub fn covault() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_covault"))
+}
+
+/// A file or program of tests/node.
+fn node_tool(path: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/node")
+        .join(path);
+    assert!(
+        path.exists(),
+        "{} is missing: run `bash tests/run` once",
+        path.display()
+    );
+    path
+}
+
+/// Asks tests/node/outside.mjs.
+pub fn outside(ask: &str, mut question: Value) -> Value {
+    use std::io::Write as _;
+    node_tool("node_modules/ethers");
+    question["ask"] = json!(ask);
+    let mut child = Command::new("node")
+        .arg(node_tool("outside.mjs"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(question.to_string().as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "outside library refused {question}"
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// `covault dev`.
+pub struct Dev {
+    pub process: Process,
+    pub api: Api,
+    pub vault: String,
+    pub info: Value,
+    data: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Dev {
+    pub async fn start(data: &Path, arguments: &[&str]) -> Self {
+        let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+        let (process, api, info) = Self::launch(data, &arguments).await;
+        Self {
+            process,
+            api,
+            vault: info["vaultUuid"].as_str().unwrap().to_owned(),
+            info,
+            data: data.to_owned(),
+            arguments,
+        }
+    }
+
+    async fn launch(data: &Path, arguments: &[String]) -> (Process, Api, Value) {
+        fs::create_dir_all(data).unwrap();
+        let log = data.with_extension("log");
+        let mut command = covault();
+        command
+            .args(["dev", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .args(arguments);
+        let mut process = Process::start(&mut command, &log);
+        let pid = process.pid();
+        let info = eventually("covault dev writes dev.json", async || {
+            process.assert_running();
+            let text = fs::read_to_string(data.join("dev.json")).ok()?;
+            let info: Value = serde_json::from_str(&text).unwrap();
+            (info["pid"] == json!(pid)).then_some(info)
+        })
+        .await;
+        let api = Api::new(
+            info["baseUrl"].as_str().unwrap(),
+            info["platformToken"].as_str().unwrap(),
+        );
+        (process, api, info)
+    }
+
+    /// Starts again on the same folder.
+    pub async fn restart(&mut self) {
+        let (process, api, info) = Self::launch(&self.data, &self.arguments).await;
+        self.process = process;
+        self.api = api;
+        self.info = info;
+    }
+}
+
+/// A real Redis, without persistence: what it holds is lost when it stops.
+pub struct Redis {
+    process: Process,
+    port: u16,
+    folder: PathBuf,
+}
+
+impl Redis {
+    pub async fn start(folder: &Path) -> Self {
+        let port = free_port();
+        let process = Self::launch(folder, port).await;
+        Self {
+            process,
+            port,
+            folder: folder.to_owned(),
+        }
+    }
+
+    async fn launch(folder: &Path, port: u16) -> Process {
+        let mut process = Process::start(
+            Command::new("redis-server")
+                .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+                .args(["--save", "", "--appendonly", "no"])
+                .arg("--dir")
+                .arg(folder),
+            &folder.join("redis.log"),
+        );
+        eventually("redis-server listens", async || {
+            process.assert_running();
+            std::net::TcpStream::connect(("127.0.0.1", port)).ok()
+        })
+        .await;
+        process
+    }
+
+    pub async fn restart(&mut self) {
+        self.process.kill();
+        self.process = Self::launch(&self.folder, self.port).await;
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+/// A real EVM node.
+pub struct Anvil {
+    process: Process,
+    pub url: String,
+    pub chain_id: u64,
+    http: reqwest::Client,
+}
+
+impl Anvil {
+    pub async fn start(folder: &Path, chain_id: u64) -> Self {
+        let port = free_port();
+        let program = node_tool("node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil");
+        let process = Process::start(
+            Command::new(program).args([
+                "--port",
+                &port.to_string(),
+                "--chain-id",
+                &chain_id.to_string(),
+            ]),
+            &folder.join("anvil.log"),
+        );
+        let mut anvil = Self {
+            process,
+            url: format!("http://127.0.0.1:{port}"),
+            chain_id,
+            http: super::http_client(),
+        };
+        eventually("anvil answers", async || {
+            anvil.process.assert_running();
+            anvil.try_call("eth_chainId", json!([])).await
+        })
+        .await;
+        anvil
+    }
+
+    async fn try_call(&self, method: &str, params: Value) -> Option<Value> {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.http
+            .post(&self.url)
+            .json(&body)
+            .send()
+            .await
+            .ok()?
+            .json()
+            .await
+            .ok()
+    }
+
+    pub async fn call(&self, method: &str, params: Value) -> Value {
+        let answer = self.try_call(method, params).await.unwrap();
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    pub async fn fund(&self, address: &str, wei: u128) {
+        self.call("anvil_setBalance", json!([address, format!("{wei:#x}")]))
+            .await;
+    }
+
+    pub async fn balance(&self, address: &str) -> u128 {
+        hex_number(
+            &self
+                .call("eth_getBalance", json!([address, "latest"]))
+                .await,
+        )
+    }
+
+    /// The receipt of a transaction, once mined.
+    pub async fn receipt(&self, hash: &str) -> Value {
+        eventually("the transaction is mined", async || {
+            let receipt = self.call("eth_getTransactionReceipt", json!([hash])).await;
+            (!receipt.is_null()).then_some(receipt)
+        })
+        .await
+    }
+
+    /// `--chain` for covault.
+    pub fn chain_argument(&self) -> String {
+        format!("{}={}", self.chain_id, self.url)
+    }
+}
+
+/// A JSON-RPC quantity.
+pub fn hex_number(value: &Value) -> u128 {
+    u128::from_str_radix(value.as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
+}

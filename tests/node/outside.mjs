@@ -1,0 +1,91 @@
+// Asks libraries that Covault does not use whether its answers are right.
+// Reads one JSON object from standard input, {"ask": name, ...}, and prints one.
+import { readFileSync } from "node:fs";
+import { ethers } from "ethers";
+import nacl from "tweetnacl";
+import { PublicKey, Transaction } from "@solana/web3.js";
+
+const bytes = (base64) => new Uint8Array(Buffer.from(base64, "base64"));
+const ethersSignature = ({ R, S, V }) =>
+  ethers.Signature.from({ r: R, s: S, yParity: Number(V) });
+
+const answers = {
+  // Who signed this 32-byte digest (hex)?
+  recover: ({ digest, signature }) => ({
+    address: ethers.recoverAddress(digest, ethersSignature(signature)),
+  }),
+  sha256: ({ content }) => ({ digest: ethers.sha256(bytes(content)) }),
+  // Who signed this text with personal_sign?
+  personal: ({ content, signature }) => ({
+    address: ethers.verifyMessage(bytes(content), ethersSignature(signature)),
+  }),
+  // Who signed this eth_signTypedData_v4 payload?
+  typedData: ({ payload, signature }) => {
+    const { EIP712Domain: _, ...types } = payload.types;
+    return {
+      address: ethers.verifyTypedData(
+        payload.domain,
+        types,
+        payload.message,
+        ethersSignature(signature),
+      ),
+    };
+  },
+  // Is this Ed25519 signature (base64) of the content by the Solana address good?
+  ed25519: ({ content, signature, address }) => ({
+    valid: nacl.sign.detached.verify(
+      bytes(content),
+      bytes(signature),
+      new PublicKey(address).toBytes(),
+    ),
+  }),
+  // What does this signed Solana transaction say, and are its signatures good?
+  solanaTransaction: ({ transaction }) => {
+    const parsed = Transaction.from(bytes(transaction));
+    const [transfer] = parsed.instructions;
+    return {
+      valid: parsed.verifySignatures(),
+      feePayer: parsed.feePayer.toBase58(),
+      blockhash: parsed.recentBlockhash,
+      program: transfer.programId.toBase58(),
+      to: transfer.keys[1].pubkey.toBase58(),
+      lamports: Buffer.from(transfer.data).readBigUInt64LE(4).toString(),
+    };
+  },
+  // What does this signed EVM transaction say?
+  evmTransaction: ({ transaction }) => {
+    const parsed = ethers.Transaction.from(transaction);
+    return {
+      from: parsed.from,
+      to: parsed.to,
+      hash: parsed.hash,
+      nonce: parsed.nonce,
+      value: parsed.value.toString(),
+      chainId: parsed.chainId.toString(),
+      type: parsed.type,
+    };
+  },
+  // The creation code of tests/node/Token.sol with its supply.
+  tokenCode: async ({ supply }) => {
+    const { default: solc } = await import("solc");
+    const source = readFileSync(new URL("Token.sol", import.meta.url), "utf8");
+    const output = JSON.parse(
+      solc.compile(
+        JSON.stringify({
+          language: "Solidity",
+          sources: { "Token.sol": { content: source } },
+          settings: {
+            evmVersion: "paris",
+            outputSelection: { "*": { "*": ["evm.bytecode.object"] } },
+          },
+        }),
+      ),
+    );
+    const { object } = output.contracts["Token.sol"].Token.evm.bytecode;
+    const argument = ethers.AbiCoder.defaultAbiCoder().encode(["uint256"], [supply]);
+    return { code: Buffer.from(object + argument.slice(2), "hex").toString("base64") };
+  },
+};
+
+const { ask, ...question } = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify(await answers[ask](question)));
