@@ -1,7 +1,7 @@
 //! How many signatures a 2-of-3 cluster in one process gives, over memory and over a real Redis,
 //! beside what its cryptography alone gives on the same machine.
 //!
-//! `cargo run --release -p covault-mpc --example throughput [seconds per line]`
+//! `cargo run --release -p covault-mpc --example throughput [seconds per line [curve [alone|memory|redis]]]`
 
 #![allow(
     missing_docs,
@@ -161,20 +161,33 @@ async fn main() {
         .and_then(|text| text.parse().ok())
         .unwrap_or(5);
     let time = Duration::from_secs(seconds);
+    let only =
+        |place: usize, name: &str| std::env::args().nth(place).is_none_or(|only| only == name);
     let threads = std::thread::available_parallelism().unwrap().get();
     for curve in Curve::ALL {
+        if !only(2, curve.name()) || !only(3, "alone") {
+            continue;
+        }
         for threads in [1, threads] {
+            let cpu = cpu_ms();
             let rate = crypto_alone(curve, threads, time);
+            let cpu = (cpu_ms() - cpu) / rate / time.as_secs_f64();
             println!(
-                "{:9} crypto alone, {threads} threads: {rate:7.0}/s",
+                "{:9} crypto alone, {threads} threads: {rate:7.0}/s, {cpu:.2} ms CPU each",
                 curve.name()
             );
         }
     }
     for (name, medium) in [("memory", Medium::memory()), ("redis", Medium::redis())] {
+        if !only(3, name) {
+            continue;
+        }
         let test = Arc::new(TestCluster::start(medium, 3).await);
         test.until_live(3).await;
         for curve in Curve::ALL {
+            if !only(2, curve.name()) {
+                continue;
+            }
             let begun = Instant::now();
             let root = Arc::new(test.keygen(curve, 2).await);
             println!("{:9} {name}, keygen: {:?}", curve.name(), begun.elapsed());
