@@ -4,6 +4,10 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "cargo tells a build script where to write in OUT_DIR"
+)]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto/platform.proto");
     let out = PathBuf::from(env::var("OUT_DIR")?);

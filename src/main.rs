@@ -1,1 +1,25 @@
-fn main() {}
+//! Covault: threshold wallet signing. One binary, several roles; see `covault --help`.
+
+mod adapters;
+mod cli;
+mod config;
+mod files;
+mod http;
+mod shutdown;
+mod signers;
+mod telemetry;
+mod wiring;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    match cli::run(cli::Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("covault: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

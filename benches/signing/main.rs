@@ -11,6 +11,7 @@
     clippy::indexing_slicing,
     clippy::print_stdout,
     dead_code,
+    unused_imports,
     missing_docs,
     reason = "a benchmark reads the clock, prints, and stops at the first surprise"
 )]
@@ -91,7 +92,7 @@ async fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start(60_000).await;
     let vault = cluster.create_vault("bench");
     println!("2-of-3, rawMessage; the last column is the share of the cryptography alone on 2 threads");
     for curve in Curve::ALL {
@@ -102,8 +103,8 @@ async fn main() {
         let from = cluster.api.wallet(&vault, network).await;
         let body = json!({"rawMessage": {"from": from, "content": base64("measure me"),
             "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
-        let single = alone::run(curve, 1, seconds());
-        let double = alone::run(curve, 2, seconds());
+        let single = alone::run_for(curve, 1, seconds());
+        let double = alone::run_for(curve, 2, seconds());
         let name = curve.name();
         line(&format!("{name}: the cryptography alone, 1 thread"), &single, None);
         line(&format!("{name}: the cryptography alone, 2 threads"), &double, None);

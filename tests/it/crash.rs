@@ -116,3 +116,64 @@ async fn killed_service__should_end_every_accepted_request_exactly_once() {
     );
     assert_eq!(anvil.balance(to).await, sum);
 }
+
+#[tokio::test]
+async fn killed_pieces__should_leave_every_accepted_request_signed() {
+    let mut cluster = Cluster::start(60_000).await;
+    let vault = cluster.create_vault("crash");
+    let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+    let mut accepted = BTreeMap::new();
+    for round in 0..rounds() {
+        let load = (0..6).map(|index| {
+            let api = cluster.api.clone();
+            let content = base64(format!("round {round}, message {index}"));
+            let from = if index % 2 == 0 { &evm } else { &solana };
+            let body = json!({"rawMessage": {"from": from, "content": content,
+                "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
+            async move {
+                let (status, answer) = api.attempt("createSigningRequest", &body).await?;
+                assert_eq!(status, 200, "{answer}");
+                let uuid = answer["signingRequest"]["uuid"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
+                Some((uuid, (index % 2 == 0, content)))
+            }
+        });
+        let load = tokio::spawn(futures::future::join_all(load.collect::<Vec<_>>()));
+        tokio::time::sleep(Duration::from_millis(3 + 29 * round % 200)).await;
+        match round % 4 {
+            // The orchestrator and every signer in turn.
+            0 => cluster.kill_and_restart_serve().await,
+            signer => {
+                let index = usize::try_from(signer).unwrap() - 1;
+                cluster.signers[index].kill();
+                cluster.restart_signer(index);
+            }
+        }
+        accepted.extend(load.await.unwrap().into_iter().flatten());
+    }
+    assert!(
+        !accepted.is_empty(),
+        "nothing was accepted before the kills"
+    );
+    for (uuid, (ecdsa, content)) in &accepted {
+        let outcome = cluster.api.execute(uuid).await;
+        assert_eq!(outcome["error"], Value::Null, "{outcome}");
+        let signature = first_signature(&outcome);
+        if *ecdsa {
+            let digest = outside("sha256", json!({"content": content}))["digest"].clone();
+            let signer = outside(
+                "recover",
+                json!({"digest": digest, "signature": signature["ecdsaSignature"]}),
+            );
+            assert_eq!(signer["address"], json!(evm));
+        } else {
+            let question = json!({"content": content, "signature": signature["eddsaSignature"], "address": solana});
+            assert_eq!(outside("ed25519", question)["valid"], json!(true));
+        }
+        // Asked again, the same signature: never a second one.
+        assert_eq!(cluster.api.execute(uuid).await, outcome);
+    }
+}

@@ -1,1 +1,792 @@
+#![allow(non_snake_case)]
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    payload::evm::*,
+    schema::wire::{EvmGas as WireGas, evm_message, solana_message},
+};
+
+const ALICE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
+const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+const SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
+
+fn gas(max_fee: &str, max_priority_fee: Option<&str>, gas_limit: &str) -> Option<WireGas> {
+    Some(WireGas {
+        max_fee: Some(max_fee.into()),
+        max_priority_fee: max_priority_fee.map(Into::into),
+        gas_limit: Some(gas_limit.into()),
+    })
+}
+
+fn native() -> wire::EvmSendNative {
+    wire::EvmSendNative {
+        chain_id: 1,
+        from: ALICE.into(),
+        to: BOB.into(),
+        value: "1".into(),
+        gas_fee: gas("2", Some("1"), "21000"),
+        nonce: Some(0),
+    }
+}
+
+fn custom() -> wire::EvmSendCustom {
+    wire::EvmSendCustom {
+        chain_id: 1,
+        from: ALICE.into(),
+        to: BOB.into(),
+        value: "0".into(),
+        ..Default::default()
+    }
+}
+
+fn message(content: &[u8], form: evm_message::Type) -> WireKind {
+    WireKind::EvmMessage(wire::EvmMessage {
+        chain_id: 1,
+        from: ALICE.into(),
+        r#type: form.into(),
+        content: content.to_vec(),
+    })
+}
+
+fn raw(from: &str, content: &[u8], hash: wire::EcdsaHashFunction) -> WireKind {
+    WireKind::RawMessage(wire::RawMessage {
+        from: from.into(),
+        content: content.to_vec(),
+        ecdsa_hash_function: hash.into(),
+    })
+}
+
+#[track_caller]
+fn refused(kind: &WireKind, sentence: &str) {
+    let fault = Payload::parse(kind).unwrap_err();
+    assert_eq!(fault.class(), &Class::Invalid);
+    assert!(fault.public().starts_with(sentence), "{fault}");
+}
+
+#[track_caller]
+fn evm_transaction(kind: &WireKind) -> EvmTransaction {
+    match Payload::parse(kind).unwrap() {
+        Payload::Evm(EvmPayload::Transaction(transaction)) => transaction,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A well-formed payload of every kind.
+fn samples() -> Vec<WireKind> {
+    let from = || "a".to_owned();
+    let one = || "1".to_owned();
+    let tx = || "AAAA".to_owned();
+    let send = || wire::SolanaSendNative {
+        from: SOL.into(),
+        to: SOL.into(),
+        value: one(),
+        chain_id: 0,
+    };
+    let token = || wire::SolanaSendSplToken {
+        from: SOL.into(),
+        to: SOL.into(),
+        mint_address: SOL.into(),
+        amount: one(),
+        ..Default::default()
+    };
+    let foreign = || wire::SolanaSendCustom {
+        from: SOL.into(),
+        tx_base64: vec![tx()],
+        chain_id: 0,
+    };
+    vec![
+        WireKind::EvmSendNative(native()),
+        WireKind::EvmSendErc20(wire::EvmSendErc20 {
+            chain_id: 1,
+            from: ALICE.into(),
+            to: BOB.into(),
+            token_contract_address: BOB.into(),
+            amount: one(),
+            ..Default::default()
+        }),
+        WireKind::EvmSendCustom(custom()),
+        WireKind::BtcSendNative(wire::BtcSendNative {
+            from: from(),
+            to: from(),
+            amount: one(),
+            network_fee: 1,
+        }),
+        WireKind::TronSendNative(wire::TronSendNative {
+            from: from(),
+            to: from(),
+            value: one(),
+        }),
+        WireKind::TronSendTrc10(wire::TronSendTrc10 {
+            from: from(),
+            to: from(),
+            asset_name: one(),
+            amount: one(),
+        }),
+        WireKind::TronSendTrc20(wire::TronSendTrc20 {
+            from: from(),
+            to: from(),
+            contract_address: from(),
+            amount: one(),
+            fee_limit: None,
+        }),
+        WireKind::AptosSendNative(wire::AptosSendNative {
+            chain_id: 1,
+            from: from(),
+            to: from(),
+            value: one(),
+            gas_fee: None,
+        }),
+        WireKind::AptosSendCoin(wire::AptosSendCoin {
+            chain_id: 126,
+            from: from(),
+            to: from(),
+            coin_tag: from(),
+            amount: one(),
+            gas_fee: None,
+        }),
+        WireKind::AptosSendCustom(wire::AptosSendCustom {
+            chain_id: 1,
+            from: from(),
+            payload: vec![1],
+            gas_fee: None,
+        }),
+        WireKind::SuiSendNative(wire::SuiSendNative {
+            from: from(),
+            to: from(),
+            value: one(),
+            gas_fee: None,
+        }),
+        WireKind::SuiSendCoin(wire::SuiSendCoin {
+            from: from(),
+            to: from(),
+            coin_tag: from(),
+            amount: one(),
+            gas_fee: None,
+        }),
+        WireKind::SuiSendCustom(wire::SuiSendCustom {
+            from: from(),
+            payload: vec![1],
+        }),
+        WireKind::SolanaSendNative(send()),
+        WireKind::SolanaSendSplToken(token()),
+        message(b"hello", evm_message::Type::Unspecified),
+        WireKind::AptosMessage(wire::AptosMessage {
+            from: from(),
+            content: Some(Default::default()),
+            ..Default::default()
+        }),
+        WireKind::SolanaMessage(wire::SolanaMessage {
+            from: SOL.into(),
+            ..Default::default()
+        }),
+        raw(SOL, b"", wire::EcdsaHashFunction::Unspecified),
+        WireKind::SuiMessage(wire::SuiMessage {
+            from: from(),
+            ..Default::default()
+        }),
+        WireKind::TonSendNative(wire::TonSendNative {
+            from: from(),
+            to: from(),
+            value: one(),
+            comment: "\u{e9}".repeat(50),
+        }),
+        WireKind::TonSendToken(wire::TonSendToken {
+            from: from(),
+            to: from(),
+            mint_address: from(),
+            amount: one(),
+            ..Default::default()
+        }),
+        WireKind::TonSendCustom(wire::TonSendCustom {
+            from: from(),
+            payload: vec![1],
+        }),
+        WireKind::TonMessage(wire::TonMessage {
+            from: from(),
+            ..Default::default()
+        }),
+        WireKind::SolanaSendCustom(foreign()),
+        WireKind::SonicSvmSendNative(send()),
+        WireKind::SonicSvmSendSplToken(token()),
+        WireKind::SonicSvmSendCustom(foreign()),
+        WireKind::StellarSendNative(wire::StellarSendNative {
+            from: from(),
+            to: from(),
+            value: "0.5".into(),
+            memo: "m".repeat(28),
+        }),
+        WireKind::StellarSendAsset(wire::StellarSendAsset {
+            from: from(),
+            to: from(),
+            asset_code: "USDC".into(),
+            asset_issuer: from(),
+            amount: one(),
+            memo: String::new(),
+        }),
+        WireKind::StellarSendCustom(wire::StellarSendCustom {
+            from: from(),
+            tx_base64: tx(),
+        }),
+        WireKind::StellarChangeTrust(wire::StellarChangeTrust {
+            from: from(),
+            asset_code: "USDC".into(),
+            asset_issuer: from(),
+            memo: String::new(),
+        }),
+    ]
+}
+
+#[test]
+fn kinds__should_be_accepted_when_built_and_refused_by_name_when_not() {
+    let samples = samples();
+    let kinds: Vec<Kind> = samples.iter().map(Kind::of).collect();
+    assert_eq!(kinds, Kind::ALL);
+    for (kind, wire) in kinds.iter().zip(&samples) {
+        match Payload::parse(wire) {
+            Ok(payload) => {
+                assert!(kind.is_built(), "{}", kind.name());
+                assert_eq!(payload.kind(), kind.name());
+            }
+            Err(fault) => {
+                assert!(!kind.is_built(), "{fault}");
+                assert_eq!(fault.class(), &Class::Invalid);
+                assert!(
+                    fault.public().starts_with(&format!("{}: ", kind.name())),
+                    "{fault}"
+                );
+                assert!(
+                    fault
+                        .public()
+                        .ends_with(" is not available in this version of Covault"),
+                    "{fault}"
+                );
+            }
+        }
+    }
+    let ton = samples
+        .iter()
+        .find(|wire| Kind::of(wire) == Kind::TonSendNative);
+    assert_eq!(
+        Payload::parse(ton.unwrap()).unwrap_err().public(),
+        "tonSendNative: TON is not available in this version of Covault"
+    );
+}
+
+#[test]
+fn kinds_not_built__should_be_told_about_their_shape_first() {
+    let mut checked = 0;
+    for wire in samples() {
+        let kind = Kind::of(&wire);
+        if kind.is_built() {
+            continue;
+        }
+        // An empty payload lacks something required.
+        let field = prost::encoding::encode_key as fn(u32, _, &mut Vec<u8>);
+        let mut bytes = Vec::new();
+        let number = 1 + Kind::ALL.iter().position(|known| *known == kind).unwrap();
+        field(
+            number.try_into().unwrap(),
+            prost::encoding::WireType::LengthDelimited,
+            &mut bytes,
+        );
+        bytes.push(0);
+        let fault = Payload::decode(&bytes).unwrap_err();
+        assert!(
+            fault.public().starts_with(&format!("{}.", kind.name())),
+            "{fault}"
+        );
+        checked += 1;
+    }
+    assert_eq!(checked, 24);
+    for (wire, sentence) in [
+        (
+            WireKind::TonSendNative(wire::TonSendNative {
+                from: "a".into(),
+                to: "b".into(),
+                value: "1".into(),
+                comment: "c".repeat(51),
+            }),
+            "tonSendNative.comment: is too long: at most 50",
+        ),
+        (
+            WireKind::StellarSendNative(wire::StellarSendNative {
+                from: "a".into(),
+                to: "b".into(),
+                value: "1".into(),
+                memo: "\u{e9}".repeat(15),
+            }),
+            "stellarSendNative.memo: is too long: at most 28",
+        ),
+        (
+            WireKind::SolanaSendCustom(wire::SolanaSendCustom {
+                from: SOL.into(),
+                tx_base64: vec!["AAAA".into(); 6],
+                chain_id: 101,
+            }),
+            "solanaSendCustom.txBase64: must hold 1 to 5",
+        ),
+        (
+            WireKind::AptosSendNative(wire::AptosSendNative {
+                chain_id: 2,
+                from: "a".into(),
+                to: "b".into(),
+                value: "1".into(),
+                gas_fee: None,
+            }),
+            "aptosSendNative.chainId: must be 1",
+        ),
+        (
+            WireKind::SuiSendNative(wire::SuiSendNative {
+                from: "a".into(),
+                to: "b".into(),
+                value: "0x1".into(),
+                gas_fee: None,
+            }),
+            "suiSendNative.value: must be a whole number",
+        ),
+    ] {
+        refused(&wire, sentence);
+    }
+}
+
+#[test]
+fn evm__should_name_the_field_that_is_wrong() {
+    type Change = fn(&mut wire::EvmSendNative);
+    let cases: [(Change, &str); 17] = [
+        (|tx| tx.chain_id = 0, "chainId: is required"),
+        (|tx| tx.chain_id = 1 << 63, "chainId: is out of range"),
+        (|tx| tx.from = String::new(), "from: is required"),
+        (|tx| tx.to = String::new(), "to: is required"),
+        (
+            |tx| tx.to = BOB.replace("be", "BE"),
+            "to: has a wrong checksum",
+        ),
+        (|tx| tx.value = String::new(), "value: is required"),
+        (|tx| tx.value = "-1".into(), "value: must be a whole number"),
+        (|tx| tx.nonce = Some(-1), "nonce: must not be negative"),
+        (
+            |tx| tx.gas_fee = Some(WireGas::default()),
+            "gasFee.maxFee: is required when",
+        ),
+        (
+            |tx| tx.gas_fee.as_mut().unwrap().gas_limit = None,
+            "gasFee.gasLimit: is required when",
+        ),
+        (
+            |tx| tx.gas_fee.as_mut().unwrap().max_priority_fee = Some(String::new()),
+            "gasFee.maxPriorityFee: is required",
+        ),
+        (
+            |tx| tx.gas_fee = gas("1", Some("2"), "21000"),
+            "gasFee.maxPriorityFee: must not be above",
+        ),
+        (
+            |tx| tx.gas_fee = gas("1", Some("1"), "20999"),
+            "gasFee.gasLimit: must be at least 21000",
+        ),
+        (
+            |tx| tx.gas_fee = gas("-1", None, "21000"),
+            "gasFee.maxFee: must be a whole",
+        ),
+        (
+            |tx| tx.gas_fee = gas("1", None, "18446744073709551616"),
+            "gasFee.gasLimit: is too large",
+        ),
+        (
+            |tx| tx.gas_fee = gas("340282366920938463463374607431768211456", None, "21000"),
+            "gasFee.maxFee: is too large",
+        ),
+        (
+            |tx| tx.value = "01".into(),
+            "value: must not have leading zeros",
+        ),
+    ];
+    for (change, sentence) in cases {
+        let mut wire = native();
+        change(&mut wire);
+        refused(
+            &WireKind::EvmSendNative(wire),
+            &format!("evmSendNative.{sentence}"),
+        );
+    }
+}
+
+#[test]
+fn evm_custom__should_create_a_contract_only_from_code() {
+    let mut wire = custom();
+    wire.to = String::new();
+    refused(
+        &WireKind::EvmSendCustom(wire.clone()),
+        "evmSendCustom.to: is required, unless",
+    );
+    wire.input = vec![0x60, 0];
+    let transaction = evm_transaction(&WireKind::EvmSendCustom(wire.clone()));
+    assert!(matches!(
+        transaction.action,
+        EvmAction::SendCustom { to: None, .. }
+    ));
+    wire.gas_fee = gas("1", None, "53019");
+    refused(
+        &WireKind::EvmSendCustom(wire.clone()),
+        "evmSendCustom.gasFee.gasLimit: must be at least 53020",
+    );
+    wire.gas_fee = gas("1", None, "53020");
+    let transaction = evm_transaction(&WireKind::EvmSendCustom(wire));
+    assert_eq!(transaction.gas.unwrap().max_priority_fee, None);
+}
+
+#[test]
+fn evm_custom_chains__should_bring_fees_and_nonce() {
+    let known = KnownChains {
+        configured: [31337].into(),
+    };
+    let case = |change: fn(&mut wire::EvmSendNative)| {
+        let mut wire = native();
+        wire.chain_id = 987_654_321;
+        change(&mut wire);
+        Payload::parse(&WireKind::EvmSendNative(wire)).unwrap()
+    };
+    let complete = case(|_| {});
+    assert_eq!(complete.screen(&known), Ok(()));
+    assert!(!complete.may_broadcast(&known));
+    let fault = case(|tx| tx.gas_fee = None).screen(&known).unwrap_err();
+    assert!(
+        fault
+            .public()
+            .starts_with("evmSendNative.gasFee: is required"),
+        "{fault}"
+    );
+    let fault = case(|tx| tx.nonce = None).screen(&known).unwrap_err();
+    assert!(
+        fault
+            .public()
+            .starts_with("evmSendNative.nonce: is required"),
+        "{fault}"
+    );
+    for chain_id in BUILT_IN_EVM_CHAINS.into_iter().chain([31337]) {
+        let mut wire = native();
+        (wire.chain_id, wire.gas_fee, wire.nonce) = (chain_id, None, None);
+        let payload = Payload::parse(&WireKind::EvmSendNative(wire)).unwrap();
+        assert_eq!(payload.screen(&known), Ok(()));
+        assert!(payload.may_broadcast(&known));
+        assert_eq!(payload.chain_id(), Some(chain_id));
+    }
+}
+
+#[test]
+fn nonce__should_tell_zero_from_absent() {
+    let mut wire = native();
+    assert_eq!(
+        evm_transaction(&WireKind::EvmSendNative(wire.clone())).nonce,
+        Some(0)
+    );
+    wire.nonce = None;
+    assert_eq!(evm_transaction(&WireKind::EvmSendNative(wire)).nonce, None);
+}
+
+#[test]
+fn evm_message__should_obey_an_explicit_type_and_infer_one_otherwise() {
+    use evm_message::Type::{PersonalSign, SignTypedData, Unspecified};
+    let typed = br#"{"types":{"M":[{"name":"x","type":"uint8"}]},"primaryType":"M","domain":{},"message":{"x":1}}"#;
+    let broken = br#"{"types":{},"primaryType":"M","domain":{},"message":{"x":1}}"#;
+    for (content, given, shown) in [
+        (&typed[..], Unspecified, SignTypedData),
+        (&typed[..], SignTypedData, SignTypedData),
+        (&typed[..], PersonalSign, PersonalSign),
+        (&broken[..], PersonalSign, PersonalSign),
+        (&b"hello"[..], Unspecified, PersonalSign),
+        (&b""[..], Unspecified, PersonalSign),
+        (&b"{\"types\":{}}"[..], Unspecified, PersonalSign),
+    ] {
+        let payload = Payload::parse(&message(content, given)).unwrap();
+        let WireEcho::EvmMessage(echo) = payload.echo() else {
+            panic!("{payload:?}")
+        };
+        assert_eq!(echo.r#type(), shown);
+        assert_eq!(echo.content, content);
+    }
+    // What looks like typed data is never signed as text because something is wrong with it.
+    refused(
+        &message(broken, Unspecified),
+        "evmMessage.content.primaryType: ",
+    );
+    refused(
+        &message(b"hello", SignTypedData),
+        "evmMessage.content: must be JSON",
+    );
+    let WireKind::EvmMessage(mut wire) = message(b"x", Unspecified) else {
+        unreachable!()
+    };
+    wire.r#type = 3;
+    refused(&WireKind::EvmMessage(wire.clone()), "evmMessage.type: ");
+    (wire.r#type, wire.chain_id) = (0, 0);
+    let payload = Payload::parse(&WireKind::EvmMessage(wire)).unwrap();
+    assert_eq!(payload.chain_id(), None);
+    assert!(!payload.may_broadcast(&KnownChains::default()));
+}
+
+#[test]
+fn raw_message__should_need_a_hash_function_for_ecdsa_only() {
+    use wire::EcdsaHashFunction::{Sha256, Unspecified, UseMessageDirectly};
+    let check = |from: &str, content: &[u8], hash, wallet| {
+        Payload::parse(&raw(from, content, hash))
+            .unwrap()
+            .check_wallet(wallet)
+    };
+    assert_eq!(check(ALICE, b"x", Sha256, Network::Evm), Ok(()));
+    assert_eq!(
+        check(ALICE, &[1; 32], UseMessageDirectly, Network::Evm),
+        Ok(())
+    );
+    for content in [&[][..], &[1; 31], &[1; 33]] {
+        let fault = check(ALICE, content, UseMessageDirectly, Network::Evm).unwrap_err();
+        assert!(
+            fault
+                .public()
+                .starts_with("rawMessage.content: must be exactly 32"),
+            "{fault}"
+        );
+    }
+    let fault = check(ALICE, b"x", Unspecified, Network::Evm).unwrap_err();
+    assert!(
+        fault
+            .public()
+            .starts_with("rawMessage.ecdsaHashFunction: is required"),
+        "{fault}"
+    );
+    for hash in [Unspecified, Sha256, UseMessageDirectly] {
+        assert_eq!(check(SOL, b"x", hash, Network::Solana), Ok(()));
+    }
+    let lower = Payload::parse(&raw(&ALICE.to_lowercase(), b"", Sha256)).unwrap();
+    assert_eq!(lower.from(), ALICE);
+    for from in ["", "0x12", "nobody"] {
+        refused(&raw(from, b"", Sha256), "rawMessage.from: ");
+    }
+    let WireKind::RawMessage(mut unknown) = raw(ALICE, b"", Sha256) else {
+        unreachable!()
+    };
+    unknown.ecdsa_hash_function = 3;
+    refused(
+        &WireKind::RawMessage(unknown),
+        "rawMessage.ecdsaHashFunction: ",
+    );
+}
+
+#[test]
+fn wallet__should_be_of_the_network_of_the_kind() {
+    let evm = Payload::parse(&WireKind::EvmSendNative(native())).unwrap();
+    assert_eq!(evm.check_wallet(Network::Evm), Ok(()));
+    assert_eq!(
+        evm.check_wallet(Network::Tron).unwrap_err().public(),
+        "evmSendNative.from: is a Tron wallet; this kind needs one of EVM"
+    );
+}
+
+#[test]
+fn solana__should_know_its_chain_ids() {
+    let send = |chain_id| wire::SolanaSendNative {
+        from: SOL.into(),
+        to: SOL.into(),
+        value: "0".into(),
+        chain_id,
+    };
+    for chain_id in [0, 101] {
+        let payload = Payload::parse(&WireKind::SolanaSendNative(send(chain_id))).unwrap();
+        assert_eq!(payload.chain_id(), Some(101));
+        assert!(payload.may_broadcast(&KnownChains::default()));
+    }
+    refused(
+        &WireKind::SolanaSendNative(send(103)),
+        "solanaSendNative.chainId: ",
+    );
+    refused(
+        &WireKind::SonicSvmSendNative(send(101)),
+        "sonicSvmSendNative.chainId: ",
+    );
+    let payload = Payload::parse(&WireKind::SonicSvmSendNative(send(0))).unwrap();
+    assert_eq!(payload.chain_id(), Some(0));
+    assert_eq!(payload.kind(), "sonicSvmSendNative");
+}
+
+#[test]
+fn solana_message__should_show_the_type_that_was_decided() {
+    let wire = wire::SolanaMessage {
+        from: SOL.into(),
+        r#type: 0,
+        content: b"hi".to_vec(),
+    };
+    let payload = Payload::parse(&WireKind::SolanaMessage(wire.clone())).unwrap();
+    let WireEcho::SolanaMessage(echo) = payload.echo() else {
+        panic!("{payload:?}")
+    };
+    assert_eq!(echo.r#type(), solana_message::Type::Default);
+    let wire = wire::SolanaMessage { r#type: 2, ..wire };
+    refused(&WireKind::SolanaMessage(wire), "solanaMessage.type: ");
+}
+
+#[test]
+fn decode__should_take_canonical_bytes_only() {
+    let payload = Payload::parse(&WireKind::EvmSendNative(native())).unwrap();
+    let request = |kind: WireKind| wire::CreateSigningRequestRequest {
+        r#type: Some(kind),
+        ..Default::default()
+    };
+    assert_eq!(Payload::decode(&payload.encode()), Ok(payload.clone()));
+    let mut lower = native();
+    lower.to = lower.to.to_lowercase();
+    let bytes = request(WireKind::EvmSendNative(lower)).encode_to_vec();
+    assert!(
+        Payload::decode(&bytes)
+            .unwrap_err()
+            .public()
+            .contains("canonical")
+    );
+    let mut noted = request(WireKind::EvmSendNative(native()));
+    noted.notes = Some("rent".into());
+    assert!(Payload::decode(&noted.encode_to_vec()).is_err());
+    let mut longer = payload.encode();
+    longer.extend([0xf8, 0x7f, 0]);
+    assert!(Payload::decode(&longer).is_err());
+    assert!(Payload::decode(&[]).is_err());
+    assert!(Payload::decode(&[0xff]).is_err());
+}
+
+fn address() -> impl Strategy<Value = String> {
+    any::<[u8; 20]>().prop_map(|bytes| format!("0x{}", hex::encode(bytes)))
+}
+
+fn key() -> impl Strategy<Value = String> {
+    any::<[u8; 32]>().prop_map(|bytes| bs58::encode(bytes).into_string())
+}
+
+fn fees() -> impl Strategy<Value = Option<WireGas>> {
+    prop::option::of(
+        (any::<u128>(), any::<Option<u128>>(), 10_000_000..u64::MAX).prop_map(
+            |(max_fee, priority, gas_limit)| WireGas {
+                max_fee: Some(max_fee.to_string()),
+                max_priority_fee: priority.map(|fee| fee.min(max_fee).to_string()),
+                gas_limit: Some(gas_limit.to_string()),
+            },
+        ),
+    )
+}
+
+fn built_kind() -> impl Strategy<Value = WireKind> {
+    let common = (
+        1..=i64::MAX as u64,
+        address(),
+        address(),
+        any::<u128>(),
+        fees(),
+    );
+    let nonce = || prop::option::of(0..=i64::MAX);
+    let bytes = || prop::collection::vec(any::<u8>(), 0..100);
+    prop_oneof![
+        (common, nonce(), address(), bytes(), 0..4).prop_map(
+            |((chain_id, from, to, value, gas_fee), nonce, other, input, choice)| {
+                let value = value.to_string();
+                match choice {
+                    0 => WireKind::EvmSendNative(wire::EvmSendNative {
+                        chain_id,
+                        from,
+                        to,
+                        value,
+                        gas_fee,
+                        nonce,
+                    }),
+                    1 => WireKind::EvmSendErc20(wire::EvmSendErc20 {
+                        chain_id,
+                        from,
+                        to,
+                        token_contract_address: other,
+                        amount: value,
+                        gas_fee,
+                        nonce,
+                    }),
+                    2 if !input.is_empty() => WireKind::EvmSendCustom(wire::EvmSendCustom {
+                        chain_id,
+                        from,
+                        to: String::new(),
+                        value,
+                        input,
+                        gas_fee,
+                        nonce,
+                    }),
+                    _ => WireKind::EvmSendCustom(wire::EvmSendCustom {
+                        chain_id,
+                        from,
+                        to,
+                        value,
+                        input,
+                        gas_fee,
+                        nonce,
+                    }),
+                }
+            }
+        ),
+        (0..=i64::MAX as u64, address(), 0..2, bytes()).prop_map(
+            |(chain_id, from, r#type, content)| WireKind::EvmMessage(wire::EvmMessage {
+                chain_id,
+                from,
+                r#type,
+                content,
+            })
+        ),
+        (key(), key(), any::<u64>(), any::<bool>()).prop_map(|(from, to, value, sonic)| {
+            let value = value.to_string();
+            let wire = wire::SolanaSendNative {
+                from,
+                to,
+                value,
+                chain_id: 0,
+            };
+            if sonic {
+                WireKind::SonicSvmSendNative(wire)
+            } else {
+                WireKind::SolanaSendNative(wire)
+            }
+        }),
+        (key(), 0..2, bytes()).prop_map(|(from, r#type, content)| {
+            WireKind::SolanaMessage(wire::SolanaMessage {
+                from,
+                r#type,
+                content,
+            })
+        }),
+        (prop_oneof![address(), key()], 0..3, bytes()).prop_map(|(from, hash, content)| {
+            WireKind::RawMessage(wire::RawMessage {
+                from,
+                content,
+                ecdsa_hash_function: hash,
+            })
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn payload__should_come_back_from_its_bytes(kind in built_kind()) {
+        let payload = Payload::parse(&kind).unwrap();
+        prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
+        prop_assert_eq!(Kind::of(&kind), Kind::of(&payload.to_wire()));
+        prop_assert_eq!(Kind::of(&kind), payload.which());
+    }
+
+    #[test]
+    fn payload__should_never_panic_on_bytes(bytes: Vec<u8>) {
+        let _ = Payload::decode(&bytes);
+    }
+
+    #[test]
+    fn payload__should_never_panic_on_texts(from in ".{0,60}", to in ".{0,60}", value in ".{0,60}", chain_id: u64, nonce: Option<i64>) {
+        let gas_fee = gas(&value, Some(&to), &from);
+        let _ = Payload::parse(&WireKind::EvmSendNative(wire::EvmSendNative {
+            chain_id, from: from.clone(), to: to.clone(), value: value.clone(), gas_fee, nonce,
+        }));
+        let _ = Payload::parse(&WireKind::SolanaSendNative(wire::SolanaSendNative {
+            from, to, value, chain_id,
+        }));
+    }
+}

@@ -19,7 +19,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub async fn start() -> Self {
+    /// `deadline_ms` is how long a request may wait for signers.
+    pub async fn start(deadline_ms: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start(folder.path()).await;
         let port = free_port();
@@ -31,7 +32,10 @@ impl Cluster {
                 .replace("redis://127.0.0.1:6379", &redis.url())
                 .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
                 .replace("./data", folder.path().to_str().unwrap())
-                .replace("signing_deadline_ms = 60000", "signing_deadline_ms = 8000");
+                .replace(
+                    "signing_deadline_ms = 60000",
+                    &format!("signing_deadline_ms = {deadline_ms}"),
+                );
             fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
         }
         let serve = Self::launch(folder.path(), "serve", "serve");
@@ -89,6 +93,13 @@ impl Cluster {
             "signer",
             &format!("signer-{}", index + 1),
         );
+    }
+
+    /// kill -9 on the orchestrator, and a new process on the same data.
+    pub async fn kill_and_restart_serve(&mut self) {
+        self.serve.kill();
+        self.serve = Self::launch(self.folder.path(), "serve", "serve");
+        self.ready().await;
     }
 
     /// SIGTERM, and a new process on the same configuration.

@@ -71,22 +71,17 @@ fn object(
     let Tree::Object(entries) = tree else {
         return Err(path.fault("must be a JSON object"));
     };
+    // Keys first: a request with two payload kinds is told that, not what is wrong with one of them.
+    let given = keys(descriptor, entries, path)?;
     let mut message = DynamicMessage::new(descriptor.clone());
-    let mut seen = BTreeMap::new();
-    for (key, tree) in entries {
-        let Some(field) = find(descriptor, key) else {
-            let name = shown(key);
-            return Err(Path::Field(path, &name).fault("unknown field"));
-        };
+    for field in descriptor.fields() {
         let here = Path::Field(path, field.json_name());
-        let is_set = *tree != Tree::Null;
-        if seen.insert(field.number(), is_set).is_some() {
-            return Err(here.fault("is given twice"));
-        }
-        if !is_set {
+        let Some(tree) = given.get(&field.number()).copied().flatten() else {
+            if reflect::is_required(&field)? {
+                return Err(here.fault("is required"));
+            }
             continue;
-        }
-        check_oneof(&message, &field, path)?;
+        };
         let value = if field.is_list() {
             list(&field, tree, &here)?
         } else {
@@ -94,12 +89,30 @@ fn object(
         };
         message.try_set_field(&field, value).map_err(Fault::bug)?;
     }
-    for field in descriptor.fields() {
-        if reflect::is_required(&field)? && seen.get(&field.number()) != Some(&true) {
-            return Err(Path::Field(path, field.json_name()).fault("is required"));
+    Ok(message)
+}
+
+/// The values by field number; `None` where `null` stands.
+fn keys<'a>(
+    descriptor: &MessageDescriptor,
+    entries: &'a [(String, Tree)],
+    path: &Path<'_>,
+) -> Result<BTreeMap<u32, Option<&'a Tree>>, Fault> {
+    let mut given = BTreeMap::new();
+    for (key, tree) in entries {
+        let Some(field) = find(descriptor, key) else {
+            let name = shown(key);
+            return Err(Path::Field(path, &name).fault("unknown field"));
+        };
+        let tree = (*tree != Tree::Null).then_some(tree);
+        if tree.is_some() {
+            check_oneof(&given, &field, path)?;
+        }
+        if given.insert(field.number(), tree).is_some() {
+            return Err(Path::Field(path, field.json_name()).fault("is given twice"));
         }
     }
-    Ok(message)
+    Ok(given)
 }
 
 /// Both name forms of proto3 JSON: lowerCamelCase and the name in the schema.
@@ -115,14 +128,19 @@ fn shown(key: &str) -> String {
 }
 
 fn check_oneof(
-    message: &DynamicMessage,
+    given: &BTreeMap<u32, Option<&Tree>>,
     field: &FieldDescriptor,
     path: &Path<'_>,
 ) -> Result<(), Fault> {
     let Some(oneof) = field.containing_oneof() else {
         return Ok(());
     };
-    let Some(other) = oneof.fields().find(|other| message.has_field(other)) else {
+    let is_given =
+        |other: &FieldDescriptor| given.get(&other.number()).is_some_and(Option::is_some);
+    let Some(other) = oneof
+        .fields()
+        .find(|other| other != field && is_given(other))
+    else {
         return Ok(());
     };
     let what = if oneof.name() == "type" {

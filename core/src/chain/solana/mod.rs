@@ -3,6 +3,9 @@
 //! Transfers are legacy messages with one System Program instruction and no compute budget; the
 //! sender pays the fee. Accounts stand in the order that the Rust SDK gives them.
 
+#[cfg(test)]
+mod tests;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use serde::{Deserialize, Serialize};
@@ -81,9 +84,13 @@ impl Chain for Solana {
         let key: [u8; 32] = public_key
             .try_into()
             .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
-        CompressedEdwardsY(key)
+        // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+        let point = CompressedEdwardsY(key)
             .decompress()
-            .ok_or_else(|| Fault::bug("not an Ed25519 public key"))?;
+            .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+        if point.is_none() {
+            return Err(Fault::bug("not an Ed25519 public key"));
+        }
         Ok(Pubkey::new_from_array(key).to_string())
     }
 

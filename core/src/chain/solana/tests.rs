@@ -1,0 +1,222 @@
+#![allow(non_snake_case)]
+
+use ed25519_dalek::{Signer as _, SigningKey};
+use proptest::prelude::*;
+use solana_message::{legacy, v0};
+
+use super::*;
+use crate::{
+    chain::{self, evm},
+    payload::WireKind,
+    schema::wire,
+};
+
+const BLOCKHASH: &str = "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR";
+
+fn key() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
+
+fn public_key() -> Vec<u8> {
+    key().verifying_key().to_bytes().to_vec()
+}
+
+fn from() -> String {
+    Solana.address(&public_key()).unwrap()
+}
+
+fn send() -> Payload {
+    Payload::parse(&WireKind::SolanaSendNative(wire::SolanaSendNative {
+        from: from(),
+        to: Pubkey::new_from_array([9; 32]).to_string(),
+        value: "5".into(),
+        chain_id: 101,
+    }))
+    .unwrap()
+}
+
+fn message(content: &[u8]) -> Result<Payload, Fault> {
+    Payload::parse(&WireKind::SolanaMessage(wire::SolanaMessage {
+        from: from(),
+        r#type: 0,
+        content: content.to_vec(),
+    }))
+}
+
+fn facts() -> chain::Facts {
+    chain::Facts::Solana(Facts {
+        recent_blockhash: BLOCKHASH.into(),
+    })
+}
+
+fn signature(message: &[u8]) -> Signature {
+    let signature = key().sign(message);
+    Signature::Ed25519 {
+        r: *signature.r_bytes(),
+        s: *signature.s_bytes(),
+    }
+}
+
+#[test]
+fn transfer__should_ask_for_a_blockhash_and_nothing_else() {
+    let wanted = chain::Needs::Solana(Needs {
+        chain_id: 101,
+        blockhash: true,
+    });
+    assert_eq!(Solana.needs(&send()), wanted);
+    assert_eq!(Solana.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
+}
+
+#[test]
+fn transfer__should_be_readable_by_the_sdk() {
+    let unsigned = Solana.build(&send(), &facts(), &public_key()).unwrap();
+    let signed = Solana
+        .assemble(
+            &send(),
+            &unsigned,
+            &[signature(&unsigned.signing[0].message)],
+        )
+        .unwrap()
+        .unwrap();
+    let bytes = STANDARD.decode(&signed.transaction).unwrap();
+    let transaction: solana_transaction::versioned::VersionedTransaction =
+        wincode::deserialize_exact(&bytes).unwrap();
+    assert!(transaction.sanitize().is_ok());
+    assert_eq!(transaction.signatures[0].to_string(), signed.tx_hash);
+    assert_eq!(transaction.message.serialize(), unsigned.signing[0].message);
+    assert_eq!(
+        transaction.message.recent_blockhash().to_string(),
+        BLOCKHASH
+    );
+}
+
+#[test]
+fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
+    use crate::fault::Class;
+    let class = |payload: &Payload, facts: &chain::Facts, key: &[u8]| {
+        Solana
+            .build(payload, facts, key)
+            .unwrap_err()
+            .class()
+            .clone()
+    };
+    let evm_facts = chain::Facts::Evm(evm::Facts {
+        nonce: None,
+        eip1559: true,
+        fees: None,
+    });
+    let short = chain::Facts::Solana(Facts {
+        recent_blockhash: "abc".into(),
+    });
+    for facts in [&chain::Facts::Nothing, &evm_facts, &short] {
+        assert_eq!(class(&send(), facts, &public_key()), Class::Bug);
+    }
+    assert_eq!(
+        class(&message(b"x").unwrap(), &facts(), &public_key()),
+        Class::Bug
+    );
+    let other = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
+    assert_eq!(class(&send(), &facts(), &other), Class::Invalid);
+    assert_eq!(class(&send(), &facts(), &[2; 31]), Class::Bug);
+}
+
+#[test]
+fn assemble__should_refuse_what_was_not_built() {
+    let unsigned = Solana.build(&send(), &facts(), &public_key()).unwrap();
+    let good = signature(&unsigned.signing[0].message);
+    let ecdsa = Signature::Ecdsa {
+        r: [1; 32],
+        s: [1; 32],
+        y_parity: 0,
+    };
+    for signatures in [&[][..], &[ecdsa], &[good.clone(), good.clone()]] {
+        assert!(Solana.assemble(&send(), &unsigned, signatures).is_err());
+    }
+    let mut other = unsigned.clone();
+    other.bytes[80] ^= 1;
+    assert!(Solana.assemble(&send(), &other, &[good]).is_err());
+}
+
+#[test]
+fn assemble__should_give_nothing_for_a_message() {
+    let payload = message(b"hello").unwrap();
+    let unsigned = Solana
+        .build(&payload, &chain::Facts::Nothing, &public_key())
+        .unwrap();
+    assert_eq!(unsigned.signing[0].message, b"hello");
+    assert!(unsigned.bytes.is_empty());
+    let signature = signature(b"hello");
+    assert_eq!(Solana.assemble(&payload, &unsigned, &[signature]), Ok(None));
+}
+
+#[test]
+fn message__should_not_be_a_transaction_of_any_version() {
+    let payer = Pubkey::new_from_array([1; 32]);
+    let instruction = transfer(&payer, &Pubkey::new_from_array([2; 32]), 1);
+    let hash = Hash::new_from_array([3; 32]);
+    let legacy = legacy::Message::new_with_blockhash(
+        std::slice::from_ref(&instruction),
+        Some(&payer),
+        &hash,
+    );
+    let v0 = v0::Message::try_compile(&payer, &[instruction], &[], hash).unwrap();
+    for content in [
+        VersionedMessage::Legacy(legacy).serialize(),
+        VersionedMessage::V0(v0).serialize(),
+    ] {
+        let fault = message(&content).unwrap_err();
+        assert!(
+            fault
+                .public()
+                .starts_with("solanaMessage.content: is a transaction message"),
+            "{fault}"
+        );
+        // Neither is what only begins like one: no node takes it for a transaction.
+        let mut longer = content.clone();
+        longer.push(0);
+        assert!(message(&longer).is_ok());
+        assert!(message(&content[..content.len() - 1]).is_ok());
+    }
+    assert!(message(b"").is_ok());
+    assert!(message(b"\xffsolana offchain\x00rest").is_ok());
+}
+
+#[test]
+fn address__should_be_base58_of_32_bytes() {
+    for text in [
+        "",
+        "1",
+        "0OIl",
+        &"1".repeat(33),
+        &"z".repeat(44),
+        &"1".repeat(100_000),
+        "é",
+    ] {
+        assert_eq!(parse_key(text), Err(AddressError::Form), "{}", text.len());
+    }
+    assert_eq!(parse_key(&"1".repeat(32)).unwrap().to_bytes(), [0; 32]);
+    for key in [[0xff; 32], [0; 32], [2; 32]] {
+        assert!(Solana.address(&key).is_err());
+    }
+}
+
+proptest! {
+    #[test]
+    fn address__should_return_what_was_written(bytes: [u8; 32]) {
+        let text = Pubkey::new_from_array(bytes).to_string();
+        prop_assert_eq!(parse_key(&text).unwrap().to_bytes(), bytes);
+        prop_assert_eq!(Solana.parse_address(&text).unwrap(), text);
+    }
+
+    #[test]
+    fn address__should_never_panic(text: String) {
+        let _ = parse_key(&text);
+    }
+
+    #[test]
+    fn detection__should_never_panic(version in prop::sample::select(vec![0, 1, 0x80, 0x81, 0xff]), bytes: Vec<u8>) {
+        let mut bytes = bytes;
+        bytes.insert(0, version);
+        let _ = is_transaction_message(&bytes);
+    }
+}

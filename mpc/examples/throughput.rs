@@ -1,0 +1,203 @@
+//! How many signatures a 2-of-3 cluster in one process gives, over memory and over a real Redis,
+//! beside what its cryptography alone gives on the same machine.
+//!
+//! `cargo run --release -p covault-mpc --example throughput [seconds per line [curve [alone|memory|redis]]]`
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use covault_core::{
+    derive::{KeyPath, RootKey},
+    signature::{Curve, Signature},
+};
+use covault_mpc::backend::{self, Index, KeygenSetup, Session, SignSetup, Signer};
+use support::{Medium, SystemEntropy, TestCluster, verify};
+
+fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, T> {
+    let mut done = BTreeMap::new();
+    let mut queue = Vec::new();
+    for (me, session) in &mut parties {
+        let turn = session.start(&SystemEntropy).unwrap();
+        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+    }
+    while let Some((from, message)) = queue.pop() {
+        let to = message.to;
+        let session = parties.get_mut(&to).unwrap();
+        let turn = session
+            .receive(from, message.round, message.body)
+            .unwrap_or_else(|abort| panic!("{abort:?}"));
+        queue.extend(turn.send.into_iter().map(|message| (to, message)));
+        done.extend(turn.done.map(|outcome| (to, outcome)));
+    }
+    done
+}
+
+fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> f64 {
+    let parties = (1..=3)
+        .map(|me| {
+            let setup = KeygenSetup {
+                context: [0; 32],
+                me,
+                threshold: 2,
+                parties: 3,
+            };
+            (me, backend::of(curve).keygen(setup).unwrap())
+        })
+        .collect();
+    let shares = run(parties);
+    let signers: Arc<Vec<Arc<dyn Signer>>> = Arc::new(
+        shares
+            .values()
+            .map(|share| backend::of(curve).open(share).unwrap())
+            .collect(),
+    );
+    let workers: Vec<_> = (0..threads)
+        .map(|thread| {
+            let signers = Arc::clone(&signers);
+            std::thread::spawn(move || {
+                let begun = Instant::now();
+                let mut count = 0_u32;
+                while begun.elapsed() < time {
+                    let mut context = [thread as u8; 32];
+                    context[..4].copy_from_slice(&count.to_be_bytes());
+                    let parties = (1..=2)
+                        .map(|me: Index| {
+                            let setup = SignSetup {
+                                context,
+                                signers: vec![1, 2],
+                                path: KeyPath::new(vec![0, count % 7]).unwrap(),
+                                message: vec![7; 32],
+                            };
+                            (me, signers[usize::from(me) - 1].sign(setup).unwrap())
+                        })
+                        .collect();
+                    let done: Vec<Option<Signature>> = run(parties).into_values().collect();
+                    assert!(done.iter().any(Option::is_some));
+                    count += 1;
+                }
+                f64::from(count) / begun.elapsed().as_secs_f64()
+            })
+        })
+        .collect();
+    workers
+        .into_iter()
+        .map(|worker| worker.join().unwrap())
+        .sum()
+}
+
+/// CPU time of this process so far, all threads, in milliseconds.
+fn cpu_ms() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // After the name in parentheses: state is field 3, utime and stime are 14 and 15.
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    let ticks: f64 = fields[11..13]
+        .iter()
+        .map(|field| field.parse::<f64>().unwrap())
+        .sum();
+    ticks * 10.0
+}
+
+async fn through_cluster(
+    test: &Arc<TestCluster>,
+    root: &Arc<RootKey>,
+    in_flight: usize,
+    time: Duration,
+) -> (f64, Duration, f64) {
+    let cpu = cpu_ms();
+    let begun = Instant::now();
+    let workers: Vec<_> = (0..in_flight)
+        .map(|_| {
+            let (test, root) = (Arc::clone(test), Arc::clone(root));
+            tokio::spawn(async move {
+                let mut latencies = Vec::new();
+                while begun.elapsed() < time {
+                    let order = test.order(&root);
+                    let started = Instant::now();
+                    let signatures = test.sign(&order, 2, 60_000).await.unwrap();
+                    latencies.push(started.elapsed());
+                    if latencies.len() % 50 == 1 {
+                        verify(&order, &signatures);
+                    }
+                }
+                latencies
+            })
+        })
+        .collect();
+    let mut latencies = Vec::new();
+    for worker in workers {
+        latencies.extend(worker.await.unwrap());
+    }
+    latencies.sort();
+    let rate = latencies.len() as f64 / begun.elapsed().as_secs_f64();
+    let cpu = (cpu_ms() - cpu) / latencies.len() as f64;
+    (rate, latencies[latencies.len() / 2], cpu)
+}
+
+#[tokio::main]
+async fn main() {
+    let seconds = std::env::args()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(5);
+    let time = Duration::from_secs(seconds);
+    let only =
+        |place: usize, name: &str| std::env::args().nth(place).is_none_or(|only| only == name);
+    let threads = std::thread::available_parallelism().unwrap().get();
+    for curve in Curve::ALL {
+        if !only(2, curve.name()) || !only(3, "alone") {
+            continue;
+        }
+        for threads in [1, threads] {
+            let cpu = cpu_ms();
+            let rate = crypto_alone(curve, threads, time);
+            let cpu = (cpu_ms() - cpu) / rate / time.as_secs_f64();
+            println!(
+                "{:9} crypto alone, {threads} threads: {rate:7.0}/s, {cpu:.2} ms CPU each",
+                curve.name()
+            );
+        }
+    }
+    for (name, medium) in [("memory", Medium::memory()), ("redis", Medium::redis())] {
+        if !only(3, name) {
+            continue;
+        }
+        let test = Arc::new(TestCluster::start(medium, 3).await);
+        test.until_live(3).await;
+        for curve in Curve::ALL {
+            if !only(2, curve.name()) {
+                continue;
+            }
+            let begun = Instant::now();
+            let root = Arc::new(test.keygen(curve, 2).await);
+            println!("{:9} {name}, keygen: {:?}", curve.name(), begun.elapsed());
+            for in_flight in [1, 32] {
+                let (rate, median, cpu) = through_cluster(&test, &root, in_flight, time).await;
+                println!(
+                    "{:9} {name}, {in_flight:2} in flight: {rate:7.0}/s, p50 {median:?}, {cpu:.2} ms CPU each",
+                    curve.name()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Collects the messages of a session's rounds.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, de::DeserializeOwned};
+use zeroize::Zeroizing;
+
+use super::{Abort, Index, Outgoing};
+
+type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
+
+/// Messages by round and sender. Early ones wait.
+pub(super) struct Gather {
+    peers: Vec<Index>,
+    /// The round we wait for; 0 before the start and after the end.
+    round: u16,
+    last: u16,
+    bodies: BTreeMap<u16, Bodies>,
+}
+
+impl Gather {
+    /// For a session with these other parties, of rounds 1 to `last`.
+    pub(super) fn new(peers: Vec<Index>, last: u16) -> Self {
+        Self {
+            peers,
+            round: 0,
+            last,
+            bodies: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn peers(&self) -> &[Index] {
+        &self.peers
+    }
+
+    /// From now on this round is awaited.
+    pub(super) fn wait_for(&mut self, round: u16) {
+        self.round = round;
+    }
+
+    /// Keeps a message.
+    pub(super) fn put(
+        &mut self,
+        from: Index,
+        round: u16,
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<(), Abort> {
+        if !self.peers.contains(&from) || round == 0 || round > self.last {
+            return Err(Abort::blame(
+                from,
+                format!("message of round {round} out of place"),
+            ));
+        }
+        if round < self.round
+            || self
+                .bodies
+                .entry(round)
+                .or_default()
+                .insert(from, body)
+                .is_some()
+        {
+            return Err(Abort::blame(
+                from,
+                format!("second message of round {round}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The messages of the awaited round, once they are complete; the round is over then.
+    pub(super) fn complete(&mut self) -> Option<(u16, Bodies)> {
+        let round = self.round;
+        if round == 0 || self.bodies.get(&round).map_or(0, BTreeMap::len) < self.peers.len() {
+            return None;
+        }
+        self.round = 0;
+        self.bodies.remove(&round).map(|bodies| (round, bodies))
+    }
+
+    pub(super) fn missing(&self) -> Vec<Index> {
+        if self.round == 0 {
+            return Vec::new();
+        }
+        let here = self.bodies.get(&self.round);
+        let missing = |peer: &&Index| !here.is_some_and(|bodies| bodies.contains_key(*peer));
+        self.peers.iter().filter(missing).copied().collect()
+    }
+
+    /// The same message for every peer.
+    pub(super) fn to_all(&self, round: u16, private: bool, body: &[u8]) -> Vec<Outgoing> {
+        self.peers
+            .iter()
+            .map(|to| Outgoing {
+                to: *to,
+                round,
+                private,
+                body: Zeroizing::new(body.to_vec()),
+            })
+            .collect()
+    }
+}
+
+/// Encodes a message; BCS.
+pub(super) fn encode<T: Serialize>(message: &T) -> Result<Zeroizing<Vec<u8>>, Abort> {
+    bcs::to_bytes(message)
+        .map(Zeroizing::new)
+        .map_err(|_| Abort::new("a message could not be encoded"))
+}
+
+/// Decodes a peer's message, and blames the peer when it cannot.
+pub(super) fn decode<T: DeserializeOwned>(from: Index, body: &[u8]) -> Result<T, Abort> {
+    bcs::from_bytes(body).map_err(|_| Abort::blame(from, "malformed message"))
+}

@@ -1,0 +1,87 @@
+//! The bus of one process.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use covault_core::order::NodeId;
+use tokio::sync::mpsc;
+
+use super::{Address, Bus, BusError, MAX_MESSAGE, Subscription};
+
+/// A bus in memory. Messages to nodes that do not listen are lost.
+#[derive(Default)]
+pub struct MemoryBus {
+    listeners: Mutex<HashMap<Address, Vec<mpsc::Sender<Vec<u8>>>>>,
+}
+
+impl MemoryBus {
+    /// An empty bus.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+}
+
+#[async_trait]
+impl Bus for MemoryBus {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        if message.len() > MAX_MESSAGE {
+            return Err(BusError::Refused("too large"));
+        }
+        let mut listeners = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(senders) = listeners.get_mut(&to) else {
+            return Ok(());
+        };
+        // A full queue belongs to a reader that does not read: it loses messages, alone.
+        senders.retain(|sender| {
+            !matches!(
+                sender.try_send(message.clone()),
+                Err(mpsc::error::TrySendError::Closed(_))
+            )
+        });
+        if senders.is_empty() {
+            listeners.remove(&to);
+        }
+        Ok(())
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        let (sender, subscription) = Subscription::channel();
+        let mut listeners = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if announcements {
+            listeners
+                .entry(Address::Announcements)
+                .or_default()
+                .push(sender.clone());
+        }
+        listeners
+            .entry(Address::Inbox(me))
+            .or_default()
+            .push(sender);
+        Ok(subscription)
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn memory_bus__should_conform() {
+        let bus = MemoryBus::new();
+        super::super::conformance::run(|| bus.clone()).await;
+    }
+}

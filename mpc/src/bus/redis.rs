@@ -1,0 +1,503 @@
+//! The bus over Redis Streams.
+//!
+//! One stream per recipient, `covault:{namespace}:inbox:<id>`, and one for announcements; why,
+//! is in `docs/decisions/0001-inbox-streams.md`. A writer task drains its queue into one
+//! pipeline; a reader blocks in one XREAD on its own connection and trims behind itself. Every
+//! key expires an hour after its last message.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::order::NodeId;
+use redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo as _, ProtocolVersion, RedisResult,
+    aio::MultiplexedConnection,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{Address, Bus, BusError, MAX_MESSAGE, QUEUE, Subscription};
+
+/// How long a read blocks in Redis.
+const BLOCK: Duration = Duration::from_secs(1);
+/// The client's own default of 500 ms would end every blocking read.
+const READ_TIMEOUT: Duration = Duration::from_secs(4);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// A message that could not be sent for so long is dropped: its session is over.
+const STALE: Duration = Duration::from_secs(30);
+const EXPIRE_SECONDS: u32 = 3600;
+/// Entries an unread stream holds at most, about.
+const MAX_INBOX: usize = 8192;
+const MAX_ANNOUNCEMENTS: usize = 512;
+/// What goes into one pipeline at most.
+const BATCH_MESSAGES: usize = 512;
+const BATCH_BYTES: usize = 4 << 20;
+
+/// A bus over one Redis server.
+pub struct RedisBus {
+    client: Client,
+    prefix: String,
+    queue: mpsc::Sender<Outgoing>,
+    reachable: Arc<AtomicBool>,
+}
+
+struct Outgoing {
+    to: Address,
+    message: Vec<u8>,
+    queued: Instant,
+}
+
+impl RedisBus {
+    /// A bus at `url` (`redis://[user:password@]host:port[/db]`). Clusters that share a server
+    /// have different namespaces. Connects in the background, and again whenever the
+    /// connection is lost. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`BusError::Unreachable`] when the URL is malformed.
+    pub fn connect(url: &str, namespace: &str) -> Result<Arc<Self>, BusError> {
+        let unusable = |cause: redis::RedisError| BusError::Unreachable(cause.to_string());
+        let info = url.into_connection_info().map_err(unusable)?;
+        // Off by default in the client: small messages would wait for each other.
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP2);
+        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
+        let client = Client::open(info).map_err(unusable)?;
+        let (queue, outgoing) = mpsc::channel(QUEUE);
+        let bus = Arc::new(Self {
+            client: client.clone(),
+            prefix: format!("covault:{{{namespace}}}"),
+            queue,
+            reachable: Arc::new(AtomicBool::new(false)),
+        });
+        let writer = Writer {
+            client,
+            prefix: bus.prefix.clone(),
+            reachable: Arc::clone(&bus.reachable),
+            connection: None,
+        };
+        tokio::spawn(writer.run(outgoing));
+        Ok(bus)
+    }
+}
+
+fn key(prefix: &str, address: Address) -> String {
+    match address {
+        Address::Inbox(id) => format!("{prefix}:inbox:{}", hex::encode(id.0)),
+        Address::Announcements => format!("{prefix}:announcements"),
+    }
+}
+
+async fn open(client: &Client, response: Duration) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(response));
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}
+
+#[async_trait]
+impl Bus for RedisBus {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        if message.len() > MAX_MESSAGE {
+            return Err(BusError::Refused("too large"));
+        }
+        self.queue
+            .try_send(Outgoing {
+                to,
+                message,
+                queued: Instant::now(),
+            })
+            .map_err(|_| BusError::Refused("too many messages wait"))
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        let (sender, subscription) = Subscription::channel();
+        let mut streams = vec![Cursor::new(key(&self.prefix, Address::Inbox(me)), true)];
+        if announcements {
+            streams.push(Cursor::new(
+                key(&self.prefix, Address::Announcements),
+                false,
+            ));
+        }
+        let mut reader = Reader {
+            client: self.client.clone(),
+            reachable: Arc::clone(&self.reachable),
+            streams,
+            sender,
+        };
+        // The position is taken before this returns, so that nothing sent from now on is missed;
+        // with Redis away, there is nothing to miss.
+        let connection = timeout(READ_TIMEOUT, reader.connect())
+            .await
+            .ok()
+            .and_then(Result::ok);
+        tokio::spawn(reader.run(connection));
+        Ok(subscription)
+    }
+
+    fn reachable(&self) -> bool {
+        self.reachable.load(Ordering::Relaxed)
+    }
+}
+
+struct Writer {
+    client: Client,
+    prefix: String,
+    reachable: Arc<AtomicBool>,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl Writer {
+    async fn run(mut self, mut queue: mpsc::Receiver<Outgoing>) {
+        while let Some(first) = queue.recv().await {
+            let mut bytes = first.message.len();
+            let mut batch = vec![first];
+            while bytes < BATCH_BYTES && batch.len() < BATCH_MESSAGES {
+                let Ok(next) = queue.try_recv() else { break };
+                bytes += next.message.len();
+                batch.push(next);
+            }
+            self.deliver(batch).await;
+        }
+    }
+
+    /// Sends a batch, however long it takes. What was sent but not acknowledged is sent again:
+    /// receivers drop duplicates.
+    async fn deliver(&mut self, mut batch: Vec<Outgoing>) {
+        let mut backoff = FIRST_BACKOFF;
+        loop {
+            batch.retain(|message| message.queued.elapsed() < STALE);
+            if batch.is_empty() {
+                return;
+            }
+            match self.attempt(&batch).await {
+                Ok(()) => {
+                    self.reachable.store(true, Ordering::Relaxed);
+                    return;
+                }
+                Err(error) => {
+                    if self.reachable.swap(false, Ordering::Relaxed) {
+                        tracing::warn!(%error, "redis: cannot publish; trying again");
+                    }
+                    self.connection = None;
+                    sleep(backoff).await;
+                    backoff = (backoff * 2).min(LAST_BACKOFF);
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, batch: &[Outgoing]) -> RedisResult<()> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            empty => empty.insert(open(&self.client, WRITE_TIMEOUT).await?),
+        };
+        let mut pipe = redis::pipe();
+        let mut keys: Vec<(Address, String)> = Vec::new();
+        for Outgoing { to, message, .. } in batch {
+            let key = match keys.iter().find(|(address, _)| address == to) {
+                Some((_, key)) => key.clone(),
+                None => {
+                    let key = key(&self.prefix, *to);
+                    keys.push((*to, key.clone()));
+                    key
+                }
+            };
+            let limit = match to {
+                Address::Inbox(_) => MAX_INBOX,
+                Address::Announcements => MAX_ANNOUNCEMENTS,
+            };
+            pipe.cmd("XADD")
+                .arg(key)
+                .arg("MAXLEN")
+                .arg("~")
+                .arg(limit)
+                .arg("*")
+                .arg("m")
+                .arg(message.as_slice())
+                .ignore();
+        }
+        for (_, key) in keys {
+            pipe.cmd("EXPIRE").arg(key).arg(EXPIRE_SECONDS).ignore();
+        }
+        pipe.exec_async(connection).await
+    }
+}
+
+/// A position in a stream: the id of the last entry read, as (milliseconds, sequence).
+struct Cursor {
+    key: String,
+    /// Only we read it, so we may remove what we have read.
+    own: bool,
+    last: Option<(u64, u64)>,
+    trimmed: Option<(u64, u64)>,
+}
+
+impl Cursor {
+    fn new(key: String, own: bool) -> Self {
+        Self {
+            key,
+            own,
+            last: None,
+            trimmed: None,
+        }
+    }
+}
+
+struct Reader {
+    client: Client,
+    reachable: Arc<AtomicBool>,
+    streams: Vec<Cursor>,
+    sender: mpsc::Sender<Vec<u8>>,
+}
+
+type Entry = (String, Vec<Vec<u8>>);
+type Streams = Vec<(String, Vec<Entry>)>;
+
+impl Reader {
+    async fn run(mut self, mut connection: Option<MultiplexedConnection>) {
+        let mut backoff = FIRST_BACKOFF;
+        while !self.sender.is_closed() {
+            let outcome = match &mut connection {
+                Some(connection) => self.read(connection).await,
+                empty => match self.connect().await {
+                    Ok(fresh) => {
+                        *empty = Some(fresh);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            match outcome {
+                Ok(()) => {
+                    self.reachable.store(true, Ordering::Relaxed);
+                    backoff = FIRST_BACKOFF;
+                }
+                Err(error) => {
+                    if self.reachable.swap(false, Ordering::Relaxed) {
+                        tracing::warn!(%error, "redis: cannot read; trying again");
+                    }
+                    connection = None;
+                    sleep(backoff).await;
+                    backoff = (backoff * 2).min(LAST_BACKOFF);
+                }
+            }
+        }
+    }
+
+    /// A connection, with every cursor at a place that the server knows: the end when we have
+    /// not read before; the beginning when the server has lost what we had read, or its clock
+    /// went back.
+    async fn connect(&mut self) -> RedisResult<MultiplexedConnection> {
+        let mut connection = open(&self.client, READ_TIMEOUT).await?;
+        for cursor in &mut self.streams {
+            let newest: Vec<Entry> = redis::cmd("XREVRANGE")
+                .arg(&cursor.key)
+                .arg("+")
+                .arg("-")
+                .arg("COUNT")
+                .arg(1)
+                .query_async(&mut connection)
+                .await?;
+            let newest = newest
+                .first()
+                .and_then(|(id, _)| parse_id(id))
+                .unwrap_or((0, 0));
+            cursor.last = Some(match cursor.last {
+                None => newest,
+                Some(last) if newest < last => (0, 0),
+                Some(last) => last,
+            });
+        }
+        Ok(connection)
+    }
+
+    async fn read(&mut self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        let mut pipe = redis::pipe();
+        for cursor in &mut self.streams {
+            if cursor.own && cursor.trimmed != cursor.last {
+                cursor.trimmed = cursor.last;
+                if let Some((time, sequence)) = cursor.last {
+                    let keep = format!("{time}-{}", sequence.saturating_add(1));
+                    pipe.cmd("XTRIM")
+                        .arg(&cursor.key)
+                        .arg("MINID")
+                        .arg(keep)
+                        .ignore();
+                }
+            }
+        }
+        let block = u64::try_from(BLOCK.as_millis()).unwrap_or(1000);
+        let read = pipe
+            .cmd("XREAD")
+            .arg("COUNT")
+            .arg(256)
+            .arg("BLOCK")
+            .arg(block)
+            .arg("STREAMS");
+        for cursor in &self.streams {
+            read.arg(&cursor.key);
+        }
+        for cursor in &self.streams {
+            let (time, sequence) = cursor.last.unwrap_or_default();
+            read.arg(format!("{time}-{sequence}"));
+        }
+        let (streams,): (Option<Streams>,) = pipe.query_async(connection).await?;
+        for (key, entries) in streams.unwrap_or_default() {
+            let Some(cursor) = self.streams.iter_mut().find(|cursor| cursor.key == key) else {
+                continue;
+            };
+            for (id, mut fields) in entries {
+                if let Some(id) = parse_id(&id) {
+                    cursor.last = Some(id);
+                }
+                // One field, "m", and its value.
+                let Some(message) = fields.pop() else {
+                    continue;
+                };
+                if self.sender.send(message).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_id(id: &str) -> Option<(u64, u64)> {
+    let (time, sequence) = id.split_once('-')?;
+    Some((time.parse().ok()?, sequence.parse().ok()?))
+}
+
+#[cfg(test)]
+#[path = "../../tests/support/redis_server.rs"]
+mod redis_server;
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::{redis_server::RedisServer, *};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_conform() {
+        let server = RedisServer::start();
+        super::super::conformance::run(|| RedisBus::connect(&server.url(), "one").unwrap()).await;
+    }
+
+    async fn until_received(bus: &RedisBus, id: NodeId, inbox: &mut Subscription, text: &[u8]) {
+        // What was sent while Redis was away may be lost; what is sent later may not.
+        timeout(Duration::from_secs(20), async {
+            loop {
+                bus.publish(Address::Inbox(id), text.to_vec()).unwrap();
+                match timeout(Duration::from_millis(200), inbox.next()).await {
+                    Ok(Some(message)) if message == text => return,
+                    _ => {}
+                }
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_survive_a_restart_that_loses_everything() {
+        let mut server = RedisServer::start();
+        let bus = RedisBus::connect(&server.url(), "one").unwrap();
+        let id = NodeId([7; 32]);
+        let mut inbox = bus.subscribe(id, true).await.unwrap();
+        until_received(&bus, id, &mut inbox, b"before").await;
+        server.restart();
+        until_received(&bus, id, &mut inbox, b"after").await;
+        assert!(bus.reachable());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_wait_for_a_server_that_comes_later() {
+        let mut server = RedisServer::start();
+        server.stop();
+        let bus = RedisBus::connect(&server.url(), "one").unwrap();
+        let id = NodeId([7; 32]);
+        let mut inbox = bus.subscribe(id, false).await.unwrap();
+        assert!(!bus.reachable());
+        server.restart();
+        until_received(&bus, id, &mut inbox, b"hello").await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_trim_behind_the_reader_and_expire_every_key() {
+        let server = RedisServer::start();
+        let bus = RedisBus::connect(&server.url(), "one").unwrap();
+        let id = NodeId([7; 32]);
+        let mut inbox = bus.subscribe(id, true).await.unwrap();
+        for number in 0..100_u8 {
+            bus.publish(Address::Inbox(id), vec![number]).unwrap();
+        }
+        bus.publish(Address::Announcements, vec![200]).unwrap();
+        for _ in 0..101 {
+            inbox.next().await.unwrap();
+        }
+        let mut connection = open(&bus.client, WRITE_TIMEOUT).await.unwrap();
+        let key = key(&bus.prefix, Address::Inbox(id));
+        timeout(Duration::from_secs(10), async {
+            loop {
+                let length: usize = redis::cmd("XLEN")
+                    .arg(&key)
+                    .query_async(&mut connection)
+                    .await
+                    .unwrap();
+                if length == 0 {
+                    return;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await
+        .unwrap();
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*")
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(keys.len(), 2);
+        for key in keys {
+            let left: i64 = redis::cmd("TTL")
+                .arg(&key)
+                .query_async(&mut connection)
+                .await
+                .unwrap();
+            assert!((1..=3600).contains(&left), "{key}: {left}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn redis_bus__should_keep_namespaces_apart() {
+        let server = RedisServer::start();
+        let one = RedisBus::connect(&server.url(), "one").unwrap();
+        let two = RedisBus::connect(&server.url(), "two").unwrap();
+        let id = NodeId([7; 32]);
+        let mut inbox = two.subscribe(id, true).await.unwrap();
+        one.publish(Address::Inbox(id), b"from one".to_vec())
+            .unwrap();
+        until_received(&two, id, &mut inbox, b"from two").await;
+        assert!(
+            timeout(Duration::from_millis(300), inbox.next())
+                .await
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,329 @@
+//! A node's durable claims: what it has promised never to do again.
+//!
+//! - The first digest that a node agrees to sign for (request, input) is the only one, for ever.
+//! - A session attempt is run once, also after a restart.
+//! - A peer that cheated in a way that leaks key material is banned from that key for good.
+//!
+//! A claim is on disk, fsynced, before its caller goes on. One thread writes: it drains its queue
+//! into one transaction, so that many claims share the price of one commit.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{Arc, PoisonError, RwLock, mpsc},
+    thread,
+};
+
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, SessionId},
+    order::NodeId,
+};
+use redb::{
+    Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
+    WriteTransaction,
+};
+use tokio::sync::oneshot;
+
+/// (request, input) -> digest.
+const DIGESTS: TableDefinition<'_, (&[u8; 16], u32), &[u8; 32]> = TableDefinition::new("digests.1");
+/// (session, attempt) -> when, in milliseconds since the Unix epoch.
+const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::new("sessions.1");
+/// (root public key, node) -> when, in milliseconds since the Unix epoch.
+const BANS: TableDefinition<'_, (&[u8], &[u8; 32]), u64> = TableDefinition::new("bans.1");
+
+/// Claims that share one commit at most.
+const BATCH: usize = 512;
+/// Claims that wait at most.
+const WAITING: usize = 8192;
+
+/// Why a claim was not granted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// The session attempt was run before.
+    #[error("the session was run before")]
+    SessionUsed,
+    /// The request was signed for another digest before.
+    #[error("another digest was claimed for input {0} of this request")]
+    OtherDigest(u32),
+    /// The store failed; nothing is certain.
+    #[error("the claims store failed: {0}")]
+    Store(String),
+}
+
+/// What a session needs before it may run.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The session.
+    pub session: SessionId,
+    /// The attempt.
+    pub attempt: u32,
+    /// What is to be signed, one digest per input; `None` for key generation.
+    pub digests: Option<(RequestId, Vec<[u8; 32]>)>,
+    /// Now, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
+enum Job {
+    Claim(Claim, oneshot::Sender<Result<(), ClaimError>>),
+    Ban {
+        root: Vec<u8>,
+        node: NodeId,
+        now_ms: u64,
+        reply: oneshot::Sender<Result<(), ClaimError>>,
+    },
+}
+
+type Bans = HashSet<(Vec<u8>, NodeId)>;
+
+/// The claims of one node. The file is locked while open: a folder serves one process.
+pub struct Claims {
+    queue: mpsc::SyncSender<Job>,
+    bans: Arc<RwLock<Bans>>,
+}
+
+impl Claims {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when it is damaged or another process has it.
+    pub fn open(path: &Path) -> Result<Self, Fault> {
+        let refuse = |cause: redb::Error| {
+            let sentence = format!("claims file {}: cannot be opened", path.display());
+            Fault::new(covault_core::fault::Class::Invalid, sentence).caused_by(cause)
+        };
+        let database = Database::create(path).map_err(|cause| refuse(cause.into()))?;
+        let bans = load(&database).map_err(refuse)?;
+        let bans = Arc::new(RwLock::new(bans));
+        let (queue, jobs) = mpsc::sync_channel(WAITING);
+        let writer_bans = Arc::clone(&bans);
+        thread::Builder::new()
+            .name("covault-claims".into())
+            .spawn(move || write(&database, &jobs, &writer_bans))
+            .map_err(Fault::bug)?;
+        Ok(Self { queue, bans })
+    }
+
+    /// Claims; on disk when it returns.
+    ///
+    /// # Errors
+    /// [`ClaimError`].
+    pub async fn claim(&self, claim: Claim) -> Result<(), ClaimError> {
+        self.ask(|reply| Job::Claim(claim, reply)).await
+    }
+
+    /// Bans `node` from the key; on disk when it returns.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn ban(&self, root: &[u8], node: NodeId, now_ms: u64) -> Result<(), ClaimError> {
+        // In force at once, whatever becomes of the disk.
+        self.bans
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((root.to_vec(), node));
+        self.ask(|reply| Job::Ban {
+            root: root.to_vec(),
+            node,
+            now_ms,
+            reply,
+        })
+        .await
+    }
+
+    /// Whether `node` is banned from the key.
+    pub fn banned(&self, root: &[u8], node: &NodeId) -> bool {
+        let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);
+        !bans.is_empty() && bans.contains(&(root.to_vec(), *node))
+    }
+
+    async fn ask(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<(), ClaimError>>) -> Job,
+    ) -> Result<(), ClaimError> {
+        let (reply, outcome) = oneshot::channel();
+        self.queue
+            .try_send(job(reply))
+            .map_err(|_| ClaimError::Store("too many wait".into()))?;
+        outcome
+            .await
+            .unwrap_or_else(|_| Err(ClaimError::Store("the writer is gone".into())))
+    }
+}
+
+fn load(database: &Database) -> Result<Bans, redb::Error> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(DIGESTS)?;
+    transaction.open_table(SESSIONS)?;
+    transaction.open_table(BANS)?;
+    transaction.commit()?;
+    let mut bans = Bans::new();
+    for entry in database.begin_read()?.open_table(BANS)?.iter()? {
+        let (key, _) = entry?;
+        let (root, node) = key.value();
+        bans.insert((root.to_vec(), NodeId(*node)));
+    }
+    Ok(bans)
+}
+
+fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
+    while let Ok(first) = jobs.recv() {
+        let mut batch = vec![first];
+        while batch.len() < BATCH {
+            let Ok(next) = jobs.try_recv() else { break };
+            batch.push(next);
+        }
+        let committed = commit(database, &batch);
+        if let Err(error) = &committed {
+            tracing::error!(%error, "claims cannot be written");
+        }
+        let failed = committed.as_ref().err().map(ToString::to_string);
+        let mut outcomes = committed.unwrap_or_default().into_iter();
+        for job in batch {
+            let outcome = match &failed {
+                Some(error) => Err(ClaimError::Store(error.clone())),
+                None => outcomes
+                    .next()
+                    .unwrap_or_else(|| Err(ClaimError::Store("lost".into()))),
+            };
+            let reply = match job {
+                Job::Claim(_, reply) => reply,
+                Job::Ban {
+                    root, node, reply, ..
+                } => {
+                    bans.write()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert((root, node));
+                    reply
+                }
+            };
+            // Nobody waits any more: the claim stands all the same.
+            let _ = reply.send(outcome);
+        }
+    }
+}
+
+/// All jobs of a batch in one transaction; each outcome counts only when the commit succeeds.
+fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Result<(), ClaimError>>, redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate)?;
+    transaction.set_two_phase_commit(true);
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for job in batch {
+        outcomes.push(match job {
+            Job::Claim(claim, _) => grant(&transaction, claim)?,
+            Job::Ban {
+                root, node, now_ms, ..
+            } => {
+                transaction
+                    .open_table(BANS)?
+                    .insert((root.as_slice(), &node.0), *now_ms)?;
+                Ok(())
+            }
+        });
+    }
+    transaction.commit()?;
+    Ok(outcomes)
+}
+
+fn grant(
+    transaction: &WriteTransaction,
+    claim: &Claim,
+) -> Result<Result<(), ClaimError>, redb::Error> {
+    let mut sessions = transaction.open_table(SESSIONS)?;
+    let session = (claim.session.as_bytes(), claim.attempt);
+    if sessions.get(session)?.is_some() {
+        return Ok(Err(ClaimError::SessionUsed));
+    }
+    if let Some((request, digests)) = &claim.digests {
+        let mut table = transaction.open_table(DIGESTS)?;
+        // All are looked at before one is written.
+        for (input, digest) in (0_u32..).zip(digests) {
+            let known = table.get((request.as_bytes(), input))?;
+            if known.is_some_and(|known| known.value() != digest) {
+                return Ok(Err(ClaimError::OtherDigest(input)));
+            }
+        }
+        for (input, digest) in (0_u32..).zip(digests) {
+            table.insert((request.as_bytes(), input), digest)?;
+        }
+    }
+    sessions.insert(session, claim.now_ms)?;
+    Ok(Ok(()))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn claim(session: u8, attempt: u32, digests: &[u8]) -> Claim {
+        let digests = digests.iter().map(|digest| [*digest; 32]).collect();
+        Claim {
+            session: SessionId::from_bytes([session; 16]),
+            attempt,
+            digests: Some((RequestId::from_bytes([1; 16]), digests)),
+            now_ms: 1,
+        }
+    }
+
+    #[tokio::test]
+    async fn claims__should_stand_across_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claims.redb");
+        let claims = Claims::open(&path).unwrap();
+        claims.claim(claim(1, 0, &[7, 8])).await.unwrap();
+        claims.ban(&[5; 33], NodeId([6; 32]), 1).await.unwrap();
+        assert!(
+            Claims::open(&path).is_err(),
+            "a second process must not have it"
+        );
+        drop(claims);
+        let claims = reopen(&path).await;
+        assert_eq!(
+            claims.claim(claim(1, 0, &[7, 8])).await,
+            Err(ClaimError::SessionUsed)
+        );
+        assert_eq!(
+            claims.claim(claim(2, 0, &[7, 9])).await,
+            Err(ClaimError::OtherDigest(1))
+        );
+        // The refused claim left nothing behind: the session may still be used.
+        assert_eq!(claims.claim(claim(2, 0, &[7, 8])).await, Ok(()));
+        assert_eq!(claims.claim(claim(2, 1, &[7, 8])).await, Ok(()));
+        assert!(claims.banned(&[5; 33], &NodeId([6; 32])));
+        assert!(!claims.banned(&[4; 33], &NodeId([6; 32])));
+        assert!(!claims.banned(&[5; 33], &NodeId([5; 32])));
+    }
+
+    /// The writer thread lets go of the file a moment after its owner.
+    async fn reopen(path: &Path) -> Claims {
+        for _ in 0..500 {
+            if let Ok(claims) = Claims::open(path) {
+                return claims;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("the claims file stays locked");
+    }
+
+    #[tokio::test]
+    async fn claims__should_let_one_of_many_rivals_win() {
+        let folder = tempfile::tempdir().unwrap();
+        let claims = Arc::new(Claims::open(&folder.path().join("claims.redb")).unwrap());
+        let rivals: Vec<_> = (0..100_u8)
+            .map(|digest| {
+                let claims = Arc::clone(&claims);
+                tokio::spawn(async move { claims.claim(claim(digest, 0, &[digest])).await })
+            })
+            .collect();
+        let mut won = 0;
+        for rival in rivals {
+            match rival.await.unwrap() {
+                Ok(()) => won += 1,
+                Err(error) => assert_eq!(error, ClaimError::OtherDigest(0)),
+            }
+        }
+        assert_eq!(won, 1);
+    }
+}

@@ -1,0 +1,531 @@
+//! The client of the signer nodes, for the orchestrator.
+
+mod choose;
+mod roster;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use covault_core::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    ids::SessionId,
+    order::{KeygenOrder, NodeId, SigningOrder},
+    port::{Clock, Entropy},
+    signature::Signature,
+};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    bus::{Bus, Subscription},
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    identity::NodeIdentity,
+    message::{Announcement, KeygenRequest, Reply, SignRequest, decode, encode},
+    verify::verify,
+};
+use choose::{Choice, Trouble};
+use roster::Roster;
+
+/// How often a waiting call looks at which nodes live.
+const LOOK: Duration = Duration::from_millis(200);
+/// Nodes report what was missing when an attempt ends; they have this long to be heard.
+const GRACE_MS: u64 = 300;
+
+/// What a cluster client needs.
+pub struct ClusterConfig {
+    /// The orchestrator's identity, which nodes pin.
+    pub identity: Arc<NodeIdentity>,
+    /// The bus.
+    pub bus: Arc<dyn Bus>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The source of randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// A node is live while its last announcement is younger; three heartbeats or more.
+    pub live_for: Duration,
+    /// How long one set of signers has before another set is tried.
+    pub attempt: Duration,
+}
+
+/// A signer node as the cluster sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Identity.
+    pub id: NodeId,
+    /// The name it announced.
+    pub name: String,
+    /// Whether it announced itself lately.
+    pub live: bool,
+    /// When it last announced itself, in milliseconds since the Unix epoch.
+    pub last_seen_ms: u64,
+}
+
+/// Who says what about which attempt.
+type Said = (NodeId, u32, Reply);
+type Replies = mpsc::UnboundedSender<Said>;
+
+/// The client of the signer nodes.
+pub struct Cluster {
+    shared: Arc<Shared>,
+    listener: JoinHandle<()>,
+}
+
+struct Shared {
+    post: Post,
+    bus: Arc<dyn Bus>,
+    clock: Arc<dyn Clock>,
+    roster: Roster,
+    attempt: Duration,
+    /// Who waits for replies, by session.
+    calls: Mutex<HashMap<SessionId, Replies>>,
+}
+
+/// A registered call; ends with its scope.
+struct Call<'a> {
+    shared: &'a Shared,
+    session: SessionId,
+    replies: mpsc::UnboundedReceiver<Said>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        lock(&self.shared.calls).remove(&self.session);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl Cluster {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the bus refuses the subscription. A bus
+    /// that is away is waited for.
+    pub async fn start(config: ClusterConfig) -> Result<Arc<Self>, Fault> {
+        let ClusterConfig {
+            identity,
+            bus,
+            clock,
+            entropy,
+            live_for,
+            attempt,
+        } = config;
+        let post = Post::new(identity, Arc::clone(&bus), entropy);
+        let inbox = bus.subscribe(post.id(), true).await.map_err(|cause| {
+            Fault::unavailable("the message bus is not available").caused_by(cause)
+        })?;
+        let shared = Arc::new(Shared {
+            post,
+            bus,
+            roster: Roster::new(Arc::clone(&clock), live_for),
+            clock,
+            attempt,
+            calls: Mutex::default(),
+        });
+        let listener = tokio::spawn(listen(Arc::downgrade(&shared), inbox));
+        Ok(Arc::new(Self { shared, listener }))
+    }
+
+    /// Makes a root key. Repeating an order that has succeeded returns the same key.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
+    /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
+    /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused.
+    pub async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        self.shared.keygen(order).await
+    }
+
+    /// Signs every input of the order with any `threshold` of the live `holders` (all share
+    /// holders, in the order of the keygen). Tries other sets until `deadline_ms` (since the
+    /// Unix epoch) and waits for nodes that may come. Each signature was verified against the
+    /// order's public key. `session` must be claimed by the caller and never used again.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when too few holders answered in time (the
+    /// public sentence names the missing nodes), [`covault_core::fault::Class::Peer`] when some
+    /// misbehaved, [`covault_core::fault::Class::Invalid`] when the nodes refused the order, and
+    /// [`covault_core::fault::Class::WrongState`] when they have promised another signature for
+    /// this request, or the session was used before.
+    pub async fn sign(
+        &self,
+        order: &SigningOrder,
+        session: SessionId,
+        holders: &[NodeId],
+        threshold: u16,
+        deadline_ms: u64,
+    ) -> Result<Vec<Signature>, Fault> {
+        self.shared
+            .sign(order, session, holders, threshold, deadline_ms)
+            .await
+    }
+
+    /// Every node that ever announced itself.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        self.shared.roster.nodes()
+    }
+
+    /// Whether the bus was reachable when it was last used.
+    pub fn bus_reachable(&self) -> bool {
+        self.shared.bus.reachable()
+    }
+}
+
+async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
+    while let Some(message) = inbox.next().await {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let Ok(envelope) = Envelope::parse(message) else {
+            continue;
+        };
+        let Header {
+            kind,
+            from,
+            session,
+            attempt,
+            ..
+        } = envelope.header;
+        match kind {
+            Kind::Reply => {
+                // Replies that nobody waits for are not worth a verification.
+                let Some(call) = lock(&shared.calls).get(&session).cloned() else {
+                    continue;
+                };
+                match shared.post.open(&envelope) {
+                    Ok(opened) => {
+                        if let Some(reply) = decode::<Reply>(&opened.body) {
+                            // The call may be over.
+                            let _ = call.send((from, attempt, reply));
+                        }
+                    }
+                    Err(error) => tracing::warn!(?from, %error, "reply refused"),
+                }
+            }
+            Kind::Announcement => {
+                let Ok(opened) = shared.post.open(&envelope) else {
+                    continue;
+                };
+                if let Some(announcement) = decode::<Announcement>(&opened.body) {
+                    shared.roster.heard(from, announcement);
+                }
+            }
+            Kind::SigningOrder | Kind::KeygenOrder | Kind::Protocol => {}
+        }
+    }
+}
+
+impl Shared {
+    fn call(&self, session: SessionId) -> Result<Call<'_>, Fault> {
+        let (sender, replies) = mpsc::unbounded_channel();
+        let mut calls = lock(&self.calls);
+        if calls.contains_key(&session) {
+            return Err(Fault::bug("two calls for one session"));
+        }
+        calls.insert(session, sender);
+        drop(calls);
+        Ok(Call {
+            shared: self,
+            session,
+            replies,
+        })
+    }
+
+    fn send(
+        &self,
+        kind: Kind,
+        session: SessionId,
+        attempt: u32,
+        to: NodeId,
+        body: &[u8],
+    ) -> Result<(), Fault> {
+        debug_assert!(to != EVERYONE);
+        let from = self.post.id();
+        let header = Header {
+            kind,
+            sealed: false,
+            session,
+            attempt,
+            round: 0,
+            sequence: 0,
+            from,
+            to,
+        };
+        self.post.send(header, body)
+    }
+
+    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        let signature = self
+            .post
+            .identity()
+            .sign(&order.canonical_bytes()?)
+            .to_vec();
+        let body = encode(&KeygenRequest {
+            order: order.clone(),
+            signature,
+        })?;
+        let mut call = self.call(order.session)?;
+        // All must be there at the same time.
+        while !order.signers.iter().all(|signer| self.roster.live(signer)) {
+            if self.clock.now_ms() >= order.expires_at_ms {
+                return Err(self
+                    .roster
+                    .too_few(&order.signers, order.signers.len(), &[]));
+            }
+            sleep(LOOK).await;
+        }
+        for signer in &order.signers {
+            self.send(Kind::KeygenOrder, order.session, 0, *signer, &body)?;
+        }
+        let mut made: HashMap<NodeId, RootKey> = HashMap::new();
+        loop {
+            let left = order
+                .expires_at_ms
+                .saturating_add(GRACE_MS)
+                .saturating_sub(self.clock.now_ms());
+            let reply = timeout(Duration::from_millis(left), call.replies.recv()).await;
+            let Ok(Some((node, _, reply))) = reply else {
+                let silent: Vec<NodeId> = order
+                    .signers
+                    .iter()
+                    .filter(|node| !made.contains_key(node))
+                    .copied()
+                    .collect();
+                return Err(self
+                    .roster
+                    .too_few(&order.signers, order.signers.len(), &silent));
+            };
+            if !order.signers.contains(&node) {
+                continue;
+            }
+            match reply {
+                Reply::KeyMade(root) => {
+                    made.insert(node, root);
+                }
+                Reply::Refused(fault) => {
+                    let name = self.roster.name(&node);
+                    let sentence = format!("{name} refused to make a key: {}", fault.public());
+                    return Err(Fault::new(fault.class().clone(), sentence));
+                }
+                Reply::Failed {
+                    culprits,
+                    missing,
+                    reason,
+                } if culprits.is_empty() => {
+                    return Err(self
+                        .roster
+                        .too_few(&order.signers, order.signers.len(), &missing)
+                        .caused_by(reason));
+                }
+                Reply::Failed {
+                    culprits, reason, ..
+                } => {
+                    return Err(self.roster.misbehaved(&culprits).caused_by(reason));
+                }
+                Reply::Signed(_) => {}
+            }
+            if made.len() == order.signers.len() {
+                let mut keys = made.into_values();
+                let first = keys.next().ok_or_else(|| Fault::bug("no signers"))?;
+                if first.curve != order.curve || keys.any(|key| key != first) {
+                    return Err(Fault::bug("the nodes report different keys"));
+                }
+                return Ok(first);
+            }
+        }
+    }
+
+    async fn sign(
+        &self,
+        order: &SigningOrder,
+        session: SessionId,
+        holders: &[NodeId],
+        threshold: u16,
+        deadline_ms: u64,
+    ) -> Result<Vec<Signature>, Fault> {
+        let deadline_ms = deadline_ms.min(order.expires_at_ms);
+        let needed = usize::from(threshold);
+        let signature = self
+            .post
+            .identity()
+            .sign(&order.canonical_bytes()?)
+            .to_vec();
+        let mut request = SignRequest {
+            order: order.clone(),
+            signature,
+            signers: Vec::new(),
+            deadline_ms,
+        };
+        let mut call = self.call(session)?;
+        let mut trouble = Trouble::default();
+        let mut attempt = 0_u32;
+        loop {
+            let now_ms = self.clock.now_ms();
+            if now_ms >= deadline_ms {
+                return Err(self.roster.too_few(holders, needed, &trouble.silent()));
+            }
+            let team = match self.roster.choose(holders, needed, &trouble) {
+                Choice::Team(team) => team,
+                Choice::Wait => {
+                    let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
+                    sleep(LOOK.min(left)).await;
+                    continue;
+                }
+                Choice::Never => return Err(self.give_up(holders, needed, trouble)),
+            };
+            let attempt_ms = u64::try_from(self.attempt.as_millis()).unwrap_or(u64::MAX);
+            let ends_ms = now_ms.saturating_add(attempt_ms).min(deadline_ms);
+            request.signers = team.signers.clone();
+            request.deadline_ms = ends_ms;
+            let body = encode(&request)?;
+            for signer in &team.signers {
+                self.send(Kind::SigningOrder, session, attempt, *signer, &body)?;
+            }
+            if let Some(signatures) = self
+                .await_attempt(order, &mut call, &request, attempt, &mut trouble)
+                .await
+            {
+                return Ok(signatures);
+            }
+            attempt = attempt
+                .checked_add(1)
+                .ok_or_else(|| Fault::bug("too many attempts"))?;
+        }
+    }
+
+    /// Waits for the signatures of an attempt; `None` when it has failed, and `trouble` says why.
+    async fn await_attempt(
+        &self,
+        order: &SigningOrder,
+        call: &mut Call<'_>,
+        request: &SignRequest,
+        attempt: u32,
+        trouble: &mut Trouble,
+    ) -> Option<Vec<Signature>> {
+        let (team, ends_ms) = (request.signers.as_slice(), request.deadline_ms);
+        let mut reported: Vec<NodeId> = Vec::new();
+        loop {
+            let left = ends_ms
+                .saturating_add(GRACE_MS)
+                .saturating_sub(self.clock.now_ms());
+            let patience = Duration::from_millis(left).min(LOOK);
+            match timeout(patience, call.replies.recv()).await {
+                Err(_) | Ok(None) => {
+                    let gone: Vec<NodeId> = team
+                        .iter()
+                        .filter(|node| !self.roster.live(node))
+                        .copied()
+                        .collect();
+                    if left > 0 && gone.is_empty() {
+                        continue;
+                    }
+                    let silent = if gone.is_empty() {
+                        team.iter()
+                            .filter(|node| !reported.contains(node))
+                            .copied()
+                            .collect()
+                    } else {
+                        gone
+                    };
+                    // When all have reported, those whom they missed are noted already.
+                    self.suspect(&silent, trouble);
+                    return None;
+                }
+                // Of whichever attempt: what verifies is good.
+                Ok(Some((node, _, Reply::Signed(signatures)))) => {
+                    if verify(order, &signatures).is_ok() {
+                        self.roster.well_done(&node);
+                        return Some(signatures);
+                    }
+                    tracing::warn!(?node, "a node sent signatures that do not verify");
+                    trouble.misbehaved(node, node);
+                    self.suspect(&[node], trouble);
+                    if team.contains(&node) {
+                        return None;
+                    }
+                }
+                Ok(Some((node, of, Reply::Refused(fault))))
+                    if of == attempt && team.contains(&node) =>
+                {
+                    tracing::warn!(?node, ?fault, "a node refused an order");
+                    match fault.class() {
+                        Class::Unavailable => self.suspect(&[node], trouble),
+                        _ => trouble.refused(node, fault),
+                    }
+                    return None;
+                }
+                Ok(Some((
+                    node,
+                    of,
+                    Reply::Failed {
+                        culprits,
+                        missing,
+                        reason,
+                    },
+                ))) if of == attempt && team.contains(&node) => {
+                    tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
+                    for culprit in culprits.iter().filter(|culprit| team.contains(culprit)) {
+                        trouble.misbehaved(node, *culprit);
+                    }
+                    if !culprits.is_empty() {
+                        return None;
+                    }
+                    if missing.is_empty() {
+                        // Nobody can be named: try whom we have not tried.
+                        self.suspect(team, trouble);
+                        return None;
+                    }
+                    reported.push(node);
+                    let missing: Vec<NodeId> = missing
+                        .into_iter()
+                        .filter(|node| team.contains(node))
+                        .collect();
+                    self.suspect(&missing, trouble);
+                    if reported.len() == team.len() {
+                        return None;
+                    }
+                }
+                // Of an earlier attempt.
+                Ok(Some(_)) => {}
+            }
+        }
+    }
+
+    fn suspect(&self, nodes: &[NodeId], trouble: &mut Trouble) {
+        for node in nodes {
+            self.roster.suspect(node);
+            trouble.was_silent(*node);
+        }
+    }
+
+    fn give_up(&self, holders: &[NodeId], needed: usize, mut trouble: Trouble) -> Fault {
+        if let Some((node, fault)) = trouble.take_refusal() {
+            let sentence = format!(
+                "{} refused to sign: {}",
+                self.roster.name(&node),
+                fault.public()
+            );
+            return Fault::new(fault.class().clone(), sentence);
+        }
+        let culprits = trouble.culprits();
+        if culprits.is_empty() {
+            return self.roster.too_few(holders, needed, &trouble.silent());
+        }
+        self.roster.misbehaved(&culprits)
+    }
+}

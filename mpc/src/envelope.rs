@@ -1,0 +1,468 @@
+//! Envelopes: every message between nodes, signed by its sender.
+//!
+//! The Ed25519 signature covers the version, the kind, the session and attempt, the round, the
+//! sequence, both ends and the body, so that nothing can be replayed into another place. Private
+//! bodies are sealed for their recipient with `crypto_box` (X25519, XChaCha20-Poly1305).
+//!
+//! On the wire: header (94 bytes, integers big-endian), signature (64 bytes), body.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
+};
+
+use covault_core::{fault::Fault, ids::SessionId, order::NodeId, port::Entropy};
+use crypto_box::{
+    ChaChaBox,
+    aead::{Aead as _, generic_array::GenericArray},
+};
+use ed25519_dalek::{Signature, Verifier as _, VerifyingKey};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use crate::{
+    bus::{Address, Bus},
+    identity::{NodeIdentity, verifying_key},
+};
+
+/// Version of the wire format.
+pub const VERSION: u16 = 1;
+/// What `to` says in an announcement.
+pub const EVERYONE: NodeId = NodeId([0; 32]);
+
+const HEADER: usize = 94;
+const SIGNATURE: usize = 64;
+const NONCE: usize = 24;
+const DOMAIN: &[u8] = b"covault/envelope";
+/// Peers whose keys are kept ready.
+const CACHED_PEERS: usize = 1024;
+
+/// What an envelope carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Orchestrator to node: sign.
+    SigningOrder = 1,
+    /// Orchestrator to node: make a key.
+    KeygenOrder = 2,
+    /// Node to node: a protocol message.
+    Protocol = 3,
+    /// Node to orchestrator: how it went.
+    Reply = 4,
+    /// Node to everyone: I am here.
+    Announcement = 5,
+}
+
+/// Where in which conversation an envelope belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// What the body is.
+    pub kind: Kind,
+    /// Whether the body is sealed.
+    pub sealed: bool,
+    /// The session.
+    pub session: SessionId,
+    /// The attempt within the session.
+    pub attempt: u32,
+    /// The round of the protocol; 0 outside protocols.
+    pub round: u16,
+    /// Which of several parallel runs of the protocol (one per signing input).
+    pub sequence: u32,
+    /// The sender.
+    pub from: NodeId,
+    /// The recipient.
+    pub to: NodeId,
+}
+
+/// Why an envelope was not accepted.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvelopeError {
+    /// Not an envelope of a version we know.
+    #[error("malformed envelope")]
+    Malformed,
+    /// Meant for somebody else.
+    #[error("the envelope is for another node")]
+    Misdirected,
+    /// The signature is not the sender's.
+    #[error("the envelope's signature is wrong")]
+    BadSignature,
+    /// The body does not open.
+    #[error("the envelope's body does not open")]
+    Unopenable,
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let fields: [&[u8]; 9] = [
+            &VERSION.to_be_bytes(),
+            &[self.kind as u8],
+            &[u8::from(self.sealed)],
+            self.session.as_bytes(),
+            &self.attempt.to_be_bytes(),
+            &self.round.to_be_bytes(),
+            &self.sequence.to_be_bytes(),
+            &self.from.0,
+            &self.to.0,
+        ];
+        let mut rest = bytes.as_mut_slice();
+        for field in fields {
+            // The fields add up to HEADER bytes; a test says so.
+            if let Some((place, after)) = rest.split_at_mut_checked(field.len()) {
+                place.copy_from_slice(field);
+                rest = after;
+            } else {
+                break;
+            }
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        if u16::from_be_bytes(reader.take()?) != VERSION {
+            return None;
+        }
+        let [kind] = reader.take()?;
+        let kind = match kind {
+            1 => Kind::SigningOrder,
+            2 => Kind::KeygenOrder,
+            3 => Kind::Protocol,
+            4 => Kind::Reply,
+            5 => Kind::Announcement,
+            _ => return None,
+        };
+        let [sealed] = reader.take()?;
+        let sealed = match sealed {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            sealed,
+            session: SessionId::from_bytes(reader.take()?),
+            attempt: u32::from_be_bytes(reader.take()?),
+            round: u16::from_be_bytes(reader.take()?),
+            sequence: u32::from_be_bytes(reader.take()?),
+            from: NodeId(reader.take()?),
+            to: NodeId(reader.take()?),
+        })
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*field)
+    }
+}
+
+/// An envelope as it came from the bus: nothing in it can be believed before [`Post::open`].
+pub struct Envelope {
+    /// The header, unverified.
+    pub header: Header,
+    wire: Vec<u8>,
+}
+
+impl Envelope {
+    /// Splits a message of the bus.
+    ///
+    /// # Errors
+    /// [`EnvelopeError::Malformed`].
+    pub fn parse(wire: Vec<u8>) -> Result<Self, EnvelopeError> {
+        let header = wire
+            .get(..HEADER)
+            .filter(|_| wire.len() >= HEADER + SIGNATURE)
+            .and_then(Header::decode)
+            .ok_or(EnvelopeError::Malformed)?;
+        Ok(Self { header, wire })
+    }
+
+    /// How many bytes it takes.
+    pub fn size(&self) -> usize {
+        self.wire.len()
+    }
+
+    fn body(&self) -> &[u8] {
+        self.wire.get(HEADER + SIGNATURE..).unwrap_or_default()
+    }
+
+    fn signature(&self) -> Option<Signature> {
+        self.wire
+            .get(HEADER..HEADER + SIGNATURE)
+            .and_then(|bytes| Signature::from_slice(bytes).ok())
+    }
+}
+
+/// A body whose sender and place are certain.
+pub struct Opened {
+    /// The body in the clear.
+    pub body: Zeroizing<Vec<u8>>,
+    /// SHA-256 over header and body as sent: two different ones for one slot are equivocation.
+    pub fingerprint: [u8; 32],
+}
+
+fn fingerprint(header: &[u8; HEADER], body: &[u8]) -> [u8; 32] {
+    // The body goes in as a hash: Ed25519 hashes its message twice, with a slower function.
+    Sha256::new()
+        .chain_update(header)
+        .chain_update(Sha256::digest(body))
+        .finalize()
+        .into()
+}
+
+fn signed_bytes(fingerprint: &[u8; 32]) -> [u8; 48] {
+    let mut bytes = [0; 48];
+    let (domain, rest) = bytes.split_at_mut(DOMAIN.len());
+    domain.copy_from_slice(DOMAIN);
+    rest.copy_from_slice(fingerprint);
+    bytes
+}
+
+struct Peer {
+    key: VerifyingKey,
+    sealing: OnceLock<ChaChaBox>,
+}
+
+/// Sends and opens envelopes in the name of one identity.
+pub struct Post {
+    identity: Arc<NodeIdentity>,
+    id: NodeId,
+    bus: Arc<dyn Bus>,
+    entropy: Arc<dyn Entropy>,
+    peers: RwLock<HashMap<NodeId, Arc<Peer>>>,
+}
+
+impl Post {
+    /// A post for `identity` on `bus`.
+    pub fn new(identity: Arc<NodeIdentity>, bus: Arc<dyn Bus>, entropy: Arc<dyn Entropy>) -> Self {
+        let id = identity.id();
+        Self {
+            identity,
+            id,
+            bus,
+            entropy,
+            peers: RwLock::default(),
+        }
+    }
+
+    /// Who we are.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The identity.
+    pub fn identity(&self) -> &NodeIdentity {
+        &self.identity
+    }
+
+    /// Signs and sends; seals the body first when the header says so. `from` is always us.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the bus does not take it, and
+    /// [`covault_core::fault::Class::Invalid`] when the recipient is not a valid identity.
+    pub fn send(&self, header: Header, body: &[u8]) -> Result<(), Fault> {
+        let header = Header {
+            from: self.id,
+            ..header
+        };
+        let address = match header.kind {
+            Kind::Announcement => Address::Announcements,
+            _ => Address::Inbox(header.to),
+        };
+        let wire = self.write(&header, body)?;
+        self.bus.publish(address, wire).map_err(|cause| {
+            Fault::unavailable("the message bus is not available").caused_by(cause)
+        })
+    }
+
+    fn write(&self, header: &Header, body: &[u8]) -> Result<Vec<u8>, Fault> {
+        let encoded = header.encode();
+        let sealed;
+        let body = if header.sealed {
+            let mut nonce = [0; NONCE];
+            self.entropy.fill(&mut nonce);
+            let peer = self.peer(&header.to)?;
+            let secret = self
+                .sealing(&peer)
+                .encrypt(GenericArray::from_slice(&nonce), body)
+                .map_err(|_| Fault::bug("sealing failed"))?;
+            sealed = [&nonce[..], &secret].concat();
+            sealed.as_slice()
+        } else {
+            body
+        };
+        let signature = self
+            .identity
+            .sign(&signed_bytes(&fingerprint(&encoded, body)));
+        Ok([&encoded[..], &signature, body].concat())
+    }
+
+    /// Verifies destination and signature, and unseals.
+    ///
+    /// # Errors
+    /// [`EnvelopeError`]; the envelope must then be ignored, since its sender is unknown.
+    pub fn open(&self, envelope: &Envelope) -> Result<Opened, EnvelopeError> {
+        let header = &envelope.header;
+        let to_everyone = header.kind == Kind::Announcement && header.to == EVERYONE;
+        if header.to != self.id && !to_everyone {
+            return Err(EnvelopeError::Misdirected);
+        }
+        let peer = self
+            .peer(&header.from)
+            .map_err(|_| EnvelopeError::BadSignature)?;
+        let fingerprint = fingerprint(&header.encode(), envelope.body());
+        let signature = envelope.signature().ok_or(EnvelopeError::Malformed)?;
+        peer.key
+            .verify(&signed_bytes(&fingerprint), &signature)
+            .map_err(|_| EnvelopeError::BadSignature)?;
+        let body = if header.sealed {
+            let (nonce, secret) = envelope
+                .body()
+                .split_first_chunk::<NONCE>()
+                .ok_or(EnvelopeError::Unopenable)?;
+            self.sealing(&peer)
+                .decrypt(GenericArray::from_slice(nonce), secret)
+                .map_err(|_| EnvelopeError::Unopenable)?
+        } else {
+            envelope.body().to_vec()
+        };
+        Ok(Opened {
+            body: Zeroizing::new(body),
+            fingerprint,
+        })
+    }
+
+    fn peer(&self, id: &NodeId) -> Result<Arc<Peer>, Fault> {
+        if let Some(peer) = self
+            .peers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+        {
+            return Ok(Arc::clone(peer));
+        }
+        let peer = Arc::new(Peer {
+            key: verifying_key(id)?,
+            sealing: OnceLock::new(),
+        });
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if peers.len() >= CACHED_PEERS {
+            // Strangers filled it; the keys of our peers are soon back.
+            peers.clear();
+        }
+        peers.insert(*id, Arc::clone(&peer));
+        Ok(peer)
+    }
+
+    fn sealing<'a>(&self, peer: &'a Peer) -> &'a ChaChaBox {
+        peer.sealing
+            .get_or_init(|| self.identity.sealing_box(&peer.key))
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::{bus::memory::MemoryBus, test_support::SystemEntropy};
+
+    fn post() -> Post {
+        let identity = Arc::new(NodeIdentity::generate(&SystemEntropy));
+        Post::new(identity, MemoryBus::new(), Arc::new(SystemEntropy))
+    }
+
+    fn header(from: &Post, to: &Post, sealed: bool) -> Header {
+        Header {
+            kind: Kind::Protocol,
+            sealed,
+            session: SessionId::from_bytes([3; 16]),
+            attempt: 0x0102_0304,
+            round: 0x0506,
+            sequence: 0x0708_090a,
+            from: from.id(),
+            to: to.id(),
+        }
+    }
+
+    #[test]
+    fn envelope__should_open_for_its_recipient_only() {
+        let (alice, bob, eve) = (post(), post(), post());
+        for sealed in [false, true] {
+            let header = header(&alice, &bob, sealed);
+            let wire = alice.write(&header, b"secret words").unwrap();
+            assert_eq!(
+                wire.windows(12).any(|window| window == b"secret words"),
+                !sealed
+            );
+            let envelope = Envelope::parse(wire).unwrap();
+            assert_eq!(envelope.header, header);
+            assert_eq!(
+                bob.open(&envelope).unwrap().body.as_slice(),
+                b"secret words"
+            );
+            assert_eq!(eve.open(&envelope).err(), Some(EnvelopeError::Misdirected));
+        }
+    }
+
+    #[test]
+    fn envelope__should_be_refused_when_any_byte_changes() {
+        let (alice, bob) = (post(), post());
+        for sealed in [false, true] {
+            let wire = alice.write(&header(&alice, &bob, sealed), b"body").unwrap();
+            for at in 0..wire.len() {
+                let mut changed = wire.clone();
+                changed[at] ^= 1;
+                let refused = Envelope::parse(changed).and_then(|envelope| bob.open(&envelope));
+                assert!(refused.is_err(), "byte {at}");
+            }
+            for length in 0..wire.len() {
+                let cut = Envelope::parse(wire[..length].to_vec());
+                assert!(
+                    cut.and_then(|envelope| bob.open(&envelope)).is_err(),
+                    "length {length}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn envelope__should_not_be_sealed_anew_by_another_sender() {
+        let (alice, bob, eve) = (post(), post(), post());
+        let claimed = header(&alice, &bob, false);
+        // Eve signs in the name of Alice.
+        let envelope = Envelope::parse(eve.write(&claimed, b"body").unwrap()).unwrap();
+        assert_eq!(bob.open(&envelope).err(), Some(EnvelopeError::BadSignature));
+    }
+
+    #[test]
+    fn header__should_fill_its_bytes_and_stay_the_same() {
+        let header = Header {
+            kind: Kind::Reply,
+            sealed: true,
+            session: SessionId::from_bytes([3; 16]),
+            attempt: 4,
+            round: 5,
+            sequence: 6,
+            from: NodeId([7; 32]),
+            to: NodeId([8; 32]),
+        };
+        let bytes = header.encode();
+        assert_eq!(Header::decode(&bytes), Some(header));
+        let sample = concat!(
+            "00010401",
+            "03030303030303030303030303030303",
+            "00000004",
+            "0005",
+            "00000006",
+            "0707070707070707070707070707070707070707070707070707070707070707",
+            "0808080808080808080808080808080808080808080808080808080808080808",
+        );
+        assert!(hex::encode(bytes).starts_with(sample));
+        assert_eq!(sample.len(), 2 * HEADER);
+    }
+}

@@ -1,0 +1,242 @@
+//! A node's identity: an Ed25519 key in an OpenSSH file.
+//!
+//! The same key signs envelopes and, mapped to X25519 (RFC 7748, the birational map of section
+//! 4.1), opens what is sealed for the node.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use covault_core::{
+    fault::{Class, Fault},
+    order::NodeId,
+    port::Entropy,
+};
+use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
+use ssh_key::{
+    LineEnding, PrivateKey, PublicKey,
+    private::{Ed25519Keypair, KeypairData},
+    public::{Ed25519PublicKey, KeyData},
+};
+use zeroize::Zeroizing;
+
+/// An identity with its private half. Never printed; zeroized on drop.
+pub struct NodeIdentity {
+    signing: SigningKey,
+    sealing: crypto_box::SecretKey,
+}
+
+impl NodeIdentity {
+    /// A fresh identity.
+    pub fn generate(entropy: &dyn Entropy) -> Self {
+        let mut seed = Zeroizing::new([0; 32]);
+        entropy.fill(seed.as_mut());
+        Self::from_seed(&seed)
+    }
+
+    fn from_seed(seed: &[u8; 32]) -> Self {
+        let signing = SigningKey::from_bytes(seed);
+        let scalar = Zeroizing::new(signing.to_scalar_bytes());
+        Self {
+            signing,
+            sealing: crypto_box::SecretKey::from_bytes(*scalar),
+        }
+    }
+
+    /// Reads an unencrypted OpenSSH private key file (`-----BEGIN OPENSSH PRIVATE KEY-----`).
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the file when it is missing, readable by others than its
+    /// owner, encrypted, or not an Ed25519 key.
+    pub fn load(path: &Path) -> Result<Self, Fault> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let refuse = |problem: &str| {
+            Fault::new(
+                Class::Invalid,
+                format!("identity file {}: {problem}", path.display()),
+            )
+        };
+        let unreadable = |cause: std::io::Error| {
+            refuse(&format!("cannot be read ({})", cause.kind())).caused_by(cause)
+        };
+        let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(refuse("others can read it; run chmod 600 on it"));
+        }
+        let pem = Zeroizing::new(fs::read(path).map_err(unreadable)?);
+        let key = PrivateKey::from_openssh(pem.as_slice())
+            .map_err(|cause| refuse("is not an OpenSSH private key").caused_by(cause))?;
+        if key.is_encrypted() {
+            return Err(refuse("is encrypted; use a key without passphrase"));
+        }
+        let pair = key
+            .key_data()
+            .ed25519()
+            .ok_or_else(|| refuse("is not an ssh-ed25519 key"))?;
+        let seed = Zeroizing::new(pair.private.to_bytes());
+        Ok(Self::from_seed(&seed))
+    }
+
+    /// Writes the key as an OpenSSH private key file, mode 0600. An existing file is replaced
+    /// in one step.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the file when it cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), Fault> {
+        let seed = Zeroizing::new(self.signing.to_bytes());
+        let pair = Ed25519Keypair::from_seed(&seed);
+        let pem = PrivateKey::new(KeypairData::Ed25519(pair), "covault")
+            .and_then(|key| key.to_openssh(LineEnding::LF))
+            .map_err(Fault::bug)?;
+        write_private(path, pem.as_bytes()).map_err(|cause| {
+            Fault::new(
+                Class::Invalid,
+                format!("identity file {}: cannot be written", path.display()),
+            )
+            .caused_by(cause)
+        })
+    }
+
+    /// The public identity.
+    pub fn id(&self) -> NodeId {
+        NodeId(self.signing.verifying_key().to_bytes())
+    }
+
+    /// The public identity as an OpenSSH line: `ssh-ed25519 AAAA... comment`.
+    pub fn openssh_line(&self, comment: &str) -> String {
+        openssh_line(&self.id(), comment)
+    }
+
+    /// An Ed25519 signature (RFC 8032) over `message`.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.signing.sign(message).to_bytes()
+    }
+
+    /// The box that seals for `peer` and opens what `peer` sealed.
+    pub(crate) fn sealing_box(&self, peer: &VerifyingKey) -> crypto_box::ChaChaBox {
+        let public = crypto_box::PublicKey::from_bytes(peer.to_montgomery().to_bytes());
+        crypto_box::ChaChaBox::new(&public, &self.sealing)
+    }
+}
+
+/// Reads `ssh-ed25519 AAAA... comment`; the comment is ignored.
+///
+/// # Errors
+/// [`Class::Invalid`] when it is not such a line.
+pub fn parse_openssh_line(line: &str) -> Result<NodeId, Fault> {
+    let refuse = || Fault::new(Class::Invalid, "not an OpenSSH line (ssh-ed25519 AAAA...)");
+    let key = PublicKey::from_openssh(line.trim()).map_err(|cause| refuse().caused_by(cause))?;
+    let key = key.key_data().ed25519().ok_or_else(refuse)?;
+    let id = NodeId(key.0);
+    verifying_key(&id)?;
+    Ok(id)
+}
+
+/// The OpenSSH line of an identity; no trailing space when the comment is empty.
+pub fn openssh_line(id: &NodeId, comment: &str) -> String {
+    let key = PublicKey::new(KeyData::Ed25519(Ed25519PublicKey(id.0)), comment);
+    // The encoding of 32 bytes and a comment cannot fail but for a comment with a line break.
+    key.to_openssh().unwrap_or_else(|_| {
+        PublicKey::new(KeyData::Ed25519(Ed25519PublicKey(id.0)), "")
+            .to_openssh()
+            .unwrap_or_else(|_| hex::encode(id.0))
+    })
+}
+
+/// The key that verifies a node's signatures.
+///
+/// # Errors
+/// [`Class::Invalid`] when the id is not a point of the curve, or one of small order.
+pub(crate) fn verifying_key(id: &NodeId) -> Result<VerifyingKey, Fault> {
+    VerifyingKey::from_bytes(&id.0)
+        .ok()
+        .filter(|key| !key.is_weak())
+        .ok_or_else(|| Fault::new(Class::Invalid, "not an Ed25519 public key"))
+}
+
+/// Writes a file that only its owner reads: temporary file, fsync, rename, fsync of the folder.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".new");
+    let temporary = folder.join(name);
+    // What an interrupted write left behind is incomplete and nobody's.
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    fs::File::open(&folder)?.sync_all()
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::test_support::SystemEntropy;
+
+    #[test]
+    fn identity__should_survive_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("id");
+        let identity = NodeIdentity::generate(&SystemEntropy);
+        identity.save(&path).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(NodeIdentity::load(&path).unwrap().id(), identity.id());
+        // Saving again replaces it.
+        let other = NodeIdentity::generate(&SystemEntropy);
+        other.save(&path).unwrap();
+        assert_eq!(NodeIdentity::load(&path).unwrap().id(), other.id());
+    }
+
+    #[test]
+    fn identity__should_be_refused_when_others_can_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("id");
+        NodeIdentity::generate(&SystemEntropy).save(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let fault = NodeIdentity::load(&path).err().unwrap();
+        assert!(fault.public().contains("chmod 600"), "{fault:?}");
+        assert!(NodeIdentity::load(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn openssh_line__should_ignore_comments_and_refuse_other_text() {
+        // Made by `ssh-keygen -t ed25519`.
+        let line = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti user@example.com";
+        let id = parse_openssh_line(line).unwrap();
+        assert_eq!(openssh_line(&id, "user@example.com"), line);
+        assert_eq!(parse_openssh_line(&openssh_line(&id, "")).unwrap(), id);
+        assert!(!openssh_line(&id, "").ends_with(' '));
+        assert_eq!(
+            parse_openssh_line(&format!("  {} other comment\n", openssh_line(&id, ""))).unwrap(),
+            id
+        );
+        for text in [
+            "",
+            "ssh-ed25519",
+            "ssh-ed25519 AAAA",
+            "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQ==",
+        ] {
+            assert!(parse_openssh_line(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A signer node.
+//!
+//! It trusts nobody: an order must be signed by an orchestrator whose key it pins, still be
+//! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
+//! about to do, on disk, and only then uses its share.
+
+mod orders;
+mod sessions;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use covault_core::{
+    derive::RootKey,
+    fault::Fault,
+    ids::SessionId,
+    order::{NodeId, SigningOrder},
+    port::{Clock, Entropy},
+};
+use secrecy::SecretString;
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+use crate::{
+    bus::Bus,
+    claims::Claims,
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    identity::NodeIdentity,
+    message::{Announcement, Reply, encode},
+    pool::{CpuPool, Lane},
+    shares::{ShareStore, age_file::AgeFiles},
+};
+use orders::Keys;
+use sessions::Sessions;
+
+/// How often deadlines are looked at.
+const REAP: Duration = Duration::from_millis(100);
+/// How long an earlier process of the same folder has to let go of it.
+const TAKEOVER: Duration = Duration::from_secs(5);
+
+/// Decides whether what an order shows is what it asks to sign.
+pub trait OrderCheck: Send + Sync {
+    /// Checks an order for a key that the node holds.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] naming what does not match.
+    fn check(&self, order: &SigningOrder, root: &RootKey) -> Result<(), Fault>;
+}
+
+/// Rebuilds everything from payload and facts ([`SigningOrder::verify`]).
+pub struct Rebuild;
+
+impl OrderCheck for Rebuild {
+    fn check(&self, order: &SigningOrder, root: &RootKey) -> Result<(), Fault> {
+        order.verify(root)
+    }
+}
+
+/// What a node needs.
+pub struct NodeConfig {
+    /// The name it announces.
+    pub name: String,
+    /// Its identity.
+    pub identity: Arc<NodeIdentity>,
+    /// The bus it listens on.
+    pub bus: Arc<dyn Bus>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The source of randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Threads for cryptography; nodes of one process share them.
+    pub pool: Arc<CpuPool>,
+    /// Its own folder: keyring, share files, claims. Made when missing.
+    pub folder: PathBuf,
+    /// Opens the keyring.
+    pub passphrase: SecretString,
+    /// scrypt's work factor (log2 N, 1 to 22) when the keyring is made; 18 takes about a
+    /// second. Lower ones are for random passphrases only.
+    pub work_factor: u8,
+    /// The orchestrators it takes orders from.
+    pub trusted: Vec<NodeId>,
+    /// What is checked before a share is used; [`Rebuild`] outside tests.
+    pub check: Arc<dyn OrderCheck>,
+    /// How often it announces itself.
+    pub heartbeat: Duration,
+}
+
+/// A signer node.
+pub struct Node {
+    name: String,
+    post: Post,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    pool: Arc<CpuPool>,
+    trusted: Vec<NodeId>,
+    check: Arc<dyn OrderCheck>,
+    shares: Box<dyn ShareStore>,
+    claims: Claims,
+    keys: Keys,
+    sessions: Sessions,
+    runtime: Handle,
+}
+
+impl Node {
+    /// Opens the folder and serves orders until `shutdown` turns true or its sender is gone.
+    ///
+    /// # Errors
+    /// Only when it cannot start: folder, keyring or claims unusable, or the bus refuses. A bad
+    /// message or order never ends it.
+    pub async fn run(config: NodeConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), Fault> {
+        let bus = Arc::clone(&config.bus);
+        let heartbeat = config.heartbeat;
+        let node = Arc::new(Self::open(config).await?);
+        let mut inbox = bus
+            .subscribe(node.post.id(), false)
+            .await
+            .map_err(|cause| {
+                Fault::unavailable("the message bus is not available").caused_by(cause)
+            })?;
+        let mut heartbeat = interval(heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reap = interval(REAP);
+        reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
+        loop {
+            if *shutdown.borrow() {
+                break;
+            }
+            tokio::select! {
+                changed = shutdown.changed() => if changed.is_err() { break },
+                _ = heartbeat.tick() => node.announce(false),
+                _ = reap.tick() => node.reap(),
+                message = inbox.next() => match message {
+                    Some(message) => node.take(message),
+                    None => break,
+                },
+            }
+        }
+        node.announce(true);
+        tracing::info!(node = %node.name, "signer node is down");
+        Ok(())
+    }
+
+    async fn open(config: NodeConfig) -> Result<Self, Fault> {
+        let NodeConfig {
+            name,
+            identity,
+            bus,
+            clock,
+            entropy,
+            pool,
+            folder,
+            passphrase,
+            work_factor,
+            trusted,
+            check,
+            heartbeat: _,
+        } = config;
+        let runtime = Handle::current();
+        // scrypt and the disk take their time.
+        let opened = runtime.spawn_blocking(move || {
+            let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
+            let keys = Keys::load(shares.load_all()?)?;
+            Ok::<_, Fault>((shares, keys, folder.join("claims.redb")))
+        });
+        let (shares, keys, claims) = opened.await.map_err(Fault::bug)??;
+        let mut waited = Duration::ZERO;
+        let claims = loop {
+            match Claims::open(&claims) {
+                Ok(claims) => break claims,
+                Err(fault) if waited >= TAKEOVER => return Err(fault),
+                Err(_) => {
+                    sleep(REAP).await;
+                    waited += REAP;
+                }
+            }
+        };
+        Ok(Self {
+            name,
+            post: Post::new(identity, bus, Arc::clone(&entropy)),
+            clock,
+            entropy,
+            pool,
+            trusted,
+            check,
+            shares: Box::new(shares),
+            claims,
+            keys,
+            sessions: Sessions::default(),
+            runtime,
+        })
+    }
+
+    fn announce(&self, leaving: bool) {
+        let announcement = Announcement {
+            name: self.name.clone(),
+            at_ms: self.clock.now_ms(),
+            leaving,
+        };
+        let header = Header {
+            kind: Kind::Announcement,
+            sealed: false,
+            session: SessionId::from_bytes([0; 16]),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to: EVERYONE,
+        };
+        let sent = encode(&announcement).and_then(|body| self.post.send(header, &body));
+        if let Err(fault) = sent {
+            tracing::warn!(node = %self.name, ?fault, "cannot announce");
+        }
+    }
+
+    /// Sorts a message of the bus. Everything that costs goes to the pool.
+    fn take(self: &Arc<Self>, message: Vec<u8>) {
+        let Ok(envelope) = Envelope::parse(message) else {
+            tracing::debug!(node = %self.name, "malformed envelope");
+            return;
+        };
+        match envelope.header.kind {
+            Kind::SigningOrder | Kind::KeygenOrder => {
+                if !self.trusted.contains(&envelope.header.from) {
+                    tracing::warn!(node = %self.name, from = ?envelope.header.from, "order of a stranger");
+                    return;
+                }
+                let node = Arc::clone(self);
+                self.pool
+                    .spawn(Lane::Signing, move || node.order(&envelope));
+            }
+            Kind::Protocol => self.protocol(envelope),
+            Kind::Reply | Kind::Announcement => {}
+        }
+    }
+
+    /// Answers an orchestrator.
+    fn reply(&self, to: NodeId, session: SessionId, attempt: u32, reply: &Reply) {
+        let header = Header {
+            kind: Kind::Reply,
+            sealed: false,
+            session,
+            attempt,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to,
+        };
+        let sent = encode(reply).and_then(|body| self.post.send(header, &body));
+        if let Err(fault) = sent {
+            tracing::warn!(node = %self.name, ?fault, "cannot reply");
+        }
+    }
+}

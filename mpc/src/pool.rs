@@ -1,0 +1,120 @@
+//! Threads for cryptography, kept away from the asynchronous ones.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread,
+};
+
+use covault_core::fault::Fault;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Which jobs go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Signing: somebody waits for each.
+    Signing,
+    /// Key generation: long, and may wait.
+    Keygen,
+}
+
+/// A fixed number of threads and two queues. Nodes of one process share a pool, or threads
+/// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
+pub struct CpuPool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queues: Mutex<Queues>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queues {
+    signing: VecDeque<Job>,
+    keygen: VecDeque<Job>,
+    closed: bool,
+}
+
+impl CpuPool {
+    /// A pool of `threads` threads; at least one.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when the system refuses a thread.
+    pub fn new(threads: usize) -> Result<Arc<Self>, Fault> {
+        let shared = Arc::new(Shared::default());
+        for number in 0..threads.max(1) {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new()
+                .name(format!("covault-mpc-{number}"))
+                .spawn(move || shared.work())
+                .map_err(Fault::bug)?;
+        }
+        Ok(Arc::new(Self { shared }))
+    }
+
+    /// As many threads as cores.
+    ///
+    /// # Errors
+    /// As [`CpuPool::new`].
+    pub fn per_core() -> Result<Arc<Self>, Fault> {
+        Self::new(thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Queues a job.
+    pub fn spawn(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
+        let mut queues = self
+            .shared
+            .queues
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match lane {
+            Lane::Signing => queues.signing.push_back(Box::new(job)),
+            Lane::Keygen => queues.keygen.push_back(Box::new(job)),
+        }
+        drop(queues);
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Drop for CpuPool {
+    fn drop(&mut self) {
+        self.shared
+            .queues
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
+        self.shared.wake.notify_all();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match queues
+                .signing
+                .pop_front()
+                .or_else(|| queues.keygen.pop_front())
+            {
+                Some(job) => {
+                    drop(queues);
+                    // A job that panics must not take its thread with it.
+                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                        tracing::error!("a cryptography job panicked");
+                    }
+                    queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+                }
+                None if queues.closed => return,
+                None => {
+                    queues = self
+                        .wake
+                        .wait(queues)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
+            }
+        }
+    }
+}

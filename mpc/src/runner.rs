@@ -1,0 +1,261 @@
+//! Runs the protocol sessions of one attempt: several inputs in parallel, one envelope slot for
+//! each (sender, round, input), identities instead of indices. No I/O.
+
+use std::collections::HashMap;
+
+use covault_core::{order::NodeId, port::Entropy, signature::Signature};
+use zeroize::Zeroizing;
+
+use crate::backend::{Abort, Index, KeyShare, Outgoing, Session, Turn};
+
+/// A message to be sent.
+pub(crate) struct Send {
+    pub to: NodeId,
+    pub round: u16,
+    pub sequence: u32,
+    pub private: bool,
+    pub body: Zeroizing<Vec<u8>>,
+}
+
+/// How a run ended well.
+pub(crate) enum Finished {
+    /// We are the collector.
+    Signed(Vec<Signature>),
+    /// Somebody else is.
+    Contributed,
+    /// The key is made.
+    KeyMade(KeyShare),
+}
+
+/// How a run ended badly.
+pub(crate) struct Failed {
+    pub reason: String,
+    pub culprits: Vec<NodeId>,
+    pub ban: Vec<NodeId>,
+}
+
+/// What a step gives.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub send: Vec<Send>,
+    pub finished: Option<Finished>,
+}
+
+enum Protocol {
+    Signing {
+        sessions: Vec<Option<Box<dyn Session<Option<Signature>>>>>,
+        outcomes: Vec<Option<Signature>>,
+    },
+    Keygen(Option<Box<dyn Session<KeyShare>>>),
+}
+
+/// One attempt, as one node sees it.
+pub(crate) struct Run {
+    protocol: Protocol,
+    /// The other parties.
+    peers: HashMap<NodeId, Index>,
+    /// The key that signs; `None` while it is made.
+    root: Option<Vec<u8>>,
+    /// Fingerprints of what has come, by slot.
+    seen: HashMap<(NodeId, u16, u32), [u8; 32]>,
+}
+
+impl Run {
+    /// Signs one input per session.
+    pub(crate) fn signing(
+        sessions: Vec<Box<dyn Session<Option<Signature>>>>,
+        peers: HashMap<NodeId, Index>,
+        root: Vec<u8>,
+    ) -> Self {
+        let outcomes = sessions.iter().map(|_| None).collect();
+        let sessions = sessions.into_iter().map(Some).collect();
+        let protocol = Protocol::Signing { sessions, outcomes };
+        Self {
+            protocol,
+            peers,
+            root: Some(root),
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Makes a key.
+    pub(crate) fn keygen(
+        session: Box<dyn Session<KeyShare>>,
+        peers: HashMap<NodeId, Index>,
+    ) -> Self {
+        Self {
+            protocol: Protocol::Keygen(Some(session)),
+            peers,
+            root: None,
+            seen: HashMap::new(),
+        }
+    }
+
+    /// The root public key that signs.
+    pub(crate) fn root(&self) -> Option<&[u8]> {
+        self.root.as_deref()
+    }
+
+    /// Whether `node` is one of the other parties.
+    pub(crate) fn is_peer(&self, node: &NodeId) -> bool {
+        self.peers.contains_key(node)
+    }
+
+    /// The first step.
+    pub(crate) fn start(&mut self, entropy: &dyn Entropy) -> Result<Progress, Failed> {
+        let mut progress = Progress::default();
+        match &mut self.protocol {
+            Protocol::Signing { sessions, .. } => {
+                for (sequence, session) in (0_u32..).zip(sessions.iter_mut()) {
+                    let Some(session) = session else { continue };
+                    let turn = session
+                        .start(entropy)
+                        .map_err(|abort| fail(&self.peers, abort))?;
+                    address(&self.peers, sequence, turn.send, &mut progress.send);
+                }
+            }
+            Protocol::Keygen(Some(session)) => {
+                let turn = session
+                    .start(entropy)
+                    .map_err(|abort| fail(&self.peers, abort))?;
+                address(&self.peers, 0, turn.send, &mut progress.send);
+            }
+            Protocol::Keygen(None) => {}
+        }
+        Ok(progress)
+    }
+
+    /// Takes a message of a peer; the sender is certain. A repetition is ignored, a second
+    /// different message for the same slot ends the run and names its sender.
+    pub(crate) fn receive(
+        &mut self,
+        from: NodeId,
+        round: u16,
+        sequence: u32,
+        fingerprint: [u8; 32],
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<Progress, Failed> {
+        let mut progress = Progress::default();
+        let Some(index) = self.peers.get(&from).copied() else {
+            return Ok(progress);
+        };
+        match self.seen.insert((from, round, sequence), fingerprint) {
+            None => {}
+            Some(known) if known == fingerprint => return Ok(progress),
+            Some(_) => {
+                return Err(Failed {
+                    reason: format!("two different messages for round {round}"),
+                    culprits: vec![from],
+                    ban: Vec::new(),
+                });
+            }
+        }
+        match &mut self.protocol {
+            Protocol::Signing { sessions, outcomes } => {
+                let place = usize::try_from(sequence).unwrap_or(usize::MAX);
+                let (Some(slot), Some(outcome)) =
+                    (sessions.get_mut(place), outcomes.get_mut(place))
+                else {
+                    return Err(Failed {
+                        reason: "message for an input that is not there".into(),
+                        culprits: vec![from],
+                        ban: Vec::new(),
+                    });
+                };
+                let Some(session) = slot else {
+                    return Ok(progress);
+                };
+                let turn = session
+                    .receive(index, round, body)
+                    .map_err(|abort| fail(&self.peers, abort))?;
+                address(&self.peers, sequence, turn.send, &mut progress.send);
+                if let Some(signature) = turn.done {
+                    *slot = None;
+                    *outcome = signature;
+                    if sessions.iter().all(Option::is_none) {
+                        // All inputs have the same collector.
+                        let signatures: Vec<_> = outcomes.iter().flatten().cloned().collect();
+                        progress.finished = Some(if signatures.len() == outcomes.len() {
+                            Finished::Signed(signatures)
+                        } else {
+                            Finished::Contributed
+                        });
+                    }
+                }
+            }
+            Protocol::Keygen(slot) => {
+                let Some(session) = slot else {
+                    return Ok(progress);
+                };
+                let Turn { send, done } = session
+                    .receive(index, round, body)
+                    .map_err(|abort| fail(&self.peers, abort))?;
+                address(&self.peers, 0, send, &mut progress.send);
+                if let Some(share) = done {
+                    *slot = None;
+                    progress.finished = Some(Finished::KeyMade(share));
+                }
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Whose messages are missing.
+    pub(crate) fn missing(&self) -> Vec<NodeId> {
+        let mut indices: Vec<Index> = match &self.protocol {
+            Protocol::Signing { sessions, .. } => sessions
+                .iter()
+                .flatten()
+                .flat_map(|session| session.waiting_for())
+                .collect(),
+            Protocol::Keygen(session) => session
+                .as_ref()
+                .map(|session| session.waiting_for())
+                .unwrap_or_default(),
+        };
+        indices.sort_unstable();
+        indices.dedup();
+        names(&self.peers, &indices)
+    }
+}
+
+fn address(
+    peers: &HashMap<NodeId, Index>,
+    sequence: u32,
+    outgoing: Vec<Outgoing>,
+    send: &mut Vec<Send>,
+) {
+    for Outgoing {
+        to,
+        round,
+        private,
+        body,
+    } in outgoing
+    {
+        if let Some((node, _)) = peers.iter().find(|(_, index)| **index == to) {
+            send.push(Send {
+                to: *node,
+                round,
+                sequence,
+                private,
+                body,
+            });
+        }
+    }
+}
+
+fn names(peers: &HashMap<NodeId, Index>, indices: &[Index]) -> Vec<NodeId> {
+    peers
+        .iter()
+        .filter(|(_, index)| indices.contains(index))
+        .map(|(node, _)| *node)
+        .collect()
+}
+
+fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {
+    Failed {
+        culprits: names(peers, &abort.culprits),
+        ban: names(peers, &abort.ban),
+        reason: abort.reason,
+    }
+}

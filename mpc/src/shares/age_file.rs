@@ -1,0 +1,301 @@
+//! Shares in files encrypted with age (age-encryption.org/v1), one folder per node.
+//!
+//! `keyring.age` holds an X25519 identity and is encrypted with a passphrase (scrypt);
+//! `shares/*.age` are encrypted to that identity. So unlocking costs scrypt once per start. A
+//! share's plaintext is a version byte, then BCS.
+
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    str::FromStr as _,
+};
+
+use age::x25519;
+use covault_core::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    ids::{SessionId, VaultId},
+    order::NodeId,
+};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::{ShareRecord, ShareStore};
+use crate::{backend::KeyShare, identity::write_private};
+
+/// Version of a share's plaintext.
+const VERSION: u8 = 1;
+/// The highest scrypt work factor that is tried; each step doubles time and memory.
+const MAX_WORK_FACTOR: u8 = 22;
+
+/// The shares of one node's folder.
+pub struct AgeFiles {
+    folder: PathBuf,
+    identity: x25519::Identity,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    vault: VaultId,
+    epoch: u32,
+    session: SessionId,
+    threshold: u16,
+    holders: Vec<NodeId>,
+    root: RootKey,
+    secret: Vec<u8>,
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl AgeFiles {
+    /// Opens a node's folder; makes folder and keyring when missing. `work_factor` is scrypt's
+    /// log2 N for a new keyring (1 to 22; 18 takes about a second).
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when the passphrase is wrong, the keyring is damaged, or it is missing
+    /// while there are shares.
+    pub fn open(folder: &Path, passphrase: &SecretString, work_factor: u8) -> Result<Self, Fault> {
+        let shares = folder.join("shares");
+        let path = folder.join("keyring.age");
+        let refuse = |problem: &str| {
+            Fault::new(
+                Class::Invalid,
+                format!("keyring {}: {problem}", path.display()),
+            )
+        };
+        let failed = |cause: io::Error| refuse("cannot be read or written").caused_by(cause);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&shares)
+            .map_err(failed)?;
+        let identity = match fs::read(&path) {
+            Ok(sealed) => {
+                let mut lock = age::scrypt::Identity::new(passphrase.clone());
+                lock.set_max_work_factor(MAX_WORK_FACTOR);
+                let text = age::decrypt(&lock, &sealed)
+                    .map(Zeroizing::new)
+                    .map_err(|cause| {
+                        refuse("cannot be opened: wrong passphrase or damaged file")
+                            .caused_by(cause)
+                    })?;
+                std::str::from_utf8(&text)
+                    .ok()
+                    .and_then(|text| x25519::Identity::from_str(text.trim()).ok())
+                    .ok_or_else(|| refuse("is damaged"))?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if fs::read_dir(&shares).map_err(failed)?.next().is_some() {
+                    return Err(refuse("is missing, but there are shares that need it"));
+                }
+                if !(1..=MAX_WORK_FACTOR).contains(&work_factor) {
+                    return Err(refuse("needs a work factor from 1 to 22"));
+                }
+                let identity = x25519::Identity::generate();
+                let mut lock = age::scrypt::Recipient::new(passphrase.clone());
+                lock.set_work_factor(work_factor);
+                let sealed = age::encrypt(&lock, identity.to_string().expose_secret().as_bytes())
+                    .map_err(|cause| refuse("cannot be encrypted").caused_by(cause))?;
+                write_private(&path, &sealed).map_err(failed)?;
+                identity
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        Ok(Self {
+            folder: shares,
+            identity,
+        })
+    }
+
+    fn read(&self, path: &Path) -> Result<ShareRecord, Fault> {
+        let refuse = || {
+            Fault::new(
+                Class::Invalid,
+                format!("share file {}: is damaged", path.display()),
+            )
+        };
+        let sealed = fs::read(path).map_err(|cause| refuse().caused_by(cause))?;
+        let plain = age::decrypt(&self.identity, &sealed)
+            .map(Zeroizing::new)
+            .map_err(|cause| refuse().caused_by(cause))?;
+        let stored = match plain.split_first() {
+            Some((&VERSION, rest)) => bcs::from_bytes::<Stored>(rest),
+            _ => return Err(refuse().caused_by("unknown version")),
+        };
+        // The decoder's message could quote the content.
+        let mut stored = stored.map_err(|_| refuse())?;
+        let secret = Zeroizing::new(std::mem::take(&mut stored.secret));
+        Ok(ShareRecord {
+            vault: stored.vault,
+            epoch: stored.epoch,
+            session: stored.session,
+            threshold: stored.threshold,
+            holders: std::mem::take(&mut stored.holders),
+            key: KeyShare {
+                root: stored.root.clone(),
+                secret,
+            },
+        })
+    }
+}
+
+impl ShareStore for AgeFiles {
+    fn save(&self, record: &ShareRecord) -> Result<(), Fault> {
+        let root = &record.key.root;
+        let key = hex::encode(root.public_key.get(..8).unwrap_or_default());
+        let name = format!(
+            "{}.{}.{}.{key}.age",
+            record.vault,
+            root.curve.name(),
+            record.epoch
+        );
+        let path = self.folder.join(name);
+        if path.exists() {
+            return Err(Fault::new(
+                Class::Conflict,
+                "there is a share for this key already",
+            ));
+        }
+        let stored = Stored {
+            vault: record.vault,
+            epoch: record.epoch,
+            session: record.session,
+            threshold: record.threshold,
+            holders: record.holders.clone(),
+            root: root.clone(),
+            secret: record.key.secret.to_vec(),
+        };
+        let mut plain = Zeroizing::new(vec![VERSION]);
+        bcs::serialize_into(&mut *plain, &stored)
+            .map_err(|_| Fault::bug("a share cannot be encoded"))?;
+        let sealed = age::encrypt(&self.identity.to_public(), &plain).map_err(Fault::bug)?;
+        write_private(&path, &sealed)
+            .map_err(|cause| Fault::unavailable("a share could not be stored").caused_by(cause))
+    }
+
+    fn load_all(&self) -> Result<Vec<ShareRecord>, Fault> {
+        let failed = |cause: io::Error| {
+            Fault::new(
+                Class::Invalid,
+                format!("folder {}: cannot be read", self.folder.display()),
+            )
+            .caused_by(cause)
+        };
+        let mut records = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            // Anything else is an interrupted write: it was never complete.
+            if path.extension().is_some_and(|extension| extension == "age") {
+                records.push(self.read(&path)?);
+            }
+        }
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::signature::Curve;
+
+    use super::*;
+
+    fn record() -> ShareRecord {
+        ShareRecord {
+            vault: VaultId::from_bytes([1; 16]),
+            epoch: 0,
+            session: SessionId::from_bytes([2; 16]),
+            threshold: 2,
+            holders: vec![NodeId([3; 32]), NodeId([4; 32])],
+            key: KeyShare {
+                root: RootKey {
+                    curve: Curve::Ed25519,
+                    public_key: vec![5; 32],
+                    chain_code: [6; 32],
+                },
+                secret: Zeroizing::new(b"the secret share".to_vec()),
+            },
+        }
+    }
+
+    fn open(folder: &Path, passphrase: &str) -> Result<AgeFiles, Fault> {
+        AgeFiles::open(folder, &SecretString::from(passphrase.to_owned()), 4)
+    }
+
+    #[test]
+    fn shares__should_come_back_with_the_passphrase_only() {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path(), "right")
+            .unwrap()
+            .save(&record())
+            .unwrap();
+        assert!(open(folder.path(), "wrong").is_err());
+        let records = open(folder.path(), "right").unwrap().load_all().unwrap();
+        assert_eq!(records.len(), 1);
+        let (expected, got) = (record(), &records[0]);
+        assert_eq!(
+            (got.vault, got.epoch, got.session),
+            (expected.vault, expected.epoch, expected.session)
+        );
+        assert_eq!(
+            (got.threshold, &got.holders),
+            (expected.threshold, &expected.holders)
+        );
+        assert_eq!(got.key.root, expected.key.root);
+        assert_eq!(*got.key.secret, *expected.key.secret);
+        assert_eq!(got.index_of(&NodeId([4; 32])), Some(2));
+        assert_eq!(got.index_of(&NodeId([9; 32])), None);
+    }
+
+    #[test]
+    fn shares__should_never_be_overwritten_and_never_lie_open() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let files = open(folder.path(), "right").unwrap();
+        files.save(&record()).unwrap();
+        assert_eq!(files.save(&record()).unwrap_err().class(), &Class::Conflict);
+        let entries: Vec<_> = fs::read_dir(&files.folder)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(entries.len(), 1);
+        let path = entries[0].path();
+        let bytes = fs::read(&path).unwrap();
+        assert!(!bytes.windows(10).any(|window| window == b"the secret"));
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            fs::metadata(&files.folder).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+    }
+
+    #[test]
+    fn shares__should_be_refused_when_damaged_or_without_keyring() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = open(folder.path(), "right").unwrap();
+        files.save(&record()).unwrap();
+        fs::write(files.folder.join("half.new"), b"an interrupted write").unwrap();
+        assert_eq!(files.load_all().unwrap().len(), 1);
+        let path = fs::read_dir(&files.folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.extension().is_some_and(|extension| extension == "age"))
+            .unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(files.load_all().is_err());
+        fs::remove_file(folder.path().join("keyring.age")).unwrap();
+        assert!(open(folder.path(), "right").is_err());
+    }
+}

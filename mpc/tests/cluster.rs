@@ -1,0 +1,260 @@
+//! Nodes and a cluster client together, on both buses.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    chain::SigningInput, fault::Class, ids::SessionId, port::random_16, signature::Curve,
+};
+use covault_mpc::identity::{NodeIdentity, openssh_line};
+use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+
+/// The whole story of a vault.
+async fn story(medium: Medium) {
+    let mut test = TestCluster::start(medium, 3).await;
+    test.until_live(3).await;
+    let mut names: Vec<_> = test
+        .cluster
+        .nodes()
+        .into_iter()
+        .map(|node| node.name)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["node-1", "node-2", "node-3"]);
+
+    let mut roots = Vec::new();
+    for curve in Curve::ALL {
+        let order = test.keygen_order(curve, 2);
+        let root = test.cluster.keygen(&order).await.unwrap();
+        assert_eq!(root.curve, curve);
+        // Repeating it gives the same key.
+        assert_eq!(test.cluster.keygen(&order).await.unwrap(), root);
+        test.sign_well(&root, 2).await;
+        roots.push(root);
+    }
+
+    // One node down, without a word: the others sign.
+    test.kill_node(1).await;
+    for root in &roots {
+        test.sign_well(root, 2).await;
+    }
+    test.until_live(2).await;
+
+    // Two down: nobody signs, and the missing are named.
+    test.stop_node(2).await;
+    test.until_live(1).await;
+    for root in &roots {
+        let order = test.order(root);
+        let fault = test.sign(&order, 2, 1_000).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+        let missing = [(1, "node-2"), (2, "node-3")]
+            .map(|(place, name)| {
+                format!("{name} ({})", test.nodes[place].identity.openssh_line(""))
+            })
+            .join(", ");
+        assert_eq!(
+            fault.public(),
+            format!("not enough signers: 1 of 2 needed answered; missing: {missing}")
+        );
+    }
+
+    // A request waits for a node that comes back, from its folder.
+    let order = test.order(&roots[0]);
+    let session = SessionId::from_random(random_16(&SystemEntropy));
+    let (cluster, holders) = (Arc::clone(&test.cluster), test.holders());
+    let waiting_order = order.clone();
+    let waiting = tokio::spawn(async move {
+        cluster
+            .sign(&waiting_order, session, &holders, 2, now_ms() + 60_000)
+            .await
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    test.start_node(1);
+    verify(&order, &waiting.await.unwrap().unwrap());
+    for root in &roots {
+        test.sign_well(root, 2).await;
+    }
+
+    // The same request with a second digest is refused by every node that knows the first.
+    test.start_node(2);
+    test.until_live(3).await;
+    let order = test.order(&roots[1]);
+    verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+    verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+    let mut second = order.clone();
+    second.inputs[0].message[31] ^= 1;
+    let fault = test.sign(&second, 2, 20_000).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::WrongState, "{fault:?}");
+
+    if let Medium::Redis(server) = &mut test.medium {
+        server.restart();
+        for root in &roots {
+            test.sign_well(root, 2).await;
+        }
+        test.until_live(3).await;
+        let root = test.keygen(Curve::Ed25519, 3).await;
+        test.sign_well(&root, 3).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_do_its_work_over_memory() {
+    story(Medium::memory()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_do_its_work_over_redis() {
+    story(Medium::redis()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_refuse_what_they_should() {
+    let test = TestCluster::start(Medium::memory(), 3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let good = test.order(&root);
+    let broken: [(&str, &dyn Fn(&mut covault_core::order::SigningOrder)); 8] = [
+        ("expired", &|order| order.expires_at_ms = now_ms() + 400),
+        ("from the future", &|order| {
+            order.issued_at_ms = now_ms() + 1_000_000
+        }),
+        ("forbidden", &|order| order.address = "forbidden".into()),
+        ("another vault", &|order| {
+            order.vault = covault_core::ids::VaultId::from_bytes([0; 16])
+        }),
+        ("epoch 0", &|order| order.epoch = 1),
+        ("no share of this key", &|order| {
+            order.root_public_key = vec![1; 32]
+        }),
+        ("no inputs", &|order| order.inputs.clear()),
+        ("another curve", &|order| {
+            order.inputs[0].curve = Curve::Secp256k1
+        }),
+    ];
+    for (expected, spoil) in broken.iter().skip(1) {
+        let mut order = good.clone();
+        spoil(&mut order);
+        let fault = test.sign(&order, 2, 10_000).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Invalid, "{expected}: {fault:?}");
+        assert!(fault.public().contains(expected), "{expected}: {fault:?}");
+        assert!(
+            fault.public().contains("refused to sign"),
+            "{expected}: {fault:?}"
+        );
+    }
+    // Nothing of that has harmed the nodes.
+    verify(&good, &test.sign(&good, 2, 60_000).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_not_hear_a_stranger() {
+    let test = TestCluster::start(Medium::memory(), 3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
+    let cluster = start_cluster(&test.medium, &stranger).await;
+    let order = test.order(&root);
+    let session = SessionId::from_random(random_16(&SystemEntropy));
+    let fault = cluster
+        .sign(&order, session, &test.holders(), 2, now_ms() + 1_000)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
+    test.sign_well(&root, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_run_a_session_once_also_after_a_restart() {
+    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let order = test.order(&root);
+    let session = SessionId::from_random(random_16(&SystemEntropy));
+    let sign = |order| {
+        let (cluster, holders) = (Arc::clone(&test.cluster), test.holders());
+        async move {
+            cluster
+                .sign(order, session, &holders, 2, now_ms() + 30_000)
+                .await
+        }
+    };
+    verify(&order, &sign(&order).await.unwrap());
+    assert_eq!(sign(&order).await.unwrap_err().class(), &Class::WrongState);
+    for place in 0..2 {
+        test.stop_node(place).await;
+        test.start_node(place);
+    }
+    test.until_live(2).await;
+    let holders = test.holders();
+    let again = test
+        .cluster
+        .sign(&order, session, &holders, 2, now_ms() + 30_000)
+        .await;
+    assert_eq!(again.unwrap_err().class(), &Class::WrongState);
+    test.sign_well(&root, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_survive_noise_on_the_bus() {
+    use covault_mpc::bus::Address;
+    let test = TestCluster::start(Medium::memory(), 3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let bus = test.medium.bus();
+    for holder in test.holders() {
+        for length in 0..300 {
+            bus.publish(Address::Inbox(holder), vec![0; length])
+                .unwrap();
+            let mut almost = vec![1; length];
+            if let Some(version) = almost.get_mut(0) {
+                *version = 0;
+            }
+            bus.publish(Address::Inbox(holder), almost).unwrap();
+        }
+    }
+    test.sign_well(&root, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_many_inputs_and_many_requests_at_once() {
+    let test = Arc::new(TestCluster::start(Medium::memory(), 3).await);
+    let root = Arc::new(test.keygen(Curve::Ed25519, 2).await);
+    let mut order = test.order(&root);
+    order.inputs = (0..20_u8)
+        .map(|number| SigningInput {
+            curve: Curve::Ed25519,
+            message: vec![number; number.into()],
+        })
+        .collect();
+    verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+    let tasks: Vec<_> = (0..100)
+        .map(|_| {
+            let (test, root) = (Arc::clone(&test), Arc::clone(&root));
+            tokio::spawn(async move { test.sign_well(&root, 2).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keygen__should_name_the_nodes_that_are_missing() {
+    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    test.until_live(3).await;
+    test.stop_node(2).await;
+    test.until_live(2).await;
+    let mut order = test.keygen_order(Curve::Ed25519, 2);
+    order.expires_at_ms = now_ms() + 600;
+    let fault = test.cluster.keygen(&order).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable);
+    let line = openssh_line(&test.nodes[2].identity.id(), "");
+    let expected = format!("not enough signers: 2 of 3 needed answered; missing: node-3 ({line})");
+    assert_eq!(fault.public(), expected);
+}

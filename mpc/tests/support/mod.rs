@@ -1,0 +1,306 @@
+//! A cluster for tests: nodes with folders, identities and a bus, and orders to sign.
+
+#![allow(dead_code)]
+
+pub mod redis_server;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use covault_core::{
+    chain::{Facts, SigningInput},
+    derive::{KeyPath, RootKey},
+    fault::Fault,
+    ids::{RequestId, SessionId, VaultId},
+    network::Network,
+    order::{KeygenOrder, NodeId, SigningOrder},
+    port::{Clock, Entropy, random_16},
+    signature::{Curve, Signature},
+};
+use covault_mpc::{
+    bus::{Bus, memory::MemoryBus, redis::RedisBus},
+    cluster::{Cluster, ClusterConfig},
+    identity::NodeIdentity,
+    node::{Node, NodeConfig, OrderCheck},
+    pool::CpuPool,
+};
+use redis_server::RedisServer;
+use secrecy::SecretString;
+use tokio::{sync::watch, task::JoinHandle};
+
+pub struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        use rand_core_06::RngCore as _;
+        rand_core_06::OsRng.fill_bytes(bytes);
+    }
+}
+
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[allow(clippy::disallowed_methods)]
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        u64::try_from(since.unwrap().as_millis()).unwrap()
+    }
+}
+
+pub fn now_ms() -> u64 {
+    SystemClock.now_ms()
+}
+
+/// Refuses addresses that begin with "forbidden", in place of the chains' rules.
+pub struct AddressCheck;
+
+impl OrderCheck for AddressCheck {
+    fn check(&self, order: &SigningOrder, root: &RootKey) -> Result<(), Fault> {
+        if order.address.starts_with("forbidden") {
+            return Err(Fault::field("address", "is forbidden"));
+        }
+        let child = root.child(&order.path)?;
+        if child.public_key != order.public_key {
+            return Err(Fault::field(
+                "publicKey",
+                "is not the vault's key at this path",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Which bus a cluster runs on.
+pub enum Medium {
+    Memory(Arc<MemoryBus>),
+    Redis(RedisServer),
+}
+
+impl Medium {
+    pub fn memory() -> Self {
+        Self::Memory(MemoryBus::new())
+    }
+
+    pub fn redis() -> Self {
+        Self::Redis(RedisServer::start())
+    }
+
+    /// A bus for one participant.
+    pub fn bus(&self) -> Arc<dyn Bus> {
+        match self {
+            Self::Memory(bus) => Arc::clone(bus) as Arc<dyn Bus>,
+            Self::Redis(server) => RedisBus::connect(&server.url(), "test").unwrap(),
+        }
+    }
+}
+
+type Running = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
+
+/// A node that can be stopped and started.
+pub struct TestNode {
+    pub identity: Arc<NodeIdentity>,
+    name: String,
+    folder: PathBuf,
+    running: Option<Running>,
+}
+
+pub struct TestCluster {
+    pub medium: Medium,
+    pub cluster: Arc<Cluster>,
+    pub orchestrator: Arc<NodeIdentity>,
+    pub nodes: Vec<TestNode>,
+    pub vault: VaultId,
+    pool: Arc<CpuPool>,
+    _folder: tempfile::TempDir,
+}
+
+impl TestCluster {
+    pub async fn start(medium: Medium, count: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let orchestrator = Arc::new(NodeIdentity::generate(&SystemEntropy));
+        let cluster = start_cluster(&medium, &orchestrator).await;
+        let nodes = (1..=count)
+            .map(|number| TestNode {
+                identity: Arc::new(NodeIdentity::generate(&SystemEntropy)),
+                name: format!("node-{number}"),
+                folder: folder.path().join(number.to_string()),
+                running: None,
+            })
+            .collect();
+        let mut cluster = Self {
+            medium,
+            cluster,
+            orchestrator,
+            nodes,
+            vault: VaultId::from_random(random_16(&SystemEntropy)),
+            pool: CpuPool::per_core().unwrap(),
+            _folder: folder,
+        };
+        for place in 0..count {
+            cluster.start_node(place);
+        }
+        cluster
+    }
+
+    /// Starts a node from its folder.
+    pub fn start_node(&mut self, place: usize) {
+        let (shutdown, receiver) = watch::channel(false);
+        let node = &mut self.nodes[place];
+        let config = NodeConfig {
+            name: node.name.clone(),
+            identity: Arc::clone(&node.identity),
+            bus: self.medium.bus(),
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(SystemEntropy),
+            pool: Arc::clone(&self.pool),
+            folder: node.folder.clone(),
+            passphrase: SecretString::from("a passphrase"),
+            work_factor: 2,
+            trusted: vec![self.orchestrator.id()],
+            check: Arc::new(AddressCheck),
+            heartbeat: Duration::from_millis(200),
+        };
+        node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));
+    }
+
+    /// Stops a node in good order.
+    pub async fn stop_node(&mut self, place: usize) {
+        let (shutdown, task) = self.nodes[place].running.take().unwrap();
+        shutdown.send(true).unwrap();
+        task.await.unwrap().unwrap();
+    }
+
+    /// Stops a node without a word.
+    pub async fn kill_node(&mut self, place: usize) {
+        let (_shutdown, task) = self.nodes[place].running.take().unwrap();
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+
+    pub fn holders(&self) -> Vec<NodeId> {
+        self.nodes.iter().map(|node| node.identity.id()).collect()
+    }
+
+    pub fn keygen_order(&self, curve: Curve, threshold: u16) -> KeygenOrder {
+        KeygenOrder {
+            vault: self.vault,
+            session: SessionId::from_random(random_16(&SystemEntropy)),
+            curve,
+            threshold,
+            signers: self.holders(),
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 120_000,
+        }
+    }
+
+    pub async fn keygen(&self, curve: Curve, threshold: u16) -> RootKey {
+        self.cluster
+            .keygen(&self.keygen_order(curve, threshold))
+            .await
+            .unwrap()
+    }
+
+    pub fn order(&self, root: &RootKey) -> SigningOrder {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = KeyPath::new(vec![0, u32::try_from(number % 7).unwrap()]).unwrap();
+        let network = match root.curve {
+            Curve::Secp256k1 => Network::Evm,
+            Curve::Ed25519 => Network::Solana,
+        };
+        let mut message = vec![0x11; 32];
+        message[..8].copy_from_slice(&number.to_be_bytes());
+        SigningOrder {
+            request: RequestId::from_random(random_16(&SystemEntropy)),
+            vault: self.vault,
+            epoch: 0,
+            network,
+            root_public_key: root.public_key.clone(),
+            public_key: root.child(&path).unwrap().public_key,
+            path,
+            address: "an address".into(),
+            payload: vec![1, 2, 3],
+            facts: Facts::Nothing,
+            unsigned: vec![],
+            inputs: vec![SigningInput {
+                curve: root.curve,
+                message,
+            }],
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 600_000,
+        }
+    }
+
+    pub async fn sign(
+        &self,
+        order: &SigningOrder,
+        threshold: u16,
+        patience_ms: u64,
+    ) -> Result<Vec<Signature>, Fault> {
+        let session = SessionId::from_random(random_16(&SystemEntropy));
+        let deadline_ms = now_ms() + patience_ms;
+        self.cluster
+            .sign(order, session, &self.holders(), threshold, deadline_ms)
+            .await
+    }
+
+    /// Signs a fresh order and verifies the signature.
+    pub async fn sign_well(&self, root: &RootKey, threshold: u16) {
+        let order = self.order(root);
+        let signatures = self.sign(&order, threshold, 60_000).await.unwrap();
+        verify(&order, &signatures);
+    }
+
+    /// Waits until the cluster sees exactly so many live nodes.
+    pub async fn until_live(&self, count: usize) {
+        for _ in 0..600 {
+            if self.cluster.nodes().iter().filter(|node| node.live).count() == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the nodes are {:?}", self.cluster.nodes());
+    }
+}
+
+pub async fn start_cluster(medium: &Medium, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {
+    Cluster::start(ClusterConfig {
+        identity: Arc::clone(orchestrator),
+        bus: medium.bus(),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+        live_for: Duration::from_millis(1500),
+        attempt: Duration::from_secs(2),
+    })
+    .await
+    .unwrap()
+}
+
+pub fn verify(order: &SigningOrder, signatures: &[Signature]) {
+    assert_eq!(order.inputs.len(), signatures.len());
+    for (input, signature) in order.inputs.iter().zip(signatures) {
+        match signature {
+            Signature::Ecdsa { r, s, y_parity } => {
+                use k256::ecdsa::{RecoveryId, VerifyingKey};
+                let plain = k256::ecdsa::Signature::from_scalars(*r, *s).unwrap();
+                let id = RecoveryId::new(*y_parity == 1, false);
+                let key = VerifyingKey::recover_from_prehash(&input.message, &plain, id).unwrap();
+                assert_eq!(
+                    key,
+                    VerifyingKey::from_sec1_bytes(&order.public_key).unwrap()
+                );
+            }
+            Signature::Ed25519 { .. } => {
+                let key = ed25519_dalek::VerifyingKey::try_from(&order.public_key[..]).unwrap();
+                let plain = ed25519_dalek::Signature::from_bytes(&signature.to_bytes());
+                key.verify_strict(&input.message, &plain).unwrap();
+            }
+        }
+    }
+}

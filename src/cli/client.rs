@@ -1,0 +1,139 @@
+//! A client of the admin API, for the commands that ask a running orchestrator.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{config::Config, files};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where the orchestrator is: its configuration file, or its URL and the admin token.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    /// The orchestrator's configuration file, on the machine that it runs on.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "token_file"])]
+    config: Option<PathBuf>,
+    /// The orchestrator's URL, e.g. http://127.0.0.1:8080
+    #[arg(long, value_name = "URL", requires = "token_file")]
+    url: Option<String>,
+    /// The file that holds the admin token.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    token_file: Option<PathBuf>,
+}
+
+/// The admin API of one orchestrator.
+pub struct Client {
+    base: String,
+    token: SecretString,
+    http: reqwest::Client,
+}
+
+impl Target {
+    /// A client for it.
+    ///
+    /// # Errors
+    /// When configuration or token cannot be read.
+    pub fn client(self) -> anyhow::Result<Client> {
+        let builder = reqwest::Client::builder().timeout(TIMEOUT);
+        let (base, token_file, builder) = match (self.url, self.token_file) {
+            (Some(url), Some(token_file)) => {
+                (url.trim_end_matches('/').to_owned(), token_file, builder)
+            }
+            _ => {
+                let (config, _) = Config::load(self.config.as_deref())?;
+                let base = local_url(&config.serve.listen)?;
+                // It is on this machine: no proxy in between.
+                (base, config.serve.admin_token_file(), builder.no_proxy())
+            }
+        };
+        Ok(Client {
+            base,
+            token: files::read_secret(&token_file)?,
+            http: builder.build()?,
+        })
+    }
+}
+
+fn local_url(listen: &str) -> anyhow::Result<String> {
+    let address: SocketAddr = listen.parse().with_context(|| {
+        format!("serve.listen is {listen}; name the orchestrator with --url and --token-file")
+    })?;
+    if address.port() == 0 {
+        bail!("serve.listen has port 0; name the orchestrator with --url and --token-file");
+    }
+    Ok(reachable(address))
+}
+
+/// The URL of a listener for whoever is on the same machine.
+pub fn reachable(address: SocketAddr) -> String {
+    match (address.ip().is_unspecified(), address.is_ipv6()) {
+        (true, true) => format!("http://[::1]:{}", address.port()),
+        (true, false) => format!("http://127.0.0.1:{}", address.port()),
+        (false, _) => format!("http://{address}"),
+    }
+}
+
+impl Client {
+    /// Calls an operation of the admin API.
+    ///
+    /// # Errors
+    /// The orchestrator's own sentence when it refuses.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let url = format!("{}/admin/v1/{operation}", self.base);
+        let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
+            .context("the admin token is not one")?;
+        token.set_sensitive(true);
+        let response = self
+            .http
+            .post(&url)
+            .header("x-mtoken", token)
+            .json(body)
+            .send()
+            .await
+            .with_context(|| {
+                format!(
+                    "the orchestrator at {} does not answer; does it run?",
+                    self.base
+                )
+            })?;
+        let status = response.status();
+        let text = response
+            .text()
+            .await
+            .context("the orchestrator's answer did not arrive whole")?;
+        if !status.is_success() {
+            let sentence = serde_json::from_str::<serde_json::Value>(&text)
+                .ok()
+                .and_then(|answer| Some(answer.get("error")?.get("message")?.as_str()?.to_owned()))
+                .unwrap_or(text);
+            bail!("{operation}: {sentence} (HTTP {})", status.as_u16());
+        }
+        serde_json::from_str(&text)
+            .with_context(|| format!("{url} does not answer as an orchestrator"))
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_url__should_reach_a_wildcard_listener_on_loopback() {
+        assert_eq!(
+            local_url("127.0.0.1:8080").unwrap(),
+            "http://127.0.0.1:8080"
+        );
+        assert_eq!(local_url("0.0.0.0:81").unwrap(), "http://127.0.0.1:81");
+        assert_eq!(local_url("[::]:82").unwrap(), "http://[::1]:82");
+        assert!(local_url("127.0.0.1:0").is_err());
+        assert!(local_url("localhost").is_err());
+    }
+}

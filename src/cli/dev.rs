@@ -1,0 +1,269 @@
+//! `covault dev`: a whole cluster in one process, for development.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
+use covault_core::{fault::Fault, order::NodeId};
+use covault_mpc::{bus::Bus, node::Node, pool::CpuPool};
+use secrecy::ExposeSecret as _;
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{answer, client::reachable, progress::Progress};
+use crate::{
+    adapters::OsEntropy,
+    config::Config,
+    files,
+    http::auth::{self, new_token},
+    shutdown::{self, Stop},
+    wiring::{self, SignerParts, TokenPair},
+};
+
+const VAULT: &str = "default";
+const THRESHOLD: u16 = 2;
+const SIGNERS: usize = 3;
+const POLL: Duration = Duration::from_millis(100);
+/// Quiet, so that what the command prints stays readable.
+const SETTINGS: &str = "[log]\nlevel = \"warn\"\n";
+
+/// Run everything in one process, for development: orchestrator, three signers, a vault.
+///
+/// The vault "default" needs any 2 of the 3 signers; its keys are made by real distributed key
+/// generation on the first start, and every request is approved at once. When it is ready, a
+/// first call to try is printed, and DIR/dev.json says where and how to reach it. A second start
+/// on the same folder comes up with the same keys, wallets, requests and tokens.
+///
+/// Not for production: one machine that holds all shares holds the keys. Set
+/// COVAULT_LOG_LEVEL=info to see more.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder for keys, store, tokens and dev.json. One process at a time.
+    #[arg(long, value_name = "DIR", default_value = "./covault-dev")]
+    data: PathBuf,
+    /// Where the HTTP API listens. Port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
+    listen: String,
+    /// Use this Redis as the bus between the nodes instead of this process's memory.
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// A chain and the RPC URL of a node of it; may be repeated. An EVM chain is named by its
+    /// chain id (31337=http://127.0.0.1:8545) and becomes a known chain; the others are
+    /// solana=URL and sonic=URL.
+    #[arg(long = "chain", value_name = "CHAIN_ID=RPC_URL", value_parser = chain)]
+    chains: Vec<(String, String)>,
+}
+
+fn chain(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((id, url)) if url.starts_with("http://") || url.starts_with("https://") => {
+            Ok((id.to_owned(), url.to_owned()))
+        }
+        _ => Err("use CHAIN_ID=RPC_URL, e.g. 31337=http://127.0.0.1:8545".to_owned()),
+    }
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let (mut config, ignored) = Config::load_with("covault dev", SETTINGS)?;
+    super::start_logging(&config, &ignored)?;
+    let mut stop = shutdown::on_signals()?;
+    for (id, url) in &args.chains {
+        config.chains.add(id, url)?;
+    }
+    let _owned = files::own_folder(&args.data)?;
+    // What a killed process left behind must not be taken for this one.
+    let info = args.data.join("dev.json");
+    files::remove(&info).with_context(|| format!("cannot remove {}", info.display()))?;
+    let listener = wiring::listen(&args.listen).await?;
+    let base_url = reachable(listener.local_addr()?);
+
+    config.serve.data_dir = args.data.join("orchestrator");
+    let identity = wiring::identity(&config.serve.identity_file(), "covault-orchestrator")?;
+    let tokens = wiring::tokens(&config.serve)?;
+    let bus = match &args.redis {
+        Some(url) => wiring::redis_bus(url)?,
+        None => wiring::memory_bus(),
+    };
+    let mut nodes = Nodes::start(&args.data, &bus, identity.id())?;
+    let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
+    let gateway = running.gateway.clone();
+    let served = tokio::spawn(running.serve(listener, stop.clone()));
+
+    let vault = tokio::select! {
+        vault = ready_vault(&gateway, nodes.ids.clone()) => Some(vault?),
+        ended = nodes.ended() => return Err(ended),
+        () = shutdown::requested(&mut stop) => None,
+    };
+    if let Some(vault) = vault {
+        let uuid = vault.id.to_string();
+        announce(&info, &base_url, &uuid, &tokens)?;
+        tokio::select! {
+            ended = nodes.ended() => return Err(ended),
+            () = shutdown::requested(&mut stop) => {}
+        }
+    }
+    served.await.context("the API ended badly")??;
+    nodes.stop().await;
+    files::remove(&info)?;
+    Ok(())
+}
+
+/// The signer nodes: each with its own identity, passphrase and folder; only the bus is shared.
+struct Nodes {
+    ids: Vec<NodeId>,
+    running: JoinSet<Result<(), Fault>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Nodes {
+    fn start(data: &Path, bus: &Arc<dyn Bus>, orchestrator: NodeId) -> anyhow::Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let mut nodes = Self {
+            ids: Vec::new(),
+            running: JoinSet::new(),
+            stop,
+        };
+        let pool = wiring::cpu_pool()?;
+        for number in 1..=SIGNERS {
+            let name = format!("signer-{number}");
+            let folder = data.join(&name);
+            nodes.add(
+                name,
+                &folder,
+                Arc::clone(bus),
+                Arc::clone(&pool),
+                orchestrator,
+                stopped.clone(),
+            )?;
+        }
+        Ok(nodes)
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        folder: &Path,
+        bus: Arc<dyn Bus>,
+        pool: Arc<CpuPool>,
+        orchestrator: NodeId,
+        stop: Stop,
+    ) -> anyhow::Result<()> {
+        let identity = wiring::identity(&folder.join("identity"), &name)?;
+        let passphrase =
+            files::secret_or_new(&folder.join("passphrase"), || new_token(&OsEntropy))?;
+        self.ids.push(identity.id());
+        let config = wiring::node_config(SignerParts {
+            name,
+            folder: folder.to_owned(),
+            identity,
+            bus,
+            pool,
+            passphrase,
+            work_factor: wiring::WORK_FACTOR_RANDOM,
+            orchestrators: vec![orchestrator],
+        });
+        self.running.spawn(Node::run(config, stop));
+        Ok(())
+    }
+
+    /// Waits for a node to end, which none should.
+    async fn ended(&mut self) -> anyhow::Error {
+        match self.running.join_next().await {
+            Some(Ok(Err(fault))) => wiring::explain(fault).context("a signer node ended"),
+            Some(Err(error)) => anyhow::Error::new(error).context("a signer node ended"),
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a signer node ended"),
+        }
+    }
+
+    async fn stop(mut self) {
+        // No receiver: they have all ended.
+        let _ = self.stop.send(true);
+        while self.running.join_next().await.is_some() {}
+    }
+}
+
+/// Makes the vault, or finds it again, and waits for its keys.
+async fn ready_vault(gateway: &Gateway, signers: Vec<NodeId>) -> anyhow::Result<VaultView> {
+    let caller: Caller = auth::internal("dev");
+    let command = Command::CreateVault {
+        name: VAULT.to_owned(),
+        threshold: THRESHOLD,
+        signers,
+    };
+    let submitted = gateway
+        .submit(&caller, command, None)
+        .await
+        .map_err(wiring::explain)?;
+    let Receipt::Vault(mut vault) = submitted.receipt else {
+        bail!("the vault was not made")
+    };
+    let progress = (!vault.ready).then(|| {
+        Progress::start(format!(
+            "making the keys of vault {VAULT}: {THRESHOLD}-of-{SIGNERS}, on two curves, by distributed key generation"
+        ))
+    });
+    while !vault.ready {
+        if let Some(reason) = vault.failed_reason {
+            bail!("vault {VAULT} has no keys: {reason}");
+        }
+        tokio::time::sleep(POLL).await;
+        let view = gateway.view(&caller, Query::Vault(VAULT.to_owned())).await;
+        let View::Vault(now) = view.map_err(wiring::explain)? else {
+            bail!("the vault was lost")
+        };
+        vault = now;
+    }
+    if let Some(progress) = progress {
+        progress.next("the keys are made");
+    }
+    Ok(vault)
+}
+
+/// Writes dev.json and prints what to try.
+fn announce(info: &Path, base_url: &str, vault: &str, tokens: &TokenPair) -> anyhow::Result<()> {
+    let platform = tokens.platform.expose_secret();
+    let json = serde_json::json!({
+        "baseUrl": base_url,
+        "vaultUuid": vault,
+        "platformToken": platform,
+        "adminToken": tokens.admin.expose_secret(),
+        "pid": std::process::id(),
+    });
+    let text = zeroize::Zeroizing::new(format!("{json:#}\n"));
+    files::write_private(info, text.as_bytes())?;
+    answer(format_args!(
+        "Covault is ready at {base_url}, with vault {VAULT} ({THRESHOLD}-of-{SIGNERS}). {} holds its address and tokens.\n\n\
+         Try this, a wallet whose key is split over {SIGNERS} signers:\n\n  \
+         curl -sS {base_url}/v1/createWallet -H 'x-mtoken: {platform}' -H 'content-type: application/json' \
+         -d '{{\"vaultUuid\": \"{vault}\", \"networkType\": \"NETWORK_TYPE_EVM\"}}'\n\n\
+         Then createSigningRequest and executeSigningRequests: README.md goes on from there. Ctrl-C stops it.",
+        info.display()
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chain__should_take_an_id_and_a_url() {
+        let url = "http://127.0.0.1:8545/?key=a=b";
+        assert_eq!(
+            chain(&format!("31337={url}")).unwrap(),
+            ("31337".to_owned(), url.to_owned())
+        );
+        for text in [
+            "31337",
+            "31337=",
+            "31337=127.0.0.1:8545",
+            "http://127.0.0.1:8545",
+        ] {
+            assert!(chain(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The command line: one file per command.
+
+mod client;
+mod dev;
+mod node;
+mod progress;
+mod serve;
+mod signer;
+mod vault;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use crate::{config::Config, telemetry};
+
+/// Self-hosted threshold (MPC) wallet signing.
+///
+/// Wallet keys are made split over signer nodes and are never whole anywhere. An orchestrator
+/// takes requests over HTTP and has them signed by any t of n signers.
+#[derive(Debug, Parser)]
+#[command(name = "covault", version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Dev(dev::Args),
+    Serve(serve::Args),
+    Signer(signer::Args),
+    /// Make and list vaults (asks a running orchestrator).
+    #[command(subcommand)]
+    Vault(vault::Command),
+    /// List signer nodes (asks a running orchestrator).
+    #[command(subcommand)]
+    Node(node::Command),
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// Whatever ended it, with what to do about it.
+pub fn run(cli: Cli) -> anyhow::Result<()> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the asynchronous runtime cannot be started")?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Dev(args) => dev::run(args).await,
+            Command::Serve(args) => serve::run(args).await,
+            Command::Signer(args) => signer::run(args).await,
+            Command::Vault(command) => vault::run(command).await,
+            Command::Node(command) => node::run(command).await,
+        }
+    })
+}
+
+/// Starts logging, and says which variables of the environment mean nothing.
+fn start_logging(config: &Config, ignored: &[String]) -> anyhow::Result<()> {
+    telemetry::init(&config.log)?;
+    for name in ignored {
+        tracing::warn!(name, "this environment variable is no setting of Covault");
+    }
+    Ok(())
+}
+
+/// Prints a command's answer.
+#[expect(
+    clippy::print_stdout,
+    reason = "the answer of a command goes to stdout"
+)]
+fn answer(text: impl std::fmt::Display) {
+    println!("{text}");
+}

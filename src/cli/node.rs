@@ -1,0 +1,36 @@
+//! `covault node`: the signer nodes that an orchestrator knows.
+
+use super::{answer, client::Target};
+use crate::http::admin::{Node, NodesAnswer};
+
+/// Signer nodes.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List the signer nodes that announced themselves: state, name, public key.
+    List {
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    let Command::List { target } = command;
+    let NodesAnswer { nodes } = target
+        .client()?
+        .call("listNodes", &serde_json::json!({}))
+        .await?;
+    if nodes.is_empty() {
+        eprintln!("no signer node has announced itself yet: covault signer --help");
+    }
+    for Node {
+        public_key,
+        name,
+        live,
+        last_seen_ms: _,
+    } in nodes
+    {
+        let state = if live { "live" } else { "away" };
+        answer(format_args!("{state}  {name}  {public_key}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! What is going on, for a person who waits: a spinner on a terminal, lines elsewhere.
+
+use std::{io::IsTerminal as _, time::Duration};
+
+use indicatif::ProgressBar;
+
+/// Tells on stderr what is being waited for, until dropped.
+pub struct Progress {
+    spinner: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Starts with `what`.
+    pub fn start(what: impl Into<String>) -> Self {
+        let what = what.into();
+        if !std::io::stderr().is_terminal() {
+            eprintln!("{what}");
+            return Self { spinner: None };
+        }
+        let spinner = ProgressBar::new_spinner().with_message(what);
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        Self {
+            spinner: Some(spinner),
+        }
+    }
+
+    /// Goes on to `what`.
+    pub fn next(&self, what: impl Into<String>) {
+        match &self.spinner {
+            Some(spinner) => spinner.set_message(what.into()),
+            None => eprintln!("{}", what.into()),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(spinner) = &self.spinner {
+            spinner.finish_and_clear();
+        }
+    }
+}

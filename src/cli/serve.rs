@@ -1,0 +1,41 @@
+//! `covault serve`: the orchestrator and its HTTP API.
+
+use std::path::PathBuf;
+
+use crate::{config::Config, files, shutdown, wiring};
+
+/// Run the orchestrator with its HTTP API.
+///
+/// Signer nodes join over Redis. On the first start the orchestrator makes its identity (the
+/// signers need its public half, identity.pub) and two tokens (platform-token for /v1,
+/// admin-token for /admin/v1), all in its data folder and readable by its owner only.
+///
+/// SIGTERM or SIGINT: requests in flight are finished; a second signal ends the process at once.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let (config, ignored) = Config::load(args.config.as_deref())?;
+    super::start_logging(&config, &ignored)?;
+    let stop = shutdown::on_signals()?;
+    let serve = &config.serve;
+    let _owned = files::own_folder(&serve.data_dir)?;
+    let listener = wiring::listen(&serve.listen).await?;
+    let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
+    let tokens = wiring::tokens(serve)?;
+    let bus = wiring::redis_bus(&config.bus.redis_url)?;
+    let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
+    tracing::info!(
+        address = %listener.local_addr()?,
+        platform_token_file = %serve.platform_token_file().display(),
+        identity = %wiring::public_half(&serve.identity_file()).display(),
+        "the orchestrator is up"
+    );
+    running.serve(listener, stop).await?;
+    tracing::info!("stopped");
+    Ok(())
+}

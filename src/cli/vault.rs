@@ -1,0 +1,135 @@
+//! `covault vault`: making and listing vaults.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, bail};
+
+use super::{answer, client::Target, progress::Progress};
+use crate::http::admin::{CreateVault, Vault, VaultAnswer, VaultsAnswer};
+
+const POLL: Duration = Duration::from_millis(250);
+
+/// Vaults.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make a vault: its signers generate its two root keys together.
+    ///
+    /// Waits until the keys exist and prints the vault's uuid. Names are unique; repeating a
+    /// name waits for the vault that has it.
+    Create {
+        /// The vault's name.
+        #[arg(long)]
+        name: String,
+        /// How many signers are needed for a signature; 2 or more.
+        #[arg(long, value_name = "N")]
+        threshold: u16,
+        /// The nodes that get a share, separated by commas: OpenSSH lines ("ssh-ed25519 AAAA...",
+        /// as `covault node list` prints them) or paths of .pub files.
+        #[arg(
+            long,
+            value_name = "KEY,KEY,KEY",
+            value_delimiter = ',',
+            required = true
+        )]
+        signers: Vec<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// List vaults.
+    List {
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create {
+            name,
+            threshold,
+            signers,
+            target,
+        } => create(&name, threshold, &signers, target).await,
+        Command::List { target } => list(target).await,
+    }
+}
+
+async fn create(
+    name: &str,
+    threshold: u16,
+    signers: &[String],
+    target: Target,
+) -> anyhow::Result<()> {
+    let client = target.client()?;
+    let signers: Result<Vec<_>, _> = signers.iter().map(|signer| line(signer)).collect();
+    let request = CreateVault {
+        name: name.to_owned(),
+        threshold,
+        signers: signers?,
+    };
+    let VaultAnswer { mut vault } = client.call("createVault", &request).await?;
+    let progress = Progress::start(format!(
+        "vault {name}: {} signers generate its keys",
+        vault.signers.len()
+    ));
+    loop {
+        if let Some(reason) = vault.failed_reason {
+            bail!("vault {name} has no keys: {reason}");
+        }
+        if vault.ready {
+            break;
+        }
+        tokio::time::sleep(POLL).await;
+        let VaultsAnswer { vaults } = client.call("listVaults", &serde_json::json!({})).await?;
+        vault = vaults
+            .into_iter()
+            .find(|other| other.uuid == vault.uuid)
+            .context("the orchestrator has lost the vault")?;
+    }
+    drop(progress);
+    answer(vault.uuid);
+    Ok(())
+}
+
+/// A signer as the API takes it: an OpenSSH line, or what a .pub file holds.
+fn line(signer: &str) -> anyhow::Result<String> {
+    let signer = signer.trim();
+    if signer.starts_with("ssh-") {
+        return Ok(signer.to_owned());
+    }
+    std::fs::read_to_string(Path::new(signer))
+        .map(|line| line.trim().to_owned())
+        .with_context(|| {
+            format!("signer {signer:?} is neither an OpenSSH line nor a file that can be read")
+        })
+}
+
+async fn list(target: Target) -> anyhow::Result<()> {
+    let VaultsAnswer { vaults } = target
+        .client()?
+        .call("listVaults", &serde_json::json!({}))
+        .await?;
+    if vaults.is_empty() {
+        eprintln!("no vaults yet: covault vault create --help");
+    }
+    for vault in vaults {
+        let Vault {
+            uuid,
+            name,
+            threshold,
+            signers,
+            ready,
+            failed_reason,
+        } = vault;
+        let state = match (ready, failed_reason) {
+            (true, _) => "ready".to_owned(),
+            (false, None) => "generating keys".to_owned(),
+            (false, Some(reason)) => format!("failed: {reason}"),
+        };
+        answer(format_args!(
+            "{uuid}  {threshold}-of-{}  {name}  {state}",
+            signers.len()
+        ));
+    }
+    Ok(())
+}

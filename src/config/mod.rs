@@ -1,0 +1,370 @@
+//! Configuration, in layers: the defaults file, the operator's file, the environment.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use thiserror::Error;
+use toml::{Table, Value};
+
+/// The defaults, which are also the reference for operators.
+pub const DEFAULTS: &str = include_str!("config.default.toml");
+
+const ENV_PREFIX: &str = "COVAULT_";
+
+/// All settings. Their meaning stands in `config.default.toml`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    pub log: Log,
+    pub bus: Bus,
+    pub serve: Serve,
+    pub signer: Signer,
+    pub chains: Chains,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Log {
+    pub level: String,
+    pub format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Deserialize)]
+pub struct Bus {
+    pub redis_url: String,
+}
+
+/// A Redis URL may hold a password.
+impl std::fmt::Debug for Bus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bus")
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Serve {
+    pub listen: String,
+    pub data_dir: PathBuf,
+    identity_file: PathBuf,
+    platform_token_file: PathBuf,
+    admin_token_file: PathBuf,
+    pub signing_deadline_ms: u64,
+    pub execute_wait_ms: u64,
+    pub header_timeout_ms: u64,
+    pub body_timeout_ms: u64,
+    pub max_body_bytes: usize,
+    pub shutdown_grace_ms: u64,
+    pub strict_idempotency: bool,
+    pub max_live_requests: usize,
+}
+
+impl Serve {
+    pub fn identity_file(&self) -> PathBuf {
+        or_in(&self.identity_file, &self.data_dir, "identity")
+    }
+
+    pub fn platform_token_file(&self) -> PathBuf {
+        or_in(&self.platform_token_file, &self.data_dir, "platform-token")
+    }
+
+    pub fn admin_token_file(&self) -> PathBuf {
+        or_in(&self.admin_token_file, &self.data_dir, "admin-token")
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Signer {
+    pub name: String,
+    pub data_dir: PathBuf,
+    identity_file: PathBuf,
+    passphrase_file: PathBuf,
+    pub generate_passphrase: bool,
+    pub orchestrators: Vec<String>,
+}
+
+impl Signer {
+    pub fn identity_file(&self) -> PathBuf {
+        or_in(&self.identity_file, &self.data_dir, "identity")
+    }
+
+    pub fn passphrase_file(&self) -> PathBuf {
+        or_in(&self.passphrase_file, &self.data_dir, "passphrase")
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Chains {
+    /// By chain id, which TOML has as text.
+    evm: BTreeMap<String, ChainNodes>,
+    pub solana: ChainNodes,
+    pub sonic: ChainNodes,
+}
+
+impl Chains {
+    /// The EVM chains and the URLs of their nodes.
+    pub fn evm(&self) -> Result<BTreeMap<u64, Vec<String>>, ConfigError> {
+        self.evm
+            .iter()
+            .map(|(id, nodes)| Ok((chain_id(id)?, nodes.rpc.clone())))
+            .collect()
+    }
+
+    /// Adds what `covault dev --chain` names.
+    pub fn add(&mut self, chain: &str, url: &str) -> Result<(), ConfigError> {
+        let nodes = match chain {
+            "solana" => &mut self.solana,
+            "sonic" => &mut self.sonic,
+            id => self.evm.entry(chain_id(id)?.to_string()).or_default(),
+        };
+        nodes.rpc.push(url.to_owned());
+        Ok(())
+    }
+}
+
+/// RPC URLs often hold an API key: no Debug.
+#[derive(Clone, Default, Deserialize)]
+pub struct ChainNodes {
+    pub rpc: Vec<String>,
+}
+
+impl std::fmt::Debug for ChainNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} nodes", self.rpc.len())
+    }
+}
+
+/// What is wrong with the configuration, and what to do.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("cannot read the configuration file {0}: {1}")]
+    Read(PathBuf, std::io::Error),
+    #[error("{0} is not TOML: {1}")]
+    Syntax(String, toml::de::Error),
+    #[error("{origin}: unknown setting {key}; here can stand: {known}")]
+    Unknown {
+        origin: String,
+        key: String,
+        known: String,
+    },
+    #[error("{origin}: {key} is a table of settings, not a value")]
+    NotATable { origin: String, key: String },
+    #[error("environment variable {0} is not UTF-8")]
+    NotText(String),
+    #[error("{0}: {1}")]
+    EnvValue(String, String),
+    #[error("configuration: {0}")]
+    Value(String),
+    #[error("{0:?} is not a chain: use an EVM chain id (a number), \"solana\" or \"sonic\"")]
+    Chain(String),
+}
+
+impl Config {
+    /// The defaults, then `file`, then the environment.
+    ///
+    /// The second value holds the COVAULT_ variables that mean nothing: a warning, not an error,
+    /// because container platforms inject such names for a service that is called covault.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming file or variable and the setting.
+    pub fn load(file: Option<&Path>) -> Result<(Self, Vec<String>), ConfigError> {
+        let text = file
+            .map(|path| {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| ConfigError::Read(path.to_owned(), error))?;
+                Ok((path.display().to_string(), text))
+            })
+            .transpose()?;
+        Self::layer(text, variables()?)
+    }
+
+    /// As [`Config::load`], with `text` in place of a file.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_with(origin: &str, text: &str) -> Result<(Self, Vec<String>), ConfigError> {
+        Self::layer(Some((origin.to_owned(), text.to_owned())), variables()?)
+    }
+
+    fn layer(
+        file: Option<(String, String)>,
+        variables: Vec<(String, String)>,
+    ) -> Result<(Self, Vec<String>), ConfigError> {
+        let mut settings = parse("config.default.toml", DEFAULTS)?;
+        if let Some((origin, text)) = file {
+            let overlay = parse(&origin, &text)?;
+            merge(&mut settings, overlay, &origin, "")?;
+        }
+        let mut ignored = Vec::new();
+        for (name, value) in variables {
+            if !set_from_env(&mut settings, &name, &value)? {
+                ignored.push(name);
+            }
+        }
+        let config: Self = settings.try_into().map_err(|error: toml::de::Error| {
+            ConfigError::Value(error.to_string().trim().replace('\n', " "))
+        })?;
+        config.chains.evm()?;
+        Ok((config, ignored))
+    }
+}
+
+/// The variables of the environment that may be settings.
+fn variables() -> Result<Vec<(String, String)>, ConfigError> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            name.starts_with(ENV_PREFIX).then_some((name, value))
+        })
+        .map(|(name, value)| match value.into_string() {
+            Ok(value) => Ok((name, value)),
+            Err(_) => Err(ConfigError::NotText(name)),
+        })
+        .collect()
+}
+
+fn or_in(path: &Path, folder: &Path, name: &str) -> PathBuf {
+    if path.as_os_str().is_empty() {
+        folder.join(name)
+    } else {
+        path.to_owned()
+    }
+}
+
+fn chain_id(text: &str) -> Result<u64, ConfigError> {
+    text.parse()
+        .ok()
+        .filter(|id| (1..=i64::MAX.cast_unsigned()).contains(id))
+        .ok_or_else(|| ConfigError::Chain(text.to_owned()))
+}
+
+fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
+    text.parse()
+        .map_err(|error| ConfigError::Syntax(origin.to_owned(), error))
+}
+
+/// The one place where keys are chosen by the operator; what stands under each is fixed.
+const BY_CHAIN_ID: &str = "chains.evm";
+
+/// Lays `overlay` over `base`; a key that `base` does not have is unknown.
+fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(), ConfigError> {
+    for (key, value) in overlay {
+        let path = if at.is_empty() {
+            key.clone()
+        } else {
+            format!("{at}.{key}")
+        };
+        if at == BY_CHAIN_ID {
+            chain_id(&key)?;
+            base.entry(key.clone()).or_insert_with(empty_chain);
+        }
+        let known = || base_keys(base);
+        match (base.get(&key), value) {
+            (None, _) => {
+                return Err(ConfigError::Unknown {
+                    origin: origin.to_owned(),
+                    key: path,
+                    known: known(),
+                });
+            }
+            (Some(Value::Table(_)), Value::Table(inner)) => {
+                if let Some(Value::Table(table)) = base.get_mut(&key) {
+                    merge(table, inner, origin, &path)?;
+                }
+            }
+            (Some(Value::Table(_)), _) => {
+                return Err(ConfigError::NotATable {
+                    origin: origin.to_owned(),
+                    key: path,
+                });
+            }
+            (Some(_), value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn base_keys(table: &Table) -> String {
+    table.keys().cloned().collect::<Vec<_>>().join(", ")
+}
+
+fn empty_chain() -> Value {
+    Value::Table(Table::from_iter([(
+        "rpc".to_owned(),
+        Value::Array(Vec::new()),
+    )]))
+}
+
+/// Sets what a variable names; false when it names nothing.
+fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, ConfigError> {
+    let Some(path) = name.strip_prefix(ENV_PREFIX) else {
+        return Ok(false);
+    };
+    let path = path.to_ascii_lowercase();
+    if let Some(id) = path
+        .strip_prefix("chains_evm_")
+        .and_then(|rest| rest.strip_suffix("_rpc"))
+    {
+        chain_id(id).map_err(|error| ConfigError::EnvValue(name.to_owned(), error.to_string()))?;
+        let evm = settings
+            .get_mut("chains")
+            .and_then(|chains| chains.get_mut("evm"));
+        if let Some(evm) = evm.and_then(Value::as_table_mut) {
+            evm.entry(id).or_insert_with(empty_chain);
+        }
+    }
+    match leaf(settings, &path) {
+        Some(slot) => {
+            *slot = typed(slot, value)
+                .map_err(|problem| ConfigError::EnvValue(name.to_owned(), problem))?;
+            Ok(true)
+        }
+        None => Ok(false),
+    }
+}
+
+/// The setting whose path, joined by `_`, is `path`.
+fn leaf<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
+    table.iter_mut().find_map(|(key, value)| {
+        let rest = path.strip_prefix(key.as_str())?;
+        match (rest.strip_prefix('_'), value) {
+            (Some(rest), Value::Table(inner)) => leaf(inner, rest),
+            (None, value) if rest.is_empty() && !value.is_table() => Some(value),
+            _ => None,
+        }
+    })
+}
+
+/// Text as a value of the type that the setting has.
+fn typed(like: &Value, text: &str) -> Result<Value, String> {
+    Ok(match like {
+        Value::Integer(_) => Value::Integer(
+            text.parse()
+                .map_err(|_| format!("{text:?} is not a whole number"))?,
+        ),
+        Value::Boolean(_) => Value::Boolean(
+            text.parse()
+                .map_err(|_| format!("{text:?} is not true or false"))?,
+        ),
+        Value::Array(_) => Value::Array(
+            text.split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .map(|item| Value::String(item.to_owned()))
+                .collect(),
+        ),
+        _ => Value::String(text.to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests;

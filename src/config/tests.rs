@@ -1,0 +1,133 @@
+#![allow(non_snake_case)]
+
+use super::*;
+
+fn layered(file: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let variables = variables
+        .iter()
+        .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+        .collect();
+    Config::layer(Some(("test.toml".to_owned(), file.to_owned())), variables)
+        .map(|(config, _)| config)
+}
+
+fn problem(file: &str, variables: &[(&str, &str)]) -> String {
+    layered(file, variables).expect_err(file).to_string()
+}
+
+#[test]
+fn defaults__should_be_complete() {
+    let (config, ignored) = Config::layer(None, Vec::new()).expect("the defaults load");
+    assert!(ignored.is_empty());
+    assert_eq!(config.serve.listen, "127.0.0.1:8080");
+    assert_eq!(config.serve.max_body_bytes, 1 << 20);
+    assert_eq!(
+        config.serve.identity_file(),
+        Path::new("./data/orchestrator/identity")
+    );
+    assert_eq!(
+        config.serve.admin_token_file(),
+        Path::new("./data/orchestrator/admin-token")
+    );
+    assert!(!config.signer.generate_passphrase);
+    assert!(config.chains.evm().expect("ids").is_empty());
+}
+
+#[test]
+fn layers__should_override_from_file_to_environment() {
+    let file = "[serve]\nlisten = \"0.0.0.0:1\"\nsigning_deadline_ms = 5\n[chains.evm.31337]\nrpc = [\"http://a\"]";
+    let config = layered(
+        file,
+        &[
+            ("COVAULT_SERVE_LISTEN", "127.0.0.1:2"),
+            ("COVAULT_SERVE_STRICT_IDEMPOTENCY", "true"),
+            ("COVAULT_SIGNER_ORCHESTRATORS", "one, two"),
+            ("COVAULT_CHAINS_EVM_10_RPC", "http://b,http://c"),
+            ("COVAULT_CHAINS_SOLANA_RPC", "http://s"),
+        ],
+    )
+    .expect("loads");
+    assert_eq!(config.serve.listen, "127.0.0.1:2");
+    assert_eq!(config.serve.signing_deadline_ms, 5);
+    assert!(config.serve.strict_idempotency);
+    assert_eq!(config.signer.orchestrators, ["one", "two"]);
+    assert_eq!(config.chains.solana.rpc, ["http://s"]);
+    let evm = config.chains.evm().expect("ids");
+    assert_eq!(evm[&31337], ["http://a"]);
+    assert_eq!(evm[&10], ["http://b", "http://c"]);
+}
+
+#[test]
+fn unknown_settings__should_be_refused_with_their_path() {
+    let message = problem("[serve]\nlisten_on = \"x\"", &[]);
+    assert!(
+        message.contains("test.toml: unknown setting serve.listen_on"),
+        "{message}"
+    );
+    assert!(message.contains("listen, "), "{message}");
+    assert!(problem("[server]\nlisten = \"x\"", &[]).contains("unknown setting server"));
+    assert!(problem("[chains.evm.1]\nurl = \"x\"", &[]).contains("chains.evm.1.url"));
+    assert!(problem("[chains.evm.mainnet]\nrpc = []", &[]).contains("mainnet"));
+    assert!(problem("serve = 5", &[]).contains("serve is a table"));
+}
+
+#[test]
+fn wrong_values__should_name_their_setting() {
+    assert!(problem("[serve]\nmax_body_bytes = \"big\"", &[]).contains("max_body_bytes"));
+    assert!(problem("[log]\nformat = \"xml\"", &[]).contains("format"));
+    assert!(problem("[serve", &[]).contains("test.toml is not TOML"));
+    let message = problem("", &[("COVAULT_SERVE_MAX_BODY_BYTES", "big")]);
+    assert!(
+        message.contains("COVAULT_SERVE_MAX_BODY_BYTES") && message.contains("big"),
+        "{message}"
+    );
+    assert!(problem("", &[("COVAULT_CHAINS_EVM_X_RPC", "u")]).contains("COVAULT_CHAINS_EVM_X_RPC"));
+}
+
+#[test]
+fn environment__should_report_variables_that_mean_nothing() {
+    let variables = vec![
+        ("COVAULT_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned()),
+        ("COVAULT_SERVE".to_owned(), "x".to_owned()),
+    ];
+    let (_, ignored) = Config::layer(None, variables).expect("loads");
+    assert_eq!(ignored, ["COVAULT_SERVICE_HOST", "COVAULT_SERVE"]);
+}
+
+#[test]
+fn debug__should_not_show_urls() {
+    let config = layered(
+        "[bus]\nredis_url = \"redis://:hunter2@h\"\n[chains.solana]\nrpc = [\"https://key\"]",
+        &[],
+    )
+    .expect("loads");
+    let shown = format!("{config:?}");
+    assert!(
+        !shown.contains("hunter2") && !shown.contains("https://key"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn samples__should_load() {
+    for (name, text) in [
+        ("serve.toml", include_str!("../../deploy/serve.toml")),
+        ("signer-1.toml", include_str!("../../deploy/signer-1.toml")),
+        ("signer-2.toml", include_str!("../../deploy/signer-2.toml")),
+        ("signer-3.toml", include_str!("../../deploy/signer-3.toml")),
+    ] {
+        let config = layered(text, &[]).expect(name);
+        if name.starts_with("signer") {
+            let public_key = format!(
+                "{}.pub",
+                Config::layer(None, Vec::new())
+                    .expect("defaults")
+                    .0
+                    .serve
+                    .identity_file()
+                    .display()
+            );
+            assert_eq!(config.signer.orchestrators, [public_key]);
+        }
+    }
+}

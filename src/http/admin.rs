@@ -1,0 +1,191 @@
+//! `/admin/v1`: what operators do. Plain JSON, not part of the platform schema.
+
+use std::sync::Arc;
+
+use axum::Router;
+use covault_actors::{
+    gateway::{Command, Query, Receipt, VaultView, View},
+    port::NodeView,
+};
+use covault_core::{
+    fault::{Class, Fault},
+    order::NodeId,
+};
+use covault_mpc::identity;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{Answer, Api, Area, Call, Route, unexpected};
+
+/// The routes.
+pub(super) fn routes(api: &Arc<Api>) -> Router {
+    let route = Route {
+        api: Arc::clone(api),
+        area: Area::Admin,
+        operation: None,
+        takes_idempotency_key: false,
+    };
+    Router::new()
+        .route("/admin/v1/createVault", route.clone().post(create_vault))
+        .route("/admin/v1/listVaults", route.clone().post(list_vaults))
+        .route("/admin/v1/listNodes", route.post(list_nodes))
+}
+
+/// A vault to be made.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateVault {
+    /// Name, unique. Repeating a name answers the vault that has it.
+    pub name: String,
+    /// Signers needed for a signature; 2 or more.
+    pub threshold: u16,
+    /// OpenSSH lines of the nodes that get a share.
+    pub signers: Vec<String>,
+}
+
+/// A vault.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Vault {
+    pub uuid: String,
+    pub name: String,
+    pub threshold: u16,
+    /// OpenSSH lines.
+    pub signers: Vec<String>,
+    /// Both root keys exist.
+    pub ready: bool,
+    /// Why there will be no keys.
+    pub failed_reason: Option<String>,
+}
+
+/// A signer node.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// OpenSSH line.
+    pub public_key: String,
+    pub name: String,
+    pub live: bool,
+    /// Milliseconds since the Unix epoch.
+    pub last_seen_ms: u64,
+}
+
+/// Answer of createVault.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct VaultAnswer {
+    pub vault: Vault,
+}
+
+/// Answer of listVaults.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct VaultsAnswer {
+    pub vaults: Vec<Vault>,
+}
+
+/// Answer of listNodes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NodesAnswer {
+    pub nodes: Vec<Node>,
+}
+
+/// A request without fields.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+async fn create_vault(call: Call) -> Result<Answer, Fault> {
+    let request: CreateVault = decode(&call.body)?;
+    let command = Command::CreateVault {
+        name: request.name,
+        threshold: request.threshold,
+        signers: parse_signers(&request.signers)?,
+    };
+    let done = call.api.gateway.submit(&call.caller, command, None).await?;
+    match done.receipt {
+        Receipt::Vault(view) => encode(&VaultAnswer { vault: vault(view) }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn list_vaults(call: Call) -> Result<Answer, Fault> {
+    let Nothing {} = decode(&call.body)?;
+    match call.api.gateway.view(&call.caller, Query::Vaults).await? {
+        View::Vaults(views) => encode(&VaultsAnswer {
+            vaults: views.into_iter().map(vault).collect(),
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn list_nodes(call: Call) -> Result<Answer, Fault> {
+    let Nothing {} = decode(&call.body)?;
+    match call.api.gateway.view(&call.caller, Query::Nodes).await? {
+        View::Nodes(views) => encode(&NodesAnswer {
+            nodes: views.into_iter().map(node).collect(),
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn parse_signers(lines: &[String]) -> Result<Vec<NodeId>, Fault> {
+    lines
+        .iter()
+        .enumerate()
+        .map(|(index, line)| {
+            identity::parse_openssh_line(line).map_err(|error| {
+                Fault::field(
+                    format_args!("signers[{index}]"),
+                    "must be an OpenSSH line: ssh-ed25519 AAAA...",
+                )
+                .caused_by(error)
+            })
+        })
+        .collect()
+}
+
+fn vault(view: VaultView) -> Vault {
+    let VaultView {
+        id,
+        name,
+        threshold,
+        signers,
+        ready,
+        failed_reason,
+    } = view;
+    Vault {
+        uuid: id.to_string(),
+        name,
+        threshold,
+        signers: signers
+            .iter()
+            .map(|id| identity::openssh_line(id, ""))
+            .collect(),
+        ready,
+        failed_reason,
+    }
+}
+
+fn node(view: NodeView) -> Node {
+    let NodeView {
+        id,
+        name,
+        live,
+        last_seen_ms,
+    } = view;
+    Node {
+        public_key: identity::openssh_line(&id, &name),
+        name,
+        live,
+        last_seen_ms,
+    }
+}
+
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(body)
+        .map_err(|error| Fault::new(Class::Invalid, format!("malformed request: {error}")))
+}
+
+fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
+    serde_json::to_string(answer)
+        .map(Answer::new)
+        .map_err(Fault::bug)
+}

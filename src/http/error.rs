@@ -1,0 +1,228 @@
+//! Errors on the wire (contract section 4): one status per class, one shape for all.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use covault_core::{
+    fault::{Class, ExecuteCode, Fault},
+    schema::{service::Operation, wire},
+};
+
+/// A fault with the status it is answered with.
+#[derive(Debug)]
+pub struct Failure {
+    status: StatusCode,
+    fault: Fault,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self {
+            status: status(fault.class()),
+            fault,
+        }
+    }
+}
+
+impl Failure {
+    /// A refusal of HTTP itself (404, 405, 408, 415, 422), which no class stands for.
+    pub fn http(status: StatusCode, public: &str) -> Self {
+        Self {
+            status,
+            fault: Fault::new(Class::Invalid, public),
+        }
+    }
+
+    /// The status.
+    #[cfg(test)]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The answer. `operation` gives the shape; without one only the error is shown.
+    pub fn into_response(self, operation: Option<&Operation>, request_id: &str) -> Response<Body> {
+        self.log(request_id);
+        let execute =
+            operation.is_some_and(|operation| operation.name() == "executeSigningRequests");
+        let error = wire::Error {
+            message: self.message(request_id),
+            code: Some(code(self.fault.code(), execute)),
+        };
+        let body = match operation {
+            Some(operation) => operation.failure(&error),
+            None => covault_core::schema::json::encode(&error)
+                .map(|error| format!("{{\"error\":{error}}}")),
+        };
+        let body = body.unwrap_or_else(|fault| {
+            tracing::error!(request_id, ?fault, "an error could not be shown");
+            String::from("{\"error\":null}")
+        });
+        let mut response = json(self.status, body);
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+
+    /// What clients read. Our own faults say nothing but how to find them in the log.
+    fn message(&self, request_id: &str) -> String {
+        if *self.fault.class() == Class::Bug {
+            return format!("internal error, see request id {request_id}");
+        }
+        self.fault.public().to_owned()
+    }
+
+    fn log(&self, request_id: &str) {
+        let (fault, status) = (&self.fault, self.status.as_u16());
+        if self.status.is_server_error() {
+            tracing::error!(request_id, status, ?fault, "request failed");
+        } else {
+            tracing::info!(request_id, status, ?fault, "request refused");
+        }
+    }
+}
+
+fn status(class: &Class) -> StatusCode {
+    match class {
+        Class::Invalid => StatusCode::BAD_REQUEST,
+        Class::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Class::Forbidden => StatusCode::FORBIDDEN,
+        Class::Conflict | Class::WrongState => StatusCode::CONFLICT,
+        Class::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Class::Limited => StatusCode::TOO_MANY_REQUESTS,
+        Class::Unavailable | Class::Peer { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Class::Bug => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// Exactly one of the two codes: the execute code on executeSigningRequests, else the service code.
+fn code(code: ExecuteCode, execute: bool) -> wire::error::Code {
+    if !execute {
+        return wire::error::Code::ServiceErrorCode(wire::ServiceErrorCode::Unspecified.into());
+    }
+    let code = match code {
+        ExecuteCode::Unspecified => wire::ExecuteSigningRequestsErrorCode::Unspecified,
+        ExecuteCode::InsufficientFunds => wire::ExecuteSigningRequestsErrorCode::InsufficientFunds,
+        ExecuteCode::AlreadyDenied => wire::ExecuteSigningRequestsErrorCode::AlreadyDenied,
+        ExecuteCode::InsufficientGasFee => {
+            wire::ExecuteSigningRequestsErrorCode::InsufficientGasFee
+        }
+        ExecuteCode::AddressNotInWhitelist => {
+            wire::ExecuteSigningRequestsErrorCode::AddressNotInWhitelist
+        }
+    };
+    wire::error::Code::ExecuteSigningRequestsErrorCode(code.into())
+}
+
+/// A JSON answer.
+pub fn json(status: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    async fn body(response: Response<Body>) -> serde_json::Value {
+        let bytes = axum::body::to_bytes(response.into_body(), 10_000)
+            .await
+            .expect("body");
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
+    fn operation(name: &str) -> Operation {
+        let operations = covault_core::schema::service::operations().expect("service");
+        operations
+            .into_iter()
+            .find(|operation| operation.name() == name)
+            .expect(name)
+    }
+
+    #[test]
+    fn status__should_follow_the_class() {
+        for (class, expected) in [
+            (Class::Invalid, 400),
+            (Class::Unauthenticated, 401),
+            (Class::Forbidden, 403),
+            (Class::Conflict, 409),
+            (Class::WrongState, 409),
+            (Class::TooLarge, 413),
+            (Class::Limited, 429),
+            (Class::Unavailable, 503),
+            (
+                Class::Peer {
+                    culprits: vec!["key".into()],
+                },
+                503,
+            ),
+            (Class::Bug, 500),
+        ] {
+            assert_eq!(status(&class).as_u16(), expected, "{class:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn failure__should_have_the_shape_of_its_operation() {
+        let failure = Failure::from(Fault::field("evmSendNative.to", "is not an address"));
+        let response = failure.into_response(Some(&operation("createSigningRequest")), "r-1");
+        assert_eq!(response.status(), 400);
+        assert_eq!(response.headers()["content-type"], "application/json");
+        assert_eq!(
+            body(response).await,
+            serde_json::json!({
+                "signingRequest": null,
+                "error": {
+                    "message": "evmSendNative.to: is not an address",
+                    "serviceErrorCode": "SERVICE_ERROR_CODE_UNSPECIFIED",
+                },
+            })
+        );
+    }
+
+    #[tokio::test]
+    async fn failure__should_carry_the_execute_code_on_execute() {
+        let fault =
+            Fault::new(Class::Invalid, "no funds").with_code(ExecuteCode::InsufficientFunds);
+        let response =
+            Failure::from(fault).into_response(Some(&operation("executeSigningRequests")), "r-1");
+        let error = &body(response).await["error"];
+        assert_eq!(
+            *error,
+            serde_json::json!({
+                "message": "no funds",
+                "executeSigningRequestsErrorCode":
+                    "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_INSUFFICIENT_FUNDS",
+            })
+        );
+    }
+
+    #[tokio::test]
+    async fn failure__should_hide_the_cause_of_our_own_faults() {
+        let response =
+            Failure::from(Fault::bug("table wallets is broken")).into_response(None, "r-7");
+        assert_eq!(response.status(), 500);
+        assert_eq!(
+            body(response).await["error"]["message"],
+            "internal error, see request id r-7"
+        );
+    }
+
+    #[test]
+    fn failure__should_say_when_to_try_again() {
+        let limited = Failure::from(Fault::new(Class::Limited, "too many requests"));
+        assert_eq!(
+            limited.into_response(None, "r").headers()["retry-after"],
+            "1"
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! The whole router, over the real gateway with an empty store and no signer.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::http::Method;
+use covault_actors::{
+    port::{NodeView, Signers, SigningAttempt},
+    rpc::Chains,
+    settings::{Orchestrator, Settings},
+    store::memory::MemoryStore,
+};
+use covault_core::{
+    derive::RootKey,
+    order::{KeygenOrder, SigningOrder},
+    signature::{Curve, Signature},
+};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::adapters::{OsEntropy, SystemClock};
+
+/// Has root keys (of the generators: everyone knows their private half) and never signs.
+struct NoSigners;
+
+#[async_trait]
+impl Signers for NoSigners {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        let generator = match order.curve {
+            Curve::Secp256k1 => {
+                "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
+            }
+            Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
+        };
+        Ok(RootKey {
+            curve: order.curve,
+            public_key: hex::decode(generator).expect("hex"),
+            chain_code: [7; 32],
+        })
+    }
+
+    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    fn nodes(&self) -> Vec<NodeView> {
+        Vec::new()
+    }
+}
+
+async fn app() -> Router {
+    app_with(false).await
+}
+
+async fn app_with(strict_idempotency: bool) -> Router {
+    let gateway = Gateway::start(Orchestrator {
+        store: Arc::new(MemoryStore::new()),
+        signers: Arc::new(NoSigners),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        chains: Chains::default(),
+        settings: Settings {
+            signing_deadline_ms: 50,
+            ..Settings::default()
+        },
+    })
+    .await
+    .expect("starts");
+    let api = Api {
+        gateway,
+        bus_reachable: Box::new(|| false),
+        tokens: Tokens::new(
+            &SecretString::from("platform"),
+            &SecretString::from("admin"),
+        ),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        max_body_bytes: 1000,
+        body_timeout: Duration::from_secs(60),
+        execute_wait_ms: 1000,
+        strict_idempotency,
+    };
+    router(&Arc::new(api)).expect("routes")
+}
+
+struct Ask<'a> {
+    method: Method,
+    path: &'a str,
+    headers: Vec<(&'a str, &'a str)>,
+    body: String,
+}
+
+/// A well-formed POST with the platform token.
+fn post<'a>(path: &'a str, body: Value) -> Ask<'a> {
+    Ask {
+        method: Method::POST,
+        path,
+        headers: vec![
+            ("x-mtoken", "platform"),
+            ("content-type", "application/json"),
+        ],
+        body: body.to_string(),
+    }
+}
+
+impl Ask<'_> {
+    async fn of(self, app: &Router) -> (u16, HeaderMap, Value) {
+        let mut request = Request::builder().method(self.method).uri(self.path);
+        for (name, value) in self.headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Body::from(self.body)).expect("request");
+        let response = app.clone().oneshot(request).await.expect("answers");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        assert!(!headers[REQUEST_ID].is_empty());
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20)
+            .await
+            .expect("body");
+        (
+            status,
+            headers,
+            serde_json::from_slice(&body).expect("every answer is JSON"),
+        )
+    }
+}
+
+#[tokio::test]
+async fn every_operation__should_be_routed_and_name_itself_when_it_is_not_built() {
+    let app = app().await;
+    let built = [
+        "createSigningRequest",
+        "executeSigningRequests",
+        "getSigningRequestDetails",
+        "createWallet",
+        "getWalletInfo",
+        "getWalletList",
+        "getBalance",
+    ];
+    for operation in service::operations().expect("schema") {
+        let path = format!("/v1/{}", operation.name());
+        let (status, _, body) = post(&path, json!({"noSuchField": 1})).of(&app).await;
+        assert_eq!(status, 400, "{path}: {body}");
+        let message = body["error"]["message"].as_str().expect("message");
+        let expected = if built.contains(&operation.name()) {
+            "noSuchField: unknown field".to_owned()
+        } else {
+            format!("{} is not available in this version", operation.name())
+        };
+        assert_eq!(message, expected);
+        let codes = ["serviceErrorCode", "executeSigningRequestsErrorCode"];
+        let given: Vec<_> = codes
+            .iter()
+            .filter(|code| body["error"].get(**code).is_some())
+            .collect();
+        assert_eq!(given.len(), 1, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_http__should_have_the_shape_of_the_platform() {
+    let app = app().await;
+    let path = "/v1/getSigningRequestDetails";
+    let ask = || post(path, json!({"uuid": "x"}));
+    let without = |name: &str| {
+        let mut ask = ask();
+        ask.headers.retain(|(header, _)| *header != name);
+        ask
+    };
+    let with = |name: &'static str, value: &'static str| {
+        let mut ask = without(name);
+        ask.headers.push((name, value));
+        ask
+    };
+    let method = |method: Method| Ask { method, ..ask() };
+    let body = |text: &str| Ask {
+        body: text.to_owned(),
+        ..ask()
+    };
+    let large = "x".repeat(1001);
+    for (ask, expected) in [
+        (without("x-mtoken"), 401),
+        (with("x-mtoken", "wrong"), 401),
+        (with("x-mtoken", "admin"), 403),
+        (method(Method::GET), 405),
+        (method(Method::DELETE), 405),
+        (without("content-type"), 415),
+        (with("content-type", "text/plain"), 415),
+        (body(&large), 413),
+        (body("{"), 400),
+        (body(""), 400),
+        (body("[]"), 400),
+        (self::post("/v1/getSigningRequestDetail", json!({})), 404),
+        (self::post("/", json!({})), 404),
+        (self::post("/admin/v1/listVaults", json!({})), 403),
+        (self::post("/livez", json!({})), 405),
+    ] {
+        let (method, path) = (ask.method.clone(), ask.path);
+        let (status, headers, body) = ask.of(&app).await;
+        assert_eq!(status, expected, "{method} {path}: {body}");
+        assert!(body["error"]["message"].is_string(), "{body}");
+        let has_shape = path == "/v1/getSigningRequestDetails";
+        assert_eq!(body.get("signingRequest").is_some(), has_shape, "{body}");
+        assert_eq!(headers.contains_key("allow"), expected == 405);
+    }
+}
+
+#[tokio::test]
+async fn request_id__should_come_back() {
+    let app = app().await;
+    let mut ask = post("/v1/getWalletList", json!({}));
+    ask.headers.push(("x-request-id", "my-id"));
+    let (_, headers, _) = ask.of(&app).await;
+    assert_eq!(headers[REQUEST_ID], "my-id");
+}
+
+#[tokio::test]
+async fn readiness__should_need_the_bus() {
+    let app = app().await;
+    let get = |path| Ask {
+        method: Method::GET,
+        path,
+        headers: Vec::new(),
+        body: String::new(),
+    };
+    assert_eq!(get("/livez").of(&app).await.0, 200);
+    let (status, _, body) = get("/readyz").of(&app).await;
+    assert_eq!((status, &body["ready"]), (503, &json!(false)));
+    assert!(body["reason"].as_str().expect("reason").contains("bus"));
+}
+
+#[tokio::test]
+async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
+    let app = app().await;
+    let admin = |path, body| {
+        let mut ask = post(path, body);
+        ask.headers[0] = ("x-mtoken", "admin");
+        ask
+    };
+    let (status, _, body) = admin("/admin/v1/listVaults", json!({})).of(&app).await;
+    assert_eq!((status, body), (200, json!({"vaults": []})));
+    let (status, _, body) = admin("/admin/v1/listNodes", json!({})).of(&app).await;
+    assert_eq!((status, body), (200, json!({"nodes": []})));
+    let vault = json!({"name": "v", "threshold": 2, "signers": ["ssh-rsa AAAA"]});
+    let (status, _, body) = admin("/admin/v1/createVault", vault).of(&app).await;
+    assert_eq!(status, 400);
+    assert!(
+        body["error"]["message"]
+            .as_str()
+            .expect("message")
+            .starts_with("signers[0]"),
+        "{body}"
+    );
+    let (status, _, body) = admin("/admin/v1/listNodes", json!({"x": 1})).of(&app).await;
+    assert_eq!(status, 400, "{body}");
+}
+
+/// A vault that is ready.
+async fn vault(app: &Router) -> String {
+    let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");
+    let body = json!({"name": "v", "threshold": 2, "signers": [key(1), key(2), key(3)]});
+    loop {
+        let mut ask = post("/admin/v1/createVault", body.clone());
+        ask.headers[0] = ("x-mtoken", "admin");
+        let (status, _, answer) = ask.of(app).await;
+        assert_eq!(status, 200, "{answer}");
+        if answer["vault"]["ready"] == json!(true) {
+            return answer["vault"]["uuid"].as_str().expect("uuid").to_owned();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn signer(seed: u8) -> covault_core::order::NodeId {
+    use covault_mpc::identity::NodeIdentity;
+    struct Fixed(u8);
+    impl Entropy for Fixed {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(self.0);
+        }
+    }
+    NodeIdentity::generate(&Fixed(seed)).id()
+}
+
+#[tokio::test]
+async fn idempotency_key__should_give_the_first_answer_again() {
+    for strict in [false, true] {
+        let app = app_with(strict).await;
+        let vault = vault(&app).await;
+        let create = |key: &'static str, name: &'static str| {
+            let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "name": name});
+            let mut ask = post("/v1/createWallet", body);
+            ask.headers.push(("idempotency-key", key));
+            ask.of(&app)
+        };
+        let (status, headers, first) = create("a", "one").await;
+        assert_eq!(status, 200, "{first}");
+        assert_eq!(first["error"], Value::Null);
+        assert!(!headers.contains_key(IDEMPOTENCY_REPLAYED));
+        let (status, headers, again) = create("a", "one").await;
+        assert_eq!((status, &again), (200, &first));
+        assert_eq!(headers[IDEMPOTENCY_REPLAYED], "true");
+        assert!(!headers.contains_key(IDEMPOTENCY_MISMATCH));
+        let (status, headers, other) = create("a", "two").await;
+        if strict {
+            assert_eq!(status, 422, "{other}");
+        } else {
+            assert_eq!((status, &other), (200, &first));
+            assert_eq!(headers[IDEMPOTENCY_MISMATCH], "true");
+        }
+        let (_, _, second) = create("b", "one").await;
+        assert_ne!(second["details"]["address"], first["details"]["address"]);
+    }
+}
+
+#[tokio::test]
+async fn failed_request__should_be_reported_by_execute_with_status_200() {
+    let app = app().await;
+    let vault = vault(&app).await;
+    let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_SOLANA"});
+    let (_, _, wallet) = post("/v1/createWallet", body).of(&app).await;
+    let from = &wallet["details"]["address"];
+    let body = json!({"solanaMessage": {"from": from, "content": "aGk"}});
+    let (status, _, created) = post("/v1/createSigningRequest", body).of(&app).await;
+    assert_eq!(
+        (status, &created["signingRequest"]["status"]),
+        (200, &json!("STATUS_PENDING"))
+    );
+    let uuid = json!({"uuid": created["signingRequest"]["uuid"]});
+    let (status, _, outcome) = post("/v1/executeSigningRequests", uuid.clone())
+        .of(&app)
+        .await;
+    assert_eq!(status, 200, "{outcome}");
+    assert_eq!(outcome["signatures"], Value::Null);
+    let code = &outcome["error"]["executeSigningRequestsErrorCode"];
+    assert_eq!(*code, "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_UNSPECIFIED");
+    let (_, _, details) = post("/v1/getSigningRequestDetails", uuid).of(&app).await;
+    assert_eq!(details["signingRequest"]["status"], "STATUS_FAILED");
+    assert_eq!(
+        details["signingRequest"]["failedReason"],
+        outcome["error"]["message"]
+    );
+    assert_eq!(
+        details["signingRequest"]["solanaMessage"]["content"],
+        "aGk="
+    );
+}

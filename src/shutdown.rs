@@ -1,0 +1,45 @@
+//! Stopping: the first SIGTERM or SIGINT asks politely, the second ends the process at once.
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+/// Becomes true when the process should stop.
+pub type Stop = watch::Receiver<bool>;
+
+/// Listens for the signals.
+///
+/// # Errors
+/// When the signal handlers cannot be installed.
+pub fn on_signals() -> std::io::Result<Stop> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        next(&mut terminate, &mut interrupt).await;
+        tracing::info!("stopping; a second signal ends the process at once");
+        // Nobody listening any more means that everything has stopped already.
+        let _ = sender.send(true);
+        next(&mut terminate, &mut interrupt).await;
+        // 128 + SIGINT, as shells report a process that a signal ended.
+        std::process::exit(130);
+    });
+    Ok(receiver)
+}
+
+async fn next(
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Waits until `stop` says so.
+pub async fn requested(stop: &mut Stop) {
+    // An error means that the sender is gone, which only happens when the process ends.
+    let _ = stop.wait_for(|stop| *stop).await;
+}

@@ -1,0 +1,58 @@
+//! The port of the orchestrator to its signer nodes, over mpc's cluster client.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use covault_actors::port::{NodeView, Signers, SigningAttempt};
+use covault_core::{
+    derive::RootKey,
+    fault::Fault,
+    order::{KeygenOrder, SigningOrder},
+    signature::Signature,
+};
+use covault_mpc::cluster::{Cluster, NodeStatus};
+
+/// The cluster, as the orchestrator wants it.
+pub struct ClusterSigners(pub Arc<Cluster>);
+
+#[async_trait]
+impl Signers for ClusterSigners {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        self.0.keygen(order).await
+    }
+
+    async fn sign(
+        &self,
+        order: &SigningOrder,
+        attempt: &SigningAttempt,
+    ) -> Result<Vec<Signature>, Fault> {
+        let SigningAttempt {
+            session,
+            holders,
+            threshold,
+            deadline_ms,
+        } = attempt;
+        self.0
+            .sign(order, *session, holders, *threshold, *deadline_ms)
+            .await
+    }
+
+    fn nodes(&self) -> Vec<NodeView> {
+        self.0.nodes().into_iter().map(view).collect()
+    }
+}
+
+fn view(status: NodeStatus) -> NodeView {
+    let NodeStatus {
+        id,
+        name,
+        live,
+        last_seen_ms,
+    } = status;
+    NodeView {
+        id,
+        name,
+        live,
+        last_seen_ms,
+    }
+}

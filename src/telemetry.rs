@@ -1,0 +1,30 @@
+//! Logging. Goes to stderr, so that stdout holds answers only.
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+
+use crate::config::{Log, LogFormat};
+
+/// Starts logging.
+///
+/// # Errors
+/// When the level is not a level or a list of `target=level`.
+pub fn init(log: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&log.level)
+        .map_err(|error| anyhow::anyhow!("log.level {:?}: {error}", log.level))?;
+    let registry = tracing_subscriber::registry().with(filter);
+    let started = match log.format {
+        LogFormat::Text => registry
+            .with(
+                fmt::layer()
+                    .with_writer(std::io::stderr)
+                    .with_ansi(std::io::stderr().is_terminal()),
+            )
+            .try_init(),
+        LogFormat::Json => registry
+            .with(fmt::layer().json().with_writer(std::io::stderr))
+            .try_init(),
+    };
+    started.map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))
+}

@@ -1,0 +1,271 @@
+//! Wiring: the one place that names concrete adapters.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use covault_actors::{
+    gateway::Gateway,
+    rpc::{Chains, ChainsConfig, Endpoints},
+    settings::{Orchestrator, Settings},
+    store::redb::RedbStore,
+};
+use covault_core::{fault::Fault, order::NodeId};
+use covault_mpc::{
+    bus::{Bus, memory::MemoryBus, redis::RedisBus},
+    cluster::{Cluster, ClusterConfig},
+    identity::NodeIdentity,
+    node::{NodeConfig, Rebuild},
+    pool::CpuPool,
+};
+use secrecy::SecretString;
+use tokio::net::TcpListener;
+
+use crate::{
+    adapters::{OsEntropy, SystemClock},
+    config::{self, Config, Serve},
+    files,
+    http::{
+        self, Api,
+        auth::{Tokens, new_token},
+        server::{self, Patience},
+    },
+    shutdown::Stop,
+    signers::ClusterSigners,
+};
+
+/// Separates Covault's keys from others on a Redis that is shared.
+const NAMESPACE: &str = "covault";
+/// How often nodes announce themselves, how long that counts, and how long one set of signers
+/// has before another is tried.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const LIVE_FOR: Duration = Duration::from_millis(3500);
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+const SOLANA_CHAIN_ID: u64 = 101;
+const SONIC_CHAIN_ID: u64 = 0;
+
+/// scrypt's work factor for passphrases that people choose: about a second.
+pub const WORK_FACTOR: u8 = 18;
+/// For passphrases of 256 random bits, where stretching adds nothing.
+pub const WORK_FACTOR_RANDOM: u8 = 10;
+
+/// A fault of a start, with its cause: whoever starts Covault may know it.
+pub fn explain(fault: Fault) -> anyhow::Error {
+    match fault.cause() {
+        Some(cause) => anyhow::anyhow!("{} ({cause})", fault.public()),
+        None => anyhow::anyhow!("{}", fault.public()),
+    }
+}
+
+/// A bus within this process.
+pub fn memory_bus() -> Arc<dyn Bus> {
+    MemoryBus::new()
+}
+
+/// A bus over Redis, which need not be there yet.
+///
+/// # Errors
+/// When the URL is none.
+pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
+    // The URL may hold a password: it is not repeated.
+    let bus = RedisBus::connect(url, NAMESPACE)
+        .context("the Redis URL must look like redis://[user:password@]host:port")?;
+    Ok(bus)
+}
+
+/// Loads an identity, or makes it on first start; its public half stands beside it.
+///
+/// # Errors
+/// When the files can be neither read nor made.
+pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>> {
+    if let Some(folder) = path.parent() {
+        files::make_folder(folder)?;
+    }
+    let identity = if path.exists() {
+        NodeIdentity::load(path).map_err(explain)?
+    } else {
+        let identity = NodeIdentity::generate(&OsEntropy);
+        identity.save(path).map_err(explain)?;
+        tracing::info!(path = %path.display(), "made a new identity");
+        identity
+    };
+    let public = public_half(path);
+    let line = format!("{}\n", identity.openssh_line(comment));
+    if std::fs::read_to_string(&public).ok().as_deref() != Some(line.as_str()) {
+        files::write_public(&public, line.as_bytes())?;
+    }
+    Ok(Arc::new(identity))
+}
+
+/// `identity` -> `identity.pub`.
+pub fn public_half(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".pub");
+    PathBuf::from(name)
+}
+
+/// Threads for the cryptography of every node of this process.
+///
+/// # Errors
+/// When the system refuses threads.
+pub fn cpu_pool() -> anyhow::Result<Arc<CpuPool>> {
+    CpuPool::per_core().map_err(explain)
+}
+
+/// A signer node.
+pub struct SignerParts {
+    pub name: String,
+    pub folder: PathBuf,
+    pub identity: Arc<NodeIdentity>,
+    pub bus: Arc<dyn Bus>,
+    pub pool: Arc<CpuPool>,
+    pub passphrase: SecretString,
+    pub work_factor: u8,
+    pub orchestrators: Vec<NodeId>,
+}
+
+/// What `Node::run` takes.
+pub fn node_config(parts: SignerParts) -> NodeConfig {
+    NodeConfig {
+        name: parts.name,
+        identity: parts.identity,
+        bus: parts.bus,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        pool: parts.pool,
+        folder: parts.folder,
+        passphrase: parts.passphrase,
+        work_factor: parts.work_factor,
+        trusted: parts.orchestrators,
+        check: Arc::new(Rebuild),
+        heartbeat: HEARTBEAT,
+    }
+}
+
+/// The tokens of the orchestrator, made on first start.
+pub struct TokenPair {
+    pub platform: SecretString,
+    pub admin: SecretString,
+}
+
+/// Loads or makes the tokens.
+///
+/// # Errors
+/// When the files can be neither read nor made.
+pub fn tokens(serve: &Serve) -> anyhow::Result<TokenPair> {
+    let of = |path: PathBuf| files::secret_or_new(&path, || new_token(&OsEntropy));
+    Ok(TokenPair {
+        platform: of(serve.platform_token_file())?,
+        admin: of(serve.admin_token_file())?,
+    })
+}
+
+/// An orchestrator that runs, and its API.
+pub struct Running {
+    pub gateway: Gateway,
+    api: Arc<Api>,
+    patience: Patience,
+}
+
+/// Starts the orchestrator on a data folder that this process owns.
+///
+/// # Errors
+/// When store, cluster or chains cannot be used.
+pub async fn orchestrator(
+    config: &Config,
+    bus: Arc<dyn Bus>,
+    identity: Arc<NodeIdentity>,
+    tokens: &TokenPair,
+) -> anyhow::Result<Running> {
+    let serve = &config.serve;
+    let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
+    let cluster = Cluster::start(ClusterConfig {
+        identity,
+        bus,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        live_for: LIVE_FOR,
+        attempt: ATTEMPT,
+    })
+    .await
+    .map_err(explain)?;
+    let gateway = Gateway::start(Orchestrator {
+        store: Arc::new(store),
+        signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        chains: Chains::connect(&chains(&config.chains)?).map_err(explain)?,
+        settings: Settings {
+            signing_deadline_ms: serve.signing_deadline_ms,
+            max_live_requests: serve.max_live_requests,
+            ..Settings::default()
+        },
+    })
+    .await
+    .map_err(explain)?;
+    let api = Arc::new(Api {
+        gateway: gateway.clone(),
+        bus_reachable: Box::new(move || cluster.bus_reachable()),
+        tokens: Tokens::new(&tokens.platform, &tokens.admin),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+        max_body_bytes: serve.max_body_bytes,
+        body_timeout: Duration::from_millis(serve.body_timeout_ms),
+        execute_wait_ms: serve.execute_wait_ms,
+        strict_idempotency: serve.strict_idempotency,
+    });
+    let patience = Patience {
+        headers: Duration::from_millis(serve.header_timeout_ms),
+        stopping: Duration::from_millis(serve.shutdown_grace_ms),
+    };
+    Ok(Running {
+        gateway,
+        api,
+        patience,
+    })
+}
+
+impl Running {
+    /// Serves the API until `stop`, then stops the actors.
+    ///
+    /// # Errors
+    /// When the router cannot be built.
+    pub async fn serve(self, listener: TcpListener, stop: Stop) -> anyhow::Result<()> {
+        let router = http::router(&self.api).map_err(explain)?;
+        server::serve(listener, router, self.patience, stop).await;
+        self.gateway.stop().await;
+        Ok(())
+    }
+}
+
+/// Listens, with a sentence that helps when that is not possible.
+///
+/// # Errors
+/// When the address is none, or is taken.
+pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}; choose another address (IP:PORT)"))
+}
+
+fn chains(config: &config::Chains) -> anyhow::Result<ChainsConfig> {
+    let evm = config
+        .evm()?
+        .into_iter()
+        .map(|(id, urls)| (id, Endpoints::new(urls)))
+        .collect();
+    let solana: BTreeMap<_, _> = [
+        (SOLANA_CHAIN_ID, &config.solana),
+        (SONIC_CHAIN_ID, &config.sonic),
+    ]
+    .into_iter()
+    .filter(|(_, nodes)| !nodes.rpc.is_empty())
+    .map(|(id, nodes)| (id, Endpoints::new(nodes.rpc.clone())))
+    .collect();
+    Ok(ChainsConfig { evm, solana })
+}
