@@ -91,3 +91,102 @@ pub async fn sweep(context: &Context) -> Result<(), Fault> {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use covault_core::{
+        derive::RootKey,
+        ids::TokenId,
+        order::{KeygenOrder, SigningOrder},
+        port::{Clock, Entropy},
+        signature::Signature,
+    };
+
+    use super::*;
+    use crate::{
+        port::{NodeView, Signers, SigningAttempt},
+        rows::Operation,
+        rpc::Chains,
+        settings::{Orchestrator, Settings},
+        store::{Store as _, memory::MemoryStore},
+    };
+
+    struct Nobody;
+
+    #[async_trait]
+    impl Signers for Nobody {
+        async fn keygen(&self, _: &KeygenOrder) -> Result<RootKey, Fault> {
+            Err(Fault::unavailable("nobody"))
+        }
+        async fn sign(
+            &self,
+            _: &SigningOrder,
+            _: &SigningAttempt,
+        ) -> Result<Vec<Signature>, Fault> {
+            Err(Fault::unavailable("nobody"))
+        }
+        fn nodes(&self) -> Vec<NodeView> {
+            vec![]
+        }
+    }
+
+    #[derive(Default)]
+    struct Now(AtomicU64);
+
+    impl Clock for Now {
+        fn now_ms(&self) -> u64 {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    struct Zeros;
+
+    impl Entropy for Zeros {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    #[tokio::test]
+    async fn sweep__should_delete_what_is_older_than_a_day_and_nothing_else() {
+        let store = Arc::new(MemoryStore::new());
+        let clock = Arc::new(Now::default());
+        let context = Context::new(Orchestrator {
+            store: Arc::clone(&store) as _,
+            signers: Arc::new(Nobody),
+            clock: Arc::clone(&clock) as _,
+            entropy: Arc::new(Zeros),
+            chains: Chains::default(),
+            settings: Settings::default(),
+        });
+        // More than a page, every second one made a day later.
+        for number in 0..1000u64 {
+            let record = Replay {
+                body_hash: [0; 32],
+                at_ms: (number % 2) * LIFETIME_MS,
+                receipt: vec![],
+            };
+            let token = TokenId::from_bytes([1; 16]);
+            let key = rows::idempotency(token, Operation::CreateWallet, &format!("{number:04}"));
+            let mut batch = Batch::new();
+            batch.put(key, Expect::Absent, rows::encode(&record).unwrap());
+            store.commit(batch).await.unwrap();
+        }
+        let left = async || {
+            let all = Scan::prefix(Space::Idempotency, &[], 2000);
+            store.scan(&all).await.unwrap().len()
+        };
+        clock.0.store(LIFETIME_MS - 1, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        assert_eq!(left().await, 1000);
+        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        assert_eq!(left().await, 500);
+        clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        assert_eq!(left().await, 0);
+    }
+}
