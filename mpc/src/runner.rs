@@ -259,3 +259,120 @@ fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {
         reason: abort.reason,
     }
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::test_support::SystemEntropy;
+
+    /// Counts what it is given; done after two messages.
+    struct Counter(usize);
+
+    impl Session<Option<Signature>> for Counter {
+        fn start(&mut self, _: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+            let body = Zeroizing::new(vec![1]);
+            let send = vec![Outgoing {
+                to: 2,
+                round: 1,
+                private: true,
+                body,
+            }];
+            Ok(Turn { send, done: None })
+        }
+
+        fn receive(
+            &mut self,
+            from: Index,
+            _: u16,
+            _: Zeroizing<Vec<u8>>,
+        ) -> Result<Turn<Option<Signature>>, Abort> {
+            assert_eq!(from, 2);
+            self.0 += 1;
+            Ok(Turn {
+                send: Vec::new(),
+                done: (self.0 == 2).then_some(None),
+            })
+        }
+
+        fn waiting_for(&self) -> Vec<Index> {
+            vec![2]
+        }
+    }
+
+    const PEER: NodeId = NodeId([2; 32]);
+
+    fn run() -> Run {
+        let sessions = (0..2)
+            .map(|_| Box::new(Counter(0)) as Box<dyn Session<_>>)
+            .collect();
+        Run::signing(sessions, HashMap::from([(PEER, 2)]), vec![1])
+    }
+
+    fn feed(run: &mut Run, from: NodeId, slot: (u16, u32), print: u8) -> Result<Progress, Failed> {
+        run.receive(
+            from,
+            slot.0,
+            slot.1,
+            [print; 32],
+            Zeroizing::new(vec![print]),
+        )
+    }
+
+    #[test]
+    fn run__should_end_when_every_input_is_done() {
+        let mut run = run();
+        let progress = run.start(&SystemEntropy).ok().unwrap();
+        let sent: Vec<_> = progress
+            .send
+            .iter()
+            .map(|message| (message.to, message.round, message.sequence))
+            .collect();
+        assert_eq!(sent, [(PEER, 1, 0), (PEER, 1, 1)]);
+        assert_eq!(run.missing(), [PEER]);
+        for (slot, last) in [
+            ((1, 0), false),
+            ((2, 0), false),
+            ((1, 1), false),
+            ((2, 1), true),
+        ] {
+            let progress = feed(&mut run, PEER, slot, 1).ok().unwrap();
+            assert_eq!(
+                matches!(progress.finished, Some(Finished::Contributed)),
+                last,
+                "{slot:?}"
+            );
+        }
+        assert!(run.missing().is_empty());
+    }
+
+    #[test]
+    fn run__should_ignore_repetitions_and_strangers() {
+        let mut run = run();
+        for _ in 0..3 {
+            assert!(feed(&mut run, PEER, (1, 0), 1).is_ok());
+            assert!(feed(&mut run, NodeId([9; 32]), (2, 0), 1).is_ok());
+        }
+        let Protocol::Signing { sessions, .. } = &run.protocol else {
+            panic!("not signing")
+        };
+        assert!(
+            sessions.iter().all(Option::is_some),
+            "nothing was counted twice"
+        );
+    }
+
+    #[test]
+    fn run__should_name_who_sends_two_messages_for_one_slot() {
+        let mut run = run();
+        assert!(feed(&mut run, PEER, (1, 0), 1).is_ok());
+        assert_eq!(
+            feed(&mut run, PEER, (1, 0), 2).err().unwrap().culprits,
+            [PEER]
+        );
+        assert_eq!(
+            feed(&mut run, PEER, (1, 7), 2).err().unwrap().culprits,
+            [PEER]
+        );
+    }
+}

@@ -13,10 +13,15 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{
-    chain::SigningInput, fault::Class, ids::SessionId, port::random_16, signature::Curve,
+    chain::SigningInput,
+    fault::Class,
+    ids::{SessionId, VaultId},
+    order::SigningOrder,
+    port::random_16,
+    signature::Curve,
 };
 use covault_mpc::identity::{NodeIdentity, openssh_line};
-use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
 
 /// The whole story of a vault.
 async fn story(medium: Medium) {
@@ -91,8 +96,9 @@ async fn story(medium: Medium) {
     let order = test.order(&roots[1]);
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
-    let mut second = order.clone();
-    second.inputs[0].message[31] ^= 1;
+    let wallet = order.path.indices()[1];
+    let mut second = test.raw_message(&roots[1], wallet, b"something else");
+    second.request = order.request;
     let fault = test.sign(&second, 2, 20_000).await.unwrap_err();
     assert_eq!(fault.class(), &Class::WrongState, "{fault:?}");
 
@@ -122,25 +128,27 @@ async fn nodes__should_refuse_what_they_should() {
     let test = TestCluster::start(Medium::memory(), 3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let good = test.order(&root);
-    let broken: [(&str, &dyn Fn(&mut covault_core::order::SigningOrder)); 8] = [
-        ("expired", &|order| order.expires_at_ms = now_ms() + 400),
-        ("from the future", &|order| {
+    type Spoil = fn(&mut SigningOrder);
+    let broken: [(&str, Spoil); 9] = [
+        ("from the future", |order| {
             order.issued_at_ms = now_ms() + 1_000_000
         }),
-        ("forbidden", &|order| order.address = "forbidden".into()),
-        ("another vault", &|order| {
-            order.vault = covault_core::ids::VaultId::from_bytes([0; 16])
+        ("address", |order| order.address.push('x')),
+        ("inputs", |order| order.inputs[0].message[0] ^= 1),
+        ("payload", |order| order.payload.push(1)),
+        ("another vault", |order| {
+            order.vault = VaultId::from_bytes([0; 16])
         }),
-        ("epoch 0", &|order| order.epoch = 1),
-        ("no share of this key", &|order| {
+        ("epoch 0", |order| order.epoch = 1),
+        ("no share of this key", |order| {
             order.root_public_key = vec![1; 32]
         }),
-        ("no inputs", &|order| order.inputs.clear()),
-        ("another curve", &|order| {
+        ("no inputs", |order| order.inputs.clear()),
+        ("another curve", |order| {
             order.inputs[0].curve = Curve::Secp256k1
         }),
     ];
-    for (expected, spoil) in broken.iter().skip(1) {
+    for (expected, spoil) in broken {
         let mut order = good.clone();
         spoil(&mut order);
         let fault = test.sign(&order, 2, 10_000).await.unwrap_err();
@@ -151,6 +159,9 @@ async fn nodes__should_refuse_what_they_should() {
             "{expected}: {fault:?}"
         );
     }
+    let mut expired = good.clone();
+    expired.expires_at_ms = now_ms();
+    assert!(test.sign(&expired, 2, 10_000).await.is_err());
     // Nothing of that has harmed the nodes.
     verify(&good, &test.sign(&good, 2, 60_000).await.unwrap());
 }
@@ -223,7 +234,8 @@ async fn nodes__should_survive_noise_on_the_bus() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_many_inputs_and_many_requests_at_once() {
-    let test = Arc::new(TestCluster::start(Medium::memory(), 3).await);
+    let check = Arc::new(AnyOrder);
+    let test = Arc::new(TestCluster::start_with(Medium::memory(), 3, check).await);
     let root = Arc::new(test.keygen(Curve::Ed25519, 2).await);
     let mut order = test.order(&root);
     order.inputs = (0..20_u8)

@@ -42,7 +42,7 @@ use k256::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
     Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, Session, SignSetup, Signer, Turn,
@@ -249,13 +249,15 @@ impl Keygen {
             let zero = zero
                 .remove(&receiver)
                 .ok_or_else(|| Abort::new("no seed for a peer"))?;
-            let third = Third {
+            let mut third = Third {
                 proof: proof.proof.clone(),
                 derivation: derivation.clone(),
                 zero,
                 multiplication,
             };
             let body = encode(&third)?;
+            third.zero.seed.zeroize();
+            third.zero.salt.zeroize();
             send.push(Outgoing {
                 to: receiver.as_u8(),
                 round: 3,
@@ -303,7 +305,7 @@ impl Keygen {
             .session
             .take()
             .ok_or_else(|| Abort::new("the session is over"))?;
-        let (party, package) = session
+        let made = session
             .phase4(
                 &proofs,
                 &self.zero,
@@ -313,7 +315,13 @@ impl Keygen {
                 &self.openings,
                 |_| String::new(),
             )
-            .map_err(|error| abort(&error))?;
+            .map_err(|error| abort(&error));
+        // The crate does not clear these.
+        for message in &mut zero {
+            message.seed.zeroize();
+            message.salt.zeroize();
+        }
+        let (party, package) = made?;
         let root = RootKey {
             curve: Curve::Secp256k1,
             public_key: party.pk.to_sec1_point(true).as_bytes().to_vec(),

@@ -326,3 +326,23 @@ suite!(
     [false, true, true, false],
     &[true, true, false]
 );
+
+/// A wrong answer in the oblivious transfers leaks key material when it can be repeated.
+#[test]
+#[allow(non_snake_case)]
+fn ecdsa_dkls23__should_ask_for_a_ban_when_a_peer_cheats_in_the_multiplication() {
+    let (_, signers) = keygen(Curve::Secp256k1, 2, 2);
+    let path = KeyPath::new(vec![1]).unwrap();
+    let parties = sign_parties(&signers, &[1, 2], &path, &[3; 32]);
+    let outcomes = run(parties, |from, message| {
+        if from == 2 && message.round == 1 {
+            flip(&mut message.body);
+        }
+    });
+    let abort = outcomes[&1].as_ref().err().unwrap();
+    assert_eq!(
+        (abort.ban.as_slice(), abort.culprits.as_slice()),
+        (&[2][..], &[2][..]),
+        "{abort:?}"
+    );
+}

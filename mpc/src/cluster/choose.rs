@@ -40,6 +40,14 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
+    /// These did not answer.
+    pub(super) fn of_silent(nodes: &[NodeId]) -> Self {
+        Self {
+            silent: nodes.iter().copied().collect(),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn refused(&mut self, node: NodeId, fault: Fault) {
         self.refusals.insert(node, fault);
     }
@@ -60,6 +68,10 @@ impl Trouble {
         let culprits: BTreeSet<NodeId> =
             self.quarrels.iter().map(|(_, culprit)| *culprit).collect();
         culprits.into_iter().collect()
+    }
+
+    pub(super) fn refusals(&self) -> impl Iterator<Item = (&NodeId, &Fault)> {
+        self.refusals.iter()
     }
 
     pub(super) fn take_refusal(&mut self) -> Option<(NodeId, Fault)> {

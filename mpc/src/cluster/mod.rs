@@ -283,9 +283,11 @@ impl Shared {
         // All must be there at the same time.
         while !order.signers.iter().all(|signer| self.roster.live(signer)) {
             if self.clock.now_ms() >= order.expires_at_ms {
-                return Err(self
-                    .roster
-                    .too_few(&order.signers, order.signers.len(), &[]));
+                return Err(self.roster.too_few(
+                    &order.signers,
+                    order.signers.len(),
+                    &Trouble::default(),
+                ));
             }
             sleep(LOOK).await;
         }
@@ -306,9 +308,11 @@ impl Shared {
                     .filter(|node| !made.contains_key(node))
                     .copied()
                     .collect();
-                return Err(self
-                    .roster
-                    .too_few(&order.signers, order.signers.len(), &silent));
+                return Err(self.roster.too_few(
+                    &order.signers,
+                    order.signers.len(),
+                    &Trouble::of_silent(&silent),
+                ));
             };
             if !order.signers.contains(&node) {
                 continue;
@@ -329,7 +333,11 @@ impl Shared {
                 } if culprits.is_empty() => {
                     return Err(self
                         .roster
-                        .too_few(&order.signers, order.signers.len(), &missing)
+                        .too_few(
+                            &order.signers,
+                            order.signers.len(),
+                            &Trouble::of_silent(&missing),
+                        )
                         .caused_by(reason));
                 }
                 Reply::Failed {
@@ -377,7 +385,7 @@ impl Shared {
         loop {
             let now_ms = self.clock.now_ms();
             if now_ms >= deadline_ms {
-                return Err(self.roster.too_few(holders, needed, &trouble.silent()));
+                return Err(self.roster.too_few(holders, needed, &trouble));
             }
             let team = match self.roster.choose(holders, needed, &trouble) {
                 Choice::Team(team) => team,
@@ -524,7 +532,7 @@ impl Shared {
         }
         let culprits = trouble.culprits();
         if culprits.is_empty() {
-            return self.roster.too_few(holders, needed, &trouble.silent());
+            return self.roster.too_few(holders, needed, &trouble);
         }
         self.roster.misbehaved(&culprits)
     }

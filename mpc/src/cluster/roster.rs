@@ -214,21 +214,40 @@ impl Roster {
     }
 
     /// "not enough signers: 1 of 2 needed answered; missing: node-2 (ssh-ed25519 AAAA...)".
-    pub(super) fn too_few(&self, holders: &[NodeId], needed: usize, silent: &[NodeId]) -> Fault {
-        let mut missing: Vec<&NodeId> = holders
+    pub(super) fn too_few(&self, holders: &[NodeId], needed: usize, trouble: &Trouble) -> Fault {
+        let (silent, culprits) = (trouble.silent(), trouble.culprits());
+        let refused: Vec<&NodeId> = trouble.refusals().map(|(node, _)| node).collect();
+        let accused: Vec<&NodeId> = culprits
             .iter()
+            .filter(|node| !refused.contains(node))
+            .collect();
+        let missing: Vec<&NodeId> = holders
+            .iter()
+            .filter(|node| !refused.contains(node) && !accused.contains(node))
             .filter(|node| !self.live(node) || silent.contains(node))
             .collect();
-        missing.dedup();
-        let answered = holders.len().saturating_sub(missing.len()).min(needed);
-        if missing.is_empty() {
+        let absent = missing
+            .len()
+            .saturating_add(accused.len())
+            .saturating_add(refused.len());
+        if absent == 0 {
             return Fault::unavailable("the signers were there, but did not finish in time");
         }
-        let names: Vec<String> = missing.iter().map(|node| self.name(node)).collect();
-        Fault::unavailable(format!(
-            "not enough signers: {answered} of {needed} needed answered; missing: {}",
-            names.join(", ")
-        ))
+        let answered = holders.len().saturating_sub(absent).min(needed);
+        let mut sentence = format!("not enough signers: {answered} of {needed} needed answered");
+        let mut list = |title: &str, nodes: &[&NodeId]| {
+            if !nodes.is_empty() {
+                let names: Vec<String> = nodes.iter().map(|node| self.name(node)).collect();
+                sentence.push_str(&format!("; {title}: {}", names.join(", ")));
+            }
+        };
+        list("missing", &missing);
+        list("accused of breaking the protocol", &accused);
+        list("refused", &refused);
+        if let Some((_, fault)) = trouble.refusals().next() {
+            sentence.push_str(&format!(" ({})", fault.public()));
+        }
+        Fault::unavailable(sentence)
     }
 
     /// Names those who broke the protocol.

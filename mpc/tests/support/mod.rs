@@ -14,20 +14,22 @@ use std::{
 };
 
 use covault_core::{
-    chain::{Facts, SigningInput},
+    chain::Facts,
     derive::{KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
     network::Network,
     order::{KeygenOrder, NodeId, SigningOrder},
+    payload::{Payload, WireKind},
     port::{Clock, Entropy, random_16},
+    schema::wire,
     signature::{Curve, Signature},
 };
 use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{Node, NodeConfig, OrderCheck},
+    node::{Node, NodeConfig, OrderCheck, Rebuild},
     pool::CpuPool,
 };
 use redis_server::RedisServer;
@@ -57,21 +59,11 @@ pub fn now_ms() -> u64 {
     SystemClock.now_ms()
 }
 
-/// Refuses addresses that begin with "forbidden", in place of the chains' rules.
-pub struct AddressCheck;
+/// Lets everything pass, for orders that no chain would build.
+pub struct AnyOrder;
 
-impl OrderCheck for AddressCheck {
-    fn check(&self, order: &SigningOrder, root: &RootKey) -> Result<(), Fault> {
-        if order.address.starts_with("forbidden") {
-            return Err(Fault::field("address", "is forbidden"));
-        }
-        let child = root.child(&order.path)?;
-        if child.public_key != order.public_key {
-            return Err(Fault::field(
-                "publicKey",
-                "is not the vault's key at this path",
-            ));
-        }
+impl OrderCheck for AnyOrder {
+    fn check(&self, _order: &SigningOrder, _root: &RootKey) -> Result<(), Fault> {
         Ok(())
     }
 }
@@ -117,11 +109,16 @@ pub struct TestCluster {
     pub nodes: Vec<TestNode>,
     pub vault: VaultId,
     pool: Arc<CpuPool>,
+    check: Arc<dyn OrderCheck>,
     _folder: tempfile::TempDir,
 }
 
 impl TestCluster {
     pub async fn start(medium: Medium, count: usize) -> Self {
+        Self::start_with(medium, count, Arc::new(Rebuild)).await
+    }
+
+    pub async fn start_with(medium: Medium, count: usize, check: Arc<dyn OrderCheck>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let orchestrator = Arc::new(NodeIdentity::generate(&SystemEntropy));
         let cluster = start_cluster(&medium, &orchestrator).await;
@@ -140,6 +137,7 @@ impl TestCluster {
             nodes,
             vault: VaultId::from_random(random_16(&SystemEntropy)),
             pool: CpuPool::per_core().unwrap(),
+            check,
             _folder: folder,
         };
         for place in 0..count {
@@ -163,7 +161,7 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
-            check: Arc::new(AddressCheck),
+            check: Arc::clone(&self.check),
             heartbeat: Duration::from_millis(200),
         };
         node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));
@@ -206,32 +204,48 @@ impl TestCluster {
             .unwrap()
     }
 
+    /// A rawMessage that no order had before.
     pub fn order(&self, root: &RootKey) -> SigningOrder {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = KeyPath::new(vec![0, u32::try_from(number % 7).unwrap()]).unwrap();
+        let mut content = [0x11; 32];
+        content[..8].copy_from_slice(&number.to_be_bytes());
+        self.raw_message(root, u32::try_from(number % 7).unwrap(), &content)
+    }
+
+    /// A rawMessage of the wallet at `m/0/{wallet}`.
+    pub fn raw_message(&self, root: &RootKey, wallet: u32, content: &[u8]) -> SigningOrder {
+        let path = KeyPath::new(vec![0, wallet]).unwrap();
         let network = match root.curve {
             Curve::Secp256k1 => Network::Evm,
             Curve::Ed25519 => Network::Solana,
         };
-        let mut message = vec![0x11; 32];
-        message[..8].copy_from_slice(&number.to_be_bytes());
+        let chain = network.chain().unwrap();
+        let public_key = root.child(&path).unwrap().public_key;
+        let address = chain.address(&public_key).unwrap();
+        let payload = Payload::parse(&WireKind::RawMessage(wire::RawMessage {
+            from: address.clone(),
+            content: content.to_vec(),
+            ecdsa_hash_function: match root.curve {
+                Curve::Secp256k1 => wire::EcdsaHashFunction::Sha256.into(),
+                Curve::Ed25519 => wire::EcdsaHashFunction::Unspecified.into(),
+            },
+        }))
+        .unwrap();
+        let unsigned = chain.build(&payload, &Facts::Nothing, &public_key).unwrap();
         SigningOrder {
             request: RequestId::from_random(random_16(&SystemEntropy)),
             vault: self.vault,
             epoch: 0,
             network,
             root_public_key: root.public_key.clone(),
-            public_key: root.child(&path).unwrap().public_key,
             path,
-            address: "an address".into(),
-            payload: vec![1, 2, 3],
+            public_key,
+            address,
+            payload: payload.encode(),
             facts: Facts::Nothing,
-            unsigned: vec![],
-            inputs: vec![SigningInput {
-                curve: root.curve,
-                message,
-            }],
+            unsigned: unsigned.bytes,
+            inputs: unsigned.signing,
             issued_at_ms: now_ms(),
             expires_at_ms: now_ms() + 600_000,
         }

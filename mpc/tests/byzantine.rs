@@ -1,0 +1,155 @@
+//! Nodes that are there but do not play by the rules.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
+use covault_mpc::envelope::{EVERYONE, Envelope, Header, Kind, Post};
+use support::{Medium, SystemEntropy, TestCluster, now_ms};
+use tokio::{task::JoinHandle, time::interval};
+
+/// What a liar does when it is asked to sign.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    /// Nothing.
+    Silent,
+    /// Sends bytes that are no protocol message.
+    Garbage,
+    /// Sends two different messages for one slot.
+    TwoFaced,
+    /// Answers at once with a signature that is none.
+    FalseSignature,
+}
+
+/// Takes a node's place, with its identity, but without its code.
+async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHandle<()> {
+    let bus = test.medium.bus();
+    let identity = Arc::clone(&test.nodes[place].identity);
+    let others: Vec<NodeId> = test
+        .holders()
+        .into_iter()
+        .filter(|holder| *holder != identity.id())
+        .collect();
+    let post = Post::new(identity, Arc::clone(&bus), Arc::new(SystemEntropy));
+    let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+    tokio::spawn(async move {
+        let mut heartbeat = interval(Duration::from_millis(200));
+        loop {
+            tokio::select! {
+                _ = heartbeat.tick() => {
+                    let body = bcs::to_bytes(&("liar", now_ms(), false)).unwrap();
+                    let session = SessionId::from_bytes([0; 16]);
+                    let header = header(Kind::Announcement, session, 0, EVERYONE);
+                    post.send(header, &body).unwrap();
+                }
+                message = inbox.next() => {
+                    let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
+                    let Header { kind, session, attempt, from, .. } = envelope.header;
+                    if kind != Kind::SigningOrder {
+                        continue;
+                    }
+                    let protocol = |to| header(Kind::Protocol, session, attempt, to);
+                    for to in &others {
+                        match manner {
+                            Manner::Garbage => post.send(protocol(*to), b"garbage").unwrap(),
+                            Manner::TwoFaced => {
+                                post.send(protocol(*to), b"one face").unwrap();
+                                post.send(protocol(*to), b"another").unwrap();
+                            }
+                            Manner::Silent | Manner::FalseSignature => {}
+                        }
+                    }
+                    if manner == Manner::FalseSignature {
+                        // Reply::Signed of one Signature::Ed25519, in BCS.
+                        let body = [&[0, 1, 1][..], &[7; 64]].concat();
+                        post.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
+                    }
+                }
+            }
+        }
+    })
+}
+
+fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
+    let round = u16::from(kind == Kind::Protocol);
+    Header {
+        kind,
+        sealed: false,
+        session,
+        attempt,
+        round,
+        sequence: 0,
+        from: to,
+        to,
+    }
+}
+
+async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
+    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    test.stop_node(1).await;
+    let liar = impersonate(&test, 1, manner).await;
+    test.until_live(3).await;
+    // Whoever is asked first: the honest two sign in the end.
+    for _ in 0..6 {
+        test.sign_well(&root, 2).await;
+    }
+    // With one honest node there is nothing to be had, and the fault says who it was.
+    test.stop_node(2).await;
+    test.until_live(2).await;
+    let fault = test.sign(&test.order(&root), 2, 4_000).await.unwrap_err();
+    let line = test.nodes[1].identity.openssh_line("");
+    assert!(fault.public().contains(&line), "{fault:?}");
+    // The honest node lives.
+    test.start_node(2);
+    test.until_live(3).await;
+    test.sign_well(&root, 2).await;
+    (test, liar)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_around_a_node_that_hangs() {
+    cluster_with_liar(Manner::Silent).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_around_a_node_that_sends_garbage() {
+    cluster_with_liar(Manner::Garbage).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_around_a_node_that_equivocates() {
+    cluster_with_liar(Manner::TwoFaced).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_not_take_a_false_signature() {
+    cluster_with_liar(Manner::FalseSignature).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_name_those_who_broke_the_protocol() {
+    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    test.stop_node(1).await;
+    let _liar = impersonate(&test, 1, Manner::Garbage).await;
+    test.until_live(2).await;
+    let fault = test.sign(&test.order(&root), 2, 20_000).await.unwrap_err();
+    let culprits = vec![test.nodes[1].identity.openssh_line("")];
+    assert_eq!(fault.class(), &Class::Peer { culprits }, "{fault:?}");
+    assert!(
+        fault
+            .public()
+            .starts_with("signers broke the protocol: liar (ssh-ed25519 ")
+    );
+}
