@@ -324,7 +324,7 @@ suite!(
     ecdsa_dkls23,
     Curve::Secp256k1,
     [false, true, true, false],
-    &[true, true, false]
+    &[true, true, true]
 );
 
 /// A wrong answer in the oblivious transfers leaks key material when it can be repeated.
