@@ -188,6 +188,14 @@ mod vectors {
         if cases == 0 {
             return Err("has no cases".into());
         }
+        let is_built = network == "raw"
+            || network_of(network)
+                .ok_or_else(|| format!("{network} is not a network"))?
+                .chain()
+                .is_some();
+        if is_built && tallies.is_empty() {
+            return Err("its network is built and not one case could be run".into());
+        }
         let set = text(file, "set")?;
         for (what, tallies) in [("ran", &tallies), ("NOT BUILT", &not_built)] {
             for (kind, Tally { valid, invalid }) in tallies {

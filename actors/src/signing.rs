@@ -176,12 +176,17 @@ impl Actor for Signing {
                     reply,
                 } => {
                     let receipt = live.create(request, broadcast, pledge).await;
-                    let created = receipt.is_ok();
+                    let refused = receipt.as_ref().err().cloned();
                     // The caller may have gone; the request is on disk all the same.
                     let _ = reply.send(receipt);
-                    if !created {
-                        myself.stop(None);
-                        return Ok(());
+                    match refused {
+                        None => {}
+                        Some(fault) if *fault.class() == Class::Invalid => {
+                            myself.stop(None);
+                            return Ok(());
+                        }
+                        // The store may have taken it nevertheless: the vault looks again.
+                        Some(fault) => return Err(fault.into()),
                     }
                 }
                 Start::Load {

@@ -249,8 +249,12 @@ impl Live {
             Some((request, version)) if !request.state.is_final() => {
                 self.start_loaded(myself, request, version).await
             }
-            _ => {
+            found => {
                 self.failures.remove(&id);
+                if found.is_some() {
+                    // Its last commit was on disk although its actor was told otherwise.
+                    self.context.waiters.ended(id);
+                }
                 Ok(())
             }
         }

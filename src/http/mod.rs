@@ -334,7 +334,12 @@ async fn identify(
         response.status().as_u16(),
         api.clock.now_ms().saturating_sub(began),
     );
-    tracing::info!(request_id = id, %method, path, status, ms, "answered");
+    if matches!(path.as_str(), "/livez" | "/readyz") {
+        // Asked every few seconds; what is wrong is logged where it is found.
+        tracing::debug!(request_id = id, %method, path, status, ms, "answered");
+    } else {
+        tracing::info!(request_id = id, %method, path, status, ms, "answered");
+    }
     response
 }
 

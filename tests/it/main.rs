@@ -5,7 +5,11 @@
 #![allow(
     non_snake_case,
     clippy::disallowed_methods,
-    reason = "tests wait for real processes, and are named thing__should_..."
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests wait for real processes, stop at the first surprise, and are named thing__should_..."
 )]
 
 mod cluster;

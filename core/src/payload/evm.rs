@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, U256, eip191_hash_message};
 
 use super::{
-    WireKind,
+    Kind, WireKind,
     field::{amount, required},
 };
 use crate::{
@@ -242,8 +242,7 @@ pub(super) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload, Fault> {
     };
     let digest = match form {
         MessageForm::PersonalSign => eip191_hash_message(&wire.content),
-        MessageForm::TypedData => typed_data::signing_hash(&wire.content, chain_id)
-            .map_err(|fault| fault.under("content"))?,
+        MessageForm::TypedData => typed_data::signing_hash(&wire.content, chain_id)?,
     };
     Ok(EvmPayload::Message(EvmMessage {
         chain_id,
@@ -255,6 +254,17 @@ pub(super) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload, Fault> {
 }
 
 impl EvmPayload {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            EvmPayload::Transaction(transaction) => match transaction.action {
+                EvmAction::SendNative { .. } => Kind::EvmSendNative,
+                EvmAction::SendErc20 { .. } => Kind::EvmSendErc20,
+                EvmAction::SendCustom { .. } => Kind::EvmSendCustom,
+            },
+            EvmPayload::Message(_) => Kind::EvmMessage,
+        }
+    }
+
     pub(super) fn from(&self) -> &str {
         match self {
             EvmPayload::Transaction(transaction) => &transaction.from,

@@ -134,7 +134,16 @@ impl Payload {
 
     /// The kind's name in JSON, e.g. `evmSendNative`.
     pub fn kind(&self) -> &'static str {
-        Kind::of(&self.to_wire()).name()
+        self.which().name()
+    }
+
+    /// The kind.
+    pub fn which(&self) -> Kind {
+        match self {
+            Payload::Evm(payload) => payload.kind(),
+            Payload::Solana(payload) => payload.kind(),
+            Payload::Raw(_) => Kind::RawMessage,
+        }
     }
 
     /// Checks the payload against the wallet it names: network, and for `rawMessage` the curve.
@@ -142,7 +151,7 @@ impl Payload {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field.
     pub fn check_wallet(&self, wallet: Network) -> Result<(), Fault> {
-        let kind = Kind::of(&self.to_wire());
+        let kind = self.which();
         if let Some(network) = kind.network()
             && network != wallet
         {

@@ -4,7 +4,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{
-    WireKind,
+    Kind, WireKind,
     field::{amount, decimals, default_type, required},
 };
 use crate::{
@@ -131,6 +131,16 @@ pub(super) fn send_custom(cluster: Cluster, wire: &wire::SolanaSendCustom) -> Re
 }
 
 impl SolanaPayload {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            SolanaPayload::SendNative(send) => match send.cluster {
+                Cluster::Solana => Kind::SolanaSendNative,
+                Cluster::SonicSvm => Kind::SonicSvmSendNative,
+            },
+            SolanaPayload::Message(_) => Kind::SolanaMessage,
+        }
+    }
+
     pub(super) fn from(&self) -> &str {
         match self {
             SolanaPayload::SendNative(send) => &send.from,

@@ -514,7 +514,7 @@ fn evm_message__should_obey_an_explicit_type_and_infer_one_otherwise() {
     );
     refused(
         &message(b"hello", SignTypedData),
-        "evmMessage.content.must be JSON",
+        "evmMessage.content: must be JSON",
     );
     let WireKind::EvmMessage(mut wire) = message(b"x", Unspecified) else {
         unreachable!()
@@ -771,6 +771,7 @@ proptest! {
         let payload = Payload::parse(&kind).unwrap();
         prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
         prop_assert_eq!(Kind::of(&kind), Kind::of(&payload.to_wire()));
+        prop_assert_eq!(Kind::of(&kind), payload.which());
     }
 
     #[test]

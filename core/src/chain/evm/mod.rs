@@ -79,8 +79,10 @@ pub struct Evm;
 
 impl Chain for Evm {
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
-        let key = VerifyingKey::from_sec1_bytes(public_key)
-            .map_err(|_| Fault::bug("not a secp256k1 public key"))?;
+        let key = (public_key.len() == 33)
+            .then(|| VerifyingKey::from_sec1_bytes(public_key).ok())
+            .flatten()
+            .ok_or_else(|| Fault::bug("not a compressed secp256k1 public key"))?;
         Ok(address_of(&key)?.to_checksum(None))
     }
 

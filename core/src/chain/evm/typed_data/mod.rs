@@ -18,10 +18,7 @@ use serde_json::{Map, Value};
 
 use self::types::{Field, Type, Types};
 use super::parse_address;
-use crate::{
-    amount::parse_u256,
-    fault::{Class, Fault},
-};
+use crate::{amount::parse_u256, fault::Fault};
 
 /// Longest content, in bytes.
 const MAX_CONTENT: usize = 256 * 1024;
@@ -52,14 +49,19 @@ pub(crate) fn looks_like(content: &[u8]) -> bool {
 /// `chain_id` is what the request named.
 ///
 /// # Errors
-/// [`Class::Invalid`] with the path of what is wrong, from the root of the content.
+/// [`crate::fault::Class::Invalid`] with the path of what is wrong, from `content` on.
 pub(crate) fn signing_hash(content: &[u8], chain_id: Option<u64>) -> Result<B256, Fault> {
     if content.len() > MAX_CONTENT {
-        return Err(root(format_args!(
-            "is too long: typed data has at most {MAX_CONTENT} bytes"
-        )));
+        return Err(Fault::field(
+            "content",
+            format_args!("is too long: typed data has at most {MAX_CONTENT} bytes"),
+        ));
     }
-    let content = unique::parse(content).map_err(root)?;
+    let object = unique::parse(content).map_err(|problem| Fault::field("content", problem))?;
+    digest(&object, chain_id).map_err(|fault| fault.under("content"))
+}
+
+fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, Fault> {
     let part = |key: &str| {
         content
             .get(key)
@@ -89,11 +91,6 @@ pub(crate) fn signing_hash(content: &[u8], chain_id: Option<u64>) -> Result<B256
     digest.update(hasher.structure(DOMAIN, domain, "domain")?);
     digest.update(hasher.structure(primary, object(message, "message")?, "message")?);
     Ok(digest.finalize())
-}
-
-/// A fault of the whole content; the caller's path comes in front.
-fn root(problem: impl std::fmt::Display) -> Fault {
-    Fault::new(Class::Invalid, problem.to_string())
 }
 
 fn object<'a>(value: &'a Value, path: &str) -> Result<&'a Map<String, Value>, Fault> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::fault::Fault;
 
 /// Struct types of one content.
-const MAX_TYPES: usize = 256;
+const MAX_TYPES: usize = 64;
 /// Dimensions of an array. Bulk orders of real exchanges nest two dozen.
 const MAX_DIMENSIONS: usize = 32;
 /// Characters of a name.

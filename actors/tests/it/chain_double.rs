@@ -1,0 +1,122 @@
+//! Chains in memory: an EVM one that checks what it is sent, and a Solana one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, atomic::{AtomicBool, AtomicUsize, Ordering}},
+};
+
+use alloy_consensus::{Transaction as _, TxEnvelope};
+use alloy_eips::Decodable2718 as _;
+use async_trait::async_trait;
+use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_core::{
+    chain::{Facts, Needs, evm, solana},
+    fault::ExecuteCode,
+};
+
+/// See the module.
+#[derive(Default)]
+pub struct ChainDouble {
+    /// Transactions by sender (the double takes the `from` it was asked about) and nonce.
+    sent: Mutex<BTreeMap<String, String>>,
+    nonces: Mutex<BTreeSet<u64>>,
+    /// Every different transaction that it was ever handed, also while down.
+    pub handed: Mutex<BTreeSet<String>>,
+    pub down: AtomicBool,
+    /// Broadcasts arrive but their answers are lost, so many times.
+    pub lost_answers: AtomicUsize,
+    pub refuse: AtomicBool,
+    pub broke: AtomicBool,
+}
+
+impl ChainDouble {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// The nonces of accepted transactions.
+    pub fn nonces(&self) -> Vec<u64> {
+        self.nonces.lock().unwrap().iter().copied().collect()
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.sent.lock().unwrap().len()
+    }
+
+    /// As if somebody had sent transactions of this account before.
+    pub fn with_history(self: Arc<Self>, count: u64) -> Arc<Self> {
+        self.nonces.lock().unwrap().extend(0..count);
+        self
+    }
+}
+
+#[async_trait]
+impl ChainClient for ChainDouble {
+    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
+        tokio::task::yield_now().await;
+        if self.down.load(Ordering::SeqCst) {
+            return Err(ChainError::Unknown("the node cannot be reached".into()));
+        }
+        if self.broke.load(Ordering::SeqCst) {
+            return Err(ChainError::Refused(Refusal {
+                reason: "the sender cannot pay amount and fee".into(),
+                code: ExecuteCode::InsufficientFunds,
+            }));
+        }
+        Ok(match needs {
+            Needs::Nothing => Facts::Nothing,
+            Needs::Solana(_) => Facts::Solana(solana::Facts {
+                recent_blockhash: "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into(),
+            }),
+            Needs::Evm(needs) => {
+                let taken = self.nonces.lock().unwrap();
+                let pending = (0..).find(|nonce| !taken.contains(nonce));
+                Facts::Evm(evm::Facts {
+                    nonce: pending.filter(|_| needs.nonce),
+                    eip1559: true,
+                    fees: needs.fees.as_ref().map(|_| evm::Fees {
+                        estimate_gas: 21_000,
+                        base_fee: 1_000_000_000,
+                        max_priority_fee: 1_000,
+                    }),
+                })
+            }
+        })
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        tokio::task::yield_now().await;
+        let transaction = shipment.signed.transaction.clone();
+        self.handed.lock().unwrap().insert(transaction.clone());
+        if self.down.load(Ordering::SeqCst) {
+            return Broadcast::Unknown("the node cannot be reached".into());
+        }
+        let mut sent = self.sent.lock().unwrap();
+        if sent.contains_key(&shipment.signed.tx_hash) {
+            return Broadcast::Accepted;
+        }
+        if self.refuse.load(Ordering::SeqCst) {
+            return Broadcast::Refused(Refusal {
+                reason: "the node refused the transaction: intrinsic gas too low".into(),
+                code: ExecuteCode::InsufficientGasFee,
+            });
+        }
+        if let Some(raw) = transaction.strip_prefix("0x") {
+            let bytes = hex::decode(raw).unwrap();
+            let envelope = TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap();
+            assert_eq!(envelope.tx_hash().to_string(), shipment.signed.tx_hash);
+            let fresh = self.nonces.lock().unwrap().insert(envelope.nonce());
+            assert!(fresh, "two transactions with nonce {}", envelope.nonce());
+        }
+        sent.insert(shipment.signed.tx_hash.clone(), transaction);
+        let lost = self.lost_answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if lost.is_ok() {
+            return Broadcast::Unknown("the answer was lost".into());
+        }
+        Broadcast::Accepted
+    }
+
+    async fn balance(&self, _address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        Ok(if token.is_some() { "5" } else { "1000" }.into())
+    }
+}

@@ -1,0 +1,88 @@
+//! A store that stops working, or stumbles once, at a chosen commit.
+
+use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+
+use async_trait::async_trait;
+use covault_actors::store::{Batch, CommitError, Key, ReadError, Row, Scan, Store};
+use tokio::sync::watch;
+
+/// What happens at the chosen commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accident {
+    /// The power goes before the batch is on disk.
+    Before,
+    /// The power goes after it, and before anybody is told.
+    After,
+    /// The batch is lost once; then all is well again.
+    StumbleBefore,
+    /// The batch is taken, and nobody is told; then all is well again.
+    StumbleAfter,
+}
+
+pub struct CutStore {
+    inner: Arc<dyn Store>,
+    at: usize,
+    accident: Accident,
+    commits: AtomicUsize,
+    happened: watch::Sender<bool>,
+}
+
+impl CutStore {
+    /// An accident at commit number `at`, counted from 1.
+    pub fn new(inner: Arc<dyn Store>, at: usize, accident: Accident) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            at,
+            accident,
+            commits: AtomicUsize::new(0),
+            happened: watch::channel(false).0,
+        })
+    }
+
+    pub fn commits(&self) -> usize {
+        self.commits.load(Ordering::SeqCst)
+    }
+
+    /// Returns once the accident has happened.
+    pub async fn accident(&self) {
+        self.happened.subscribe().wait_for(|happened| *happened).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Store for CutStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let number = self.commits.fetch_add(1, Ordering::SeqCst) + 1;
+        if number < self.at {
+            return self.inner.commit(batch).await;
+        }
+        let last = number == self.at;
+        let taken = match self.accident {
+            Accident::Before => false,
+            Accident::After => last,
+            Accident::StumbleBefore => !last,
+            Accident::StumbleAfter => true,
+        };
+        let outcome = if taken {
+            self.inner.commit(batch).await
+        } else {
+            Ok(())
+        };
+        if last {
+            self.happened.send_replace(true);
+        }
+        let told = taken && !last;
+        if told {
+            return outcome;
+        }
+        Err(CommitError::Unavailable("no power".into()))
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.inner.scan(scan).await
+    }
+}

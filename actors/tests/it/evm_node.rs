@@ -1,0 +1,368 @@
+//! The EVM client against a node that speaks real HTTP.
+
+use std::{sync::{Arc, Mutex}, time::Duration};
+
+use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Chains, ChainsConfig, Endpoints, Shipment};
+use covault_core::{
+    chain::{Facts, Needs, Signed, evm, solana},
+    fault::ExecuteCode,
+    network::Network,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::world::*;
+
+type Answer = Arc<dyn Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync>;
+
+/// A node that answers what a closure says. Stops with the test's runtime.
+struct Node {
+    url: String,
+    calls: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Node {
+    async fn start(answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(listener, answer)
+    }
+
+    fn on(listener: TcpListener, answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static) -> Self {
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&calls);
+        let answer: Answer = Arc::new(answer);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&answer), Arc::clone(&seen)));
+            }
+        });
+        Self { url, calls }
+    }
+
+    fn methods(&self) -> Vec<String> {
+        self.calls.lock().unwrap().iter().map(|(method, _)| method.clone()).collect()
+    }
+}
+
+async fn serve(mut stream: TcpStream, answer: Answer, seen: Arc<Mutex<Vec<(String, Value)>>>) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+        }
+        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).to_lowercase();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .map_or(0, |length| length.parse::<usize>().unwrap());
+        if buffer.len() < end + 4 + length {
+            continue;
+        }
+        let request: Value = serde_json::from_slice(&buffer[end + 4..end + 4 + length]).unwrap();
+        buffer.drain(..end + 4 + length);
+        let method = request["method"].as_str().unwrap();
+        seen.lock().unwrap().push((method.to_owned(), request["params"].clone()));
+        let body = match answer(method, &request["params"]) {
+            Ok(result) => json!({"jsonrpc": "2.0", "id": request["id"], "result": result}),
+            Err((code, message)) => {
+                json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
+            }
+        }
+        .to_string();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        if stream.write_all((head + &body).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A healthy node of the test chain.
+fn healthy(method: &str, _params: &Value) -> Result<Value, (i64, String)> {
+    Ok(match method {
+        "eth_chainId" => json!(format!("{CHAIN:#x}")),
+        "eth_getTransactionCount" => json!("0x4"),
+        "eth_getBlockByNumber" => json!({"baseFeePerGas": "0x3b9aca00"}),
+        "eth_maxPriorityFeePerGas" => json!("0x5f5e100"),
+        "eth_gasPrice" => json!("0x4a817c800"),
+        "eth_estimateGas" => json!("0x5208"),
+        "eth_getBalance" => json!("0xde0b6b3a7640000"),
+        "eth_call" => json!(format!("0x{:064x}", 77)),
+        "eth_sendRawTransaction" => json!("0x00"),
+        "eth_getTransactionByHash" => Value::Null,
+        other => return Err((-32601, format!("{other} not found"))),
+    })
+}
+
+fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
+    // Another test of the process may have installed it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = ChainsConfig {
+        evm: [(CHAIN, Endpoints { urls, timeout_ms: 2_000 })].into(),
+        ..Default::default()
+    };
+    let chains = Chains::connect(&config).unwrap();
+    Arc::clone(chains.get(Network::Evm, Some(CHAIN)).unwrap())
+}
+
+/// An address where nobody listens.
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+fn all_needs() -> Needs {
+    Needs::Evm(evm::Needs {
+        chain_id: CHAIN,
+        from: "0x00000000000000000000000000000000000000aa".into(),
+        nonce: true,
+        fees: Some(evm::Call {
+            to: Some("0x00000000000000000000000000000000000000bb".into()),
+            value: "255".into(),
+            data: vec![0xab],
+        }),
+    })
+}
+
+fn shipment() -> Shipment {
+    Shipment {
+        signed: Signed {
+            transaction: "0x02aa".into(),
+            tx_hash: "0xhash".into(),
+        },
+        facts: Facts::Nothing,
+        age_ms: 0,
+    }
+}
+
+#[tokio::test]
+async fn facts__should_be_what_the_node_says() {
+    let node = Node::start(healthy).await;
+    let facts = connect(vec![node.url.clone()]).facts(&all_needs()).await.unwrap();
+    let expected = evm::Facts {
+        nonce: Some(4),
+        eip1559: true,
+        fees: Some(evm::Fees {
+            estimate_gas: 21_000,
+            base_fee: 1_000_000_000,
+            max_priority_fee: 100_000_000,
+        }),
+    };
+    assert_eq!(facts, Facts::Evm(expected));
+    let calls = node.calls.lock().unwrap();
+    let count = calls.iter().find(|(method, _)| method == "eth_getTransactionCount").unwrap();
+    assert_eq!(count.1, json!(["0x00000000000000000000000000000000000000aa", "pending"]));
+    let estimate = calls.iter().find(|(method, _)| method == "eth_estimateGas").unwrap();
+    assert_eq!(estimate.1[0]["value"], "0xff");
+    assert_eq!(estimate.1[0]["data"], "0xab");
+    assert_eq!(estimate.1[0]["to"], "0x00000000000000000000000000000000000000bb");
+}
+
+#[tokio::test]
+async fn facts__should_take_the_gas_price_where_there_is_no_base_fee() {
+    let node = Node::start(|method, params| match method {
+        "eth_getBlockByNumber" => Ok(json!({"number": "0x1"})),
+        _ => healthy(method, params),
+    })
+    .await;
+    let Facts::Evm(facts) = connect(vec![node.url]).facts(&all_needs()).await.unwrap() else {
+        panic!("no facts")
+    };
+    assert!(!facts.eip1559);
+    let fees = facts.fees.unwrap();
+    assert_eq!((fees.base_fee, fees.max_priority_fee), (20_000_000_000, 0));
+}
+
+#[tokio::test]
+async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
+    let busy = Node::start(|_, _| Err((-32005, "rate limit exceeded".into()))).await;
+    let good = Node::start(healthy).await;
+    let client = connect(vec![nobody().await, busy.url.clone(), good.url.clone()]);
+    assert!(client.facts(&all_needs()).await.is_ok());
+    let busy_calls = busy.calls.lock().unwrap().len();
+    assert!(client.facts(&all_needs()).await.is_ok());
+    assert_eq!(busy.calls.lock().unwrap().len(), busy_calls, "the one that answered is asked first");
+}
+
+#[tokio::test]
+async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_chain() {
+    let client = connect(vec![nobody().await]);
+    assert!(matches!(client.facts(&all_needs()).await, Err(ChainError::Unknown(_))));
+    let other = Node::start(|method, params| match method {
+        "eth_chainId" => Ok(json!("0x1")),
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect(vec![other.url.clone()]);
+    match client.facts(&all_needs()).await {
+        Err(ChainError::Refused(refusal)) => assert!(refusal.reason.contains("is on chain 1"), "{refusal:?}"),
+        found => panic!("{found:?}"),
+    }
+    // Nothing is ever sent there.
+    assert!(matches!(client.broadcast(&shipment()).await, Broadcast::Unknown(_)));
+    assert!(!other.methods().contains(&"eth_sendRawTransaction".to_owned()));
+}
+
+#[tokio::test]
+async fn facts__should_say_when_the_sender_cannot_pay() {
+    let node = Node::start(|method, params| match method {
+        "eth_estimateGas" => Err((-32000, "insufficient funds for transfer".into())),
+        _ => healthy(method, params),
+    })
+    .await;
+    match connect(vec![node.url]).facts(&all_needs()).await {
+        Err(ChainError::Refused(refusal)) => assert_eq!(refusal.code, ExecuteCode::InsufficientFunds),
+        found => panic!("{found:?}"),
+    }
+}
+
+#[tokio::test]
+async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
+    for (said, known, expected) in [
+        ("already known", false, "accepted"),
+        ("nonce too low", true, "accepted"),
+        ("nonce too low", false, "refused"),
+        ("insufficient funds for gas * price + value", false, "refused"),
+        ("txpool is full", false, "unknown"),
+    ] {
+        let node = Node::start(move |method, params| match method {
+            "eth_sendRawTransaction" => Err((-32000, said.into())),
+            "eth_getTransactionByHash" if known => Ok(json!({"hash": params[0]})),
+            _ => healthy(method, params),
+        })
+        .await;
+        let outcome = match connect(vec![node.url]).broadcast(&shipment()).await {
+            Broadcast::Accepted => "accepted",
+            Broadcast::Refused(_) => "refused",
+            Broadcast::Unknown(_) => "unknown",
+        };
+        assert_eq!(outcome, expected, "{said}, known: {known}");
+    }
+    let client = connect(vec![nobody().await]);
+    assert!(matches!(client.broadcast(&shipment()).await, Broadcast::Unknown(_)));
+}
+
+#[tokio::test]
+async fn balance__should_be_decimal_for_coin_and_token() {
+    let node = Node::start(healthy).await;
+    let client = connect(vec![node.url.clone()]);
+    let owner = "0x00000000000000000000000000000000000000aa";
+    let token = "0x00000000000000000000000000000000000000bb";
+    assert_eq!(client.balance(owner, None).await.unwrap(), "1000000000000000000");
+    assert_eq!(client.balance(owner, Some(token)).await.unwrap(), "77");
+    let calls = node.calls.lock().unwrap();
+    let call = calls.iter().find(|(method, _)| method == "eth_call").unwrap();
+    assert_eq!(call.1[0]["to"], token);
+    let data = format!("0x70a08231{}aa", "0".repeat(62));
+    assert_eq!(call.1[0]["data"], data);
+}
+
+#[tokio::test]
+async fn balance__should_say_when_there_is_no_token() {
+    let node = Node::start(|method, params| match method {
+        "eth_call" => Ok(json!("0x")),
+        _ => healthy(method, params),
+    })
+    .await;
+    let token = Some("0x00000000000000000000000000000000000000bb");
+    let answer = connect(vec![node.url]).balance("0xaa", token).await;
+    assert!(matches!(answer, Err(ChainError::Refused(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn solana__should_ask_for_a_blockhash_and_send_base64() {
+    let node = Node::start(|method, _| match method {
+        "getLatestBlockhash" => Ok(json!({"context": {"slot": 1}, "value": {"blockhash": "hash", "lastValidBlockHeight": 9}})),
+        "sendTransaction" => Err((-32002, "Transaction simulation failed: This transaction has already been processed".into())),
+        other => Err((-32601, other.to_owned())),
+    })
+    .await;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = ChainsConfig {
+        solana: [(101, Endpoints::new(vec![node.url.clone()]))].into(),
+        ..Default::default()
+    };
+    let chains = Chains::connect(&config).unwrap();
+    let client = chains.get(Network::Solana, Some(101)).unwrap();
+    let needs = Needs::Solana(solana::Needs {
+        chain_id: 101,
+        blockhash: true,
+    });
+    let expected = solana::Facts {
+        recent_blockhash: "hash".into(),
+    };
+    assert_eq!(client.facts(&needs).await, Ok(Facts::Solana(expected)));
+    assert_eq!(client.broadcast(&shipment()).await, Broadcast::Accepted);
+    let calls = node.calls.lock().unwrap();
+    assert_eq!(calls[0].1, json!([{"commitment": "confirmed"}]));
+    assert_eq!(calls[1].1[1]["encoding"], "base64");
+    assert_eq!(calls[1].1[1]["preflightCommitment"], "confirmed");
+}
+
+#[tokio::test]
+async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    for url in ["", "ftp://secret-key@host", "secret-key"] {
+        let config = ChainsConfig {
+            evm: [(CHAIN, Endpoints::new(vec![url.into()]))].into(),
+            ..Default::default()
+        };
+        let fault = Chains::connect(&config).err().unwrap();
+        assert!(!format!("{fault:?}").contains("secret-key"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer__should_wait_for_a_node_that_comes_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // First there is a node until the transaction is built, then none, then one again.
+    let node = Node::on(listener, |method, params| match method {
+        "eth_sendRawTransaction" => Err((-32000, "node is syncing".into())),
+        _ => healthy(method, params),
+    });
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let second = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = ChainsConfig {
+        evm: [(
+            CHAIN,
+            Endpoints {
+                urls: vec![format!("http://{address}"), format!("http://{}", second.local_addr().unwrap())],
+                timeout_ms: 500,
+            },
+        )]
+        .into(),
+        ..Default::default()
+    };
+    let world = World::new();
+    let gateway = world.start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap()).await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&from)).await;
+    let sends = |node: &Node| node.methods().iter().filter(|method| *method == "eth_sendRawTransaction").count();
+    while sends(&node) < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    {
+        let calls = node.calls.lock().unwrap();
+        let sent = calls.iter().filter(|(method, _)| method == "eth_sendRawTransaction").map(|(_, params)| params.to_string());
+        assert_eq!(sent.collect::<std::collections::BTreeSet<_>>().len(), 1, "always the same bytes");
+    }
+    gateway.stop().await;
+    let healthy_node = Node::on(second, healthy);
+    let config = ChainsConfig {
+        evm: [(CHAIN, Endpoints::new(vec![healthy_node.url.clone()]))].into(),
+        ..Default::default()
+    };
+    let gateway = world.start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap()).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(sends(&healthy_node), 1);
+}

@@ -1,0 +1,177 @@
+//! What goes wrong after a request was accepted.
+
+use std::sync::atomic::Ordering;
+
+use covault_core::schema::wire::{ExecuteSigningRequestsErrorCode as ErrorCode, signing_request::Status};
+
+use crate::{requests::code, world::*};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_be_tried_again_in_new_sessions_for_the_same_digest() {
+    let world = World::new();
+    world.signers.failing.store(3, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    // The double refuses a session that comes twice and a second digest.
+    assert_eq!((world.signers.sessions(), world.signers.requests()), (4, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_fail_at_its_deadline_and_say_who_is_missing() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 100;
+    world.signers.failing.store(usize::MAX, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, raw(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert_eq!(error.message, "not enough signers: missing node-2");
+    assert_eq!(code(&error), ErrorCode::Unspecified);
+    let failed = details(&gateway, &pending.uuid).await;
+    assert_eq!(failed.status(), Status::Failed);
+    assert_eq!(failed.failed_reason, error.message);
+    assert_eq!(world.pending().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_fail_at_once_when_the_signers_refuse() {
+    let world = World::new();
+    world.signers.refuse.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert_eq!(error.message, "the signers' policy forbids this");
+    assert_eq!(world.signers.sessions(), 1);
+
+    // The nonce is free again for the next request.
+    world.signers.refuse.store(false, Ordering::SeqCst);
+    let pending = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_survive_panics_of_what_it_calls() {
+    let world = World::new();
+    world.signers.panicking.store(3, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing__should_give_up_what_makes_its_actor_fail_again_and_again() {
+    let world = World::new();
+    world.signers.panicking.store(usize::MAX, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, raw(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert!(error.message.starts_with("internal error"), "{error:?}");
+
+    world.signers.panicking.store(0, Ordering::SeqCst);
+    let pending = create(&gateway, raw(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn building__should_fail_with_the_code_of_what_is_missing() {
+    let world = World::new();
+    world.evm.broke.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert_eq!(code(&error), ErrorCode::InsufficientFunds);
+    assert_eq!(world.signers.sessions(), 0, "nothing was signed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn building__should_wait_for_the_node_until_the_deadline() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 200;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert!(error.message.contains("gave no answer in time"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sending__should_fail_only_when_the_node_refuses_for_good() {
+    let world = World::new();
+    world.evm.refuse.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    let error = outcome(&gateway, &pending.uuid).await.error.unwrap();
+    assert_eq!(code(&error), ErrorCode::InsufficientGasFee);
+    let failed = details(&gateway, &pending.uuid).await;
+    assert_eq!((failed.status(), failed.tx_hash.as_str()), (Status::Failed, ""));
+
+    // The next request takes the nonce, so that no gap blocks the wallet.
+    world.evm.refuse.store(false, Ordering::SeqCst);
+    let pending = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sending__should_go_on_past_the_deadline_with_the_same_bytes() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 300;
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    // It goes down between the question and the broadcast.
+    world.signers.failing.store(1, Ordering::SeqCst);
+    let pending = create(&gateway, send(&address)).await;
+    while world.signers.sessions() == 0 {
+        tokio::task::yield_now().await;
+    }
+    world.evm.down.store(true, Ordering::SeqCst);
+    world.clock.ahead_ms.fetch_add(200, Ordering::SeqCst);
+    while world.evm.handed.lock().unwrap().is_empty() && world.evm.accepted() == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    world.clock.ahead_ms.fetch_add(3_600_000, Ordering::SeqCst);
+    world.evm.down.store(false, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(world.evm.handed.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sending__should_succeed_when_only_the_answers_are_lost() {
+    let world = World::new();
+    world.evm.lost_answers.store(1, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(world.evm.handed.lock().unwrap().len(), 1);
+    assert_eq!(world.evm.accepted(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keygen__should_be_tried_again_until_the_keys_are_there() {
+    let world = World::new();
+    world.signers.failing_keygens.store(5, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    evm_wallet(&gateway, vault).await;
+}

@@ -1,0 +1,16 @@
+//! The orchestrator through its gateway, with a real store, real signatures by one whole key
+//! per vault, and chains that are doubles.
+
+#![allow(non_snake_case, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
+
+mod chain_double;
+mod cut_store;
+mod evm_node;
+mod failures;
+mod idempotency;
+mod nonces;
+mod one_key;
+mod requests;
+mod restarts;
+mod wallets;
+mod world;

@@ -1,0 +1,172 @@
+//! A signer cluster that is one whole key per vault, and that watches what it is asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, atomic::{AtomicUsize, Ordering}},
+};
+
+use async_trait::async_trait;
+use covault_actors::port::{NodeView, Signers, SigningAttempt};
+use covault_core::{
+    chain::SigningInput,
+    derive::RootKey,
+    fault::{Class, Fault},
+    ids::{RequestId, SessionId, VaultId},
+    order::{KeygenOrder, NodeId, SigningOrder},
+    signature::{Curve, Signature},
+};
+use curve25519_dalek::{constants::ED25519_BASEPOINT_TABLE, scalar::Scalar};
+use sha2::{Digest as _, Sha256, Sha512};
+
+/// See the module.
+#[derive(Default)]
+pub struct OneKey {
+    seen: Mutex<Seen>,
+    /// So many calls of `sign` fail before one works.
+    pub failing: AtomicUsize,
+    /// So many calls of `sign` panic before one works.
+    pub panicking: AtomicUsize,
+    /// So many calls of `keygen` fail before one works.
+    pub failing_keygens: AtomicUsize,
+    /// Refuse every order.
+    pub refuse: std::sync::atomic::AtomicBool,
+    /// Whether `sign` answers at all.
+    pub silent: std::sync::atomic::AtomicBool,
+}
+
+#[derive(Default)]
+struct Seen {
+    inputs: BTreeMap<RequestId, Vec<SigningInput>>,
+    sessions: BTreeSet<SessionId>,
+    vaults: BTreeSet<VaultId>,
+}
+
+fn seed(vault: VaultId, curve: Curve) -> [u8; 32] {
+    Sha256::digest([vault.as_bytes().as_slice(), curve.name().as_bytes()].concat()).into()
+}
+
+fn ed_scalar(vault: VaultId) -> Scalar {
+    Scalar::from_bytes_mod_order(seed(vault, Curve::Ed25519))
+}
+
+fn k_scalar(vault: VaultId) -> k256::Scalar {
+    let bytes = seed(vault, Curve::Secp256k1);
+    *k256::SecretKey::from_slice(&bytes).unwrap().to_nonzero_scalar()
+}
+
+pub fn root(vault: VaultId, curve: Curve) -> RootKey {
+    let public_key = match curve {
+        Curve::Secp256k1 => {
+            use k256::elliptic_curve::sec1::ToSec1Point as _;
+            let secret = k256::SecretKey::from_slice(&seed(vault, curve)).unwrap();
+            secret.public_key().to_sec1_point(true).as_bytes().to_vec()
+        }
+        Curve::Ed25519 => (&ed_scalar(vault) * ED25519_BASEPOINT_TABLE).compress().to_bytes().to_vec(),
+    };
+    RootKey {
+        curve,
+        public_key,
+        chain_code: seed(vault, curve),
+    }
+}
+
+fn take(counter: &AtomicUsize) -> bool {
+    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+impl OneKey {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// How many different requests were ever signed or asked for.
+    pub fn requests(&self) -> usize {
+        self.seen.lock().unwrap().inputs.len()
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.seen.lock().unwrap().sessions.len()
+    }
+}
+
+#[async_trait]
+impl Signers for OneKey {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        if take(&self.failing_keygens) {
+            return Err(Fault::unavailable("not enough signers"));
+        }
+        self.seen.lock().unwrap().vaults.insert(order.vault);
+        Ok(root(order.vault, order.curve))
+    }
+
+    async fn sign(&self, order: &SigningOrder, attempt: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        {
+            let mut seen = self.seen.lock().unwrap();
+            assert!(seen.sessions.insert(attempt.session), "a session was used twice");
+            let first = seen.inputs.entry(order.request).or_insert_with(|| order.inputs.clone());
+            assert_eq!(first, &order.inputs, "a second digest for one request");
+        }
+        assert!(attempt.threshold >= 2 && attempt.holders.len() >= usize::from(attempt.threshold));
+        order.verify(&root(order.vault, order.network.curve())).expect("the order is sound");
+        tokio::task::yield_now().await;
+        if take(&self.panicking) {
+            panic!("the cluster has a bug");
+        }
+        if self.silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        if self.refuse.load(Ordering::SeqCst) {
+            return Err(Fault::new(Class::Invalid, "the signers' policy forbids this"));
+        }
+        if take(&self.failing) {
+            return Err(Fault::unavailable("not enough signers: missing node-2"));
+        }
+        let tweak = root(order.vault, order.network.curve()).child(&order.path).unwrap().tweak;
+        Ok(order.inputs.iter().map(|input| sign(order, &tweak, input)).collect())
+    }
+
+    fn nodes(&self) -> Vec<NodeView> {
+        (1..=3)
+            .map(|number| NodeView {
+                id: NodeId([number; 32]),
+                name: format!("node-{number}"),
+                live: true,
+                last_seen_ms: 1,
+            })
+            .collect()
+    }
+}
+
+fn sign(order: &SigningOrder, tweak: &[u8; 32], input: &SigningInput) -> Signature {
+    match input.curve {
+        Curve::Secp256k1 => {
+            use k256::elliptic_curve::PrimeField as _;
+            let tweak = Option::<k256::Scalar>::from(k256::Scalar::from_repr((*tweak).into())).unwrap();
+            let secret = k_scalar(order.vault) + tweak;
+            let key = k256::ecdsa::SigningKey::from_slice(&secret.to_repr()).unwrap();
+            let (signature, recovery) = key.sign_prehash_recoverable(&input.message);
+            let (r, s) = signature.split_bytes();
+            Signature::Ecdsa {
+                r: r.into(),
+                s: s.into(),
+                y_parity: u8::from(recovery.is_y_odd()),
+            }
+        }
+        // RFC 8032 section 5.1.6 with a scalar that is no hash of a seed.
+        Curve::Ed25519 => {
+            let secret = ed_scalar(order.vault) + Scalar::from_bytes_mod_order(*tweak);
+            let wide = |parts: &[&[u8]]| {
+                let mut hash = Sha512::new();
+                parts.iter().for_each(|part| hash.update(part));
+                Scalar::from_bytes_mod_order_wide(&hash.finalize().into())
+            };
+            let nonce = wide(&[secret.as_bytes(), &input.message]);
+            let r = (&nonce * ED25519_BASEPOINT_TABLE).compress().to_bytes();
+            let challenge = wide(&[&r, &order.public_key, &input.message]);
+            Signature::Ed25519 {
+                r,
+                s: (nonce + challenge * secret).to_bytes(),
+            }
+        }
+    }
+}

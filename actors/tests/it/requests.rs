@@ -1,0 +1,279 @@
+//! Signing requests from creation to their end.
+
+use covault_actors::gateway::Query;
+use covault_core::{
+    fault::Class,
+    schema::wire::{
+        self, NetworkType, create_signing_request_request::Type as Kind, error::Code,
+        signature_container::sign_response::Signature, signing_request::{Status, source},
+    },
+};
+use std::sync::{Arc, atomic::Ordering};
+
+use covault_actors::store::Store;
+
+use crate::{cut_store::{Accident, CutStore}, world::*};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raw_message__should_be_signed_by_the_wallets_key() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let wallet = wallet(&gateway, vault, NetworkType::Evm).await;
+    let mut asked = request(raw(&wallet.address.to_lowercase()));
+    asked.notes = Some("for the books".into());
+    let pending = created(try_create(&gateway, asked, None).await.unwrap());
+    assert_eq!(pending.status(), Status::Pending);
+    assert_eq!(pending.notes.as_deref(), Some("for the books"));
+    assert_eq!(pending.vault_uuid, Some(vault.to_string()));
+    assert_eq!(pending.source.unwrap().r#type(), source::Type::Api);
+    assert_eq!(pending.signatures, None);
+    let Some(wire::signing_request::Type::RawMessage(echo)) = pending.r#type else {
+        panic!("no echo")
+    };
+    assert_eq!(echo.from, wallet.address, "the echo is canonical");
+
+    let outcome = outcome(&gateway, &pending.uuid).await;
+    assert_eq!((outcome.error, outcome.tx_hash.as_str()), (None, ""));
+    let signatures = outcome.signatures.unwrap();
+    let Some(Signature::EcdsaSignature(signature)) = &signatures.signatures[0].signature else {
+        panic!("{signatures:?}")
+    };
+    let scalar = |text: &str| <[u8; 32]>::try_from(hex::decode(&text[2..]).unwrap()).unwrap();
+    let parsed = k256::ecdsa::Signature::from_scalars(scalar(&signature.r), scalar(&signature.s)).unwrap();
+    let key = k256::ecdsa::VerifyingKey::from_sec1_bytes(&wallet.public_key).unwrap();
+    use k256::ecdsa::signature::Verifier as _;
+    key.verify(b"hello", &parsed).unwrap();
+
+    let done = details(&gateway, &pending.uuid).await;
+    assert_eq!(done.status(), Status::Succeeded);
+    assert_eq!(done.signatures, Some(signatures));
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raw_message__should_be_signed_with_ed25519_by_a_solana_wallet() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let wallet = wallet(&gateway, vault, NetworkType::Solana).await;
+    let pending = create(&gateway, raw(&wallet.address)).await;
+    let signatures = outcome(&gateway, &pending.uuid).await.signatures.unwrap();
+    let Some(Signature::EddsaSignature(signature)) = &signatures.signatures[0].signature else {
+        panic!("{signatures:?}")
+    };
+    let key = ed25519_dalek::VerifyingKey::from_bytes(&wallet.public_key.try_into().unwrap()).unwrap();
+    let signature = ed25519_dalek::Signature::from_slice(signature).unwrap();
+    key.verify_strict(b"hello", &signature).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raw_message__should_cost_two_commits_and_a_transfer_four() {
+    let world = World::new();
+    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let before = store.commits();
+    let pending = create(&gateway, raw(&address)).await;
+    outcome(&gateway, &pending.uuid).await;
+    assert_eq!(store.commits() - before, 2);
+    let pending = create(&gateway, send(&address)).await;
+    outcome(&gateway, &pending.uuid).await;
+    assert_eq!(store.commits() - before, 2 + 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn evm_send_native__should_be_built_signed_and_sent() {
+    let mut world = World::new();
+    world.evm = world.evm.clone().with_history(7);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    let outcome = outcome(&gateway, &pending.uuid).await;
+    assert_eq!(outcome.error, None);
+    assert!(outcome.tx_hash.starts_with("0x"));
+    assert_eq!(outcome.signed_transaction, "", "it was sent already");
+    assert_eq!(world.evm.nonces(), (0..8).collect::<Vec<_>>());
+    assert_eq!(details(&gateway, &pending.uuid).await.tx_hash, outcome.tx_hash);
+    assert_eq!(world.pending().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn evm_send_native__should_hand_over_the_transaction_when_it_is_not_to_be_sent() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut asked = request(send(&address));
+    asked.broadcast_tx = Some(false);
+    let pending = created(try_create(&gateway, asked, None).await.unwrap());
+    let outcome = outcome(&gateway, &pending.uuid).await;
+    assert!(outcome.signed_transaction.starts_with("0x02"));
+    assert!(outcome.tx_hash.starts_with("0x"));
+    assert_eq!(world.evm.accepted(), 0);
+    assert!(world.evm.handed.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn solana_send_native__should_be_built_signed_and_sent() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Solana).await.address;
+    let kind = Kind::SolanaSendNative(wire::SolanaSendNative {
+        to: from.clone(),
+        from,
+        value: "1".into(),
+        chain_id: 101,
+    });
+    let pending = create(&gateway, kind).await;
+    let outcome = outcome(&gateway, &pending.uuid).await;
+    assert_eq!(outcome.error, None);
+    assert!(!outcome.tx_hash.is_empty());
+    assert_eq!(world.solana.accepted(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_refuse_what_it_cannot_do_and_store_nothing() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let first = vault(&gateway, "main").await;
+    let other = vault(&gateway, "other").await;
+    let address = evm_wallet(&gateway, first).await;
+    let refused = async |asked: wire::CreateSigningRequestRequest| {
+        let fault = try_create(&gateway, asked, None).await.unwrap_err();
+        (fault.class().clone(), fault.public().to_owned())
+    };
+    let invalid = |sentence: &str| (Class::Invalid, sentence.to_owned());
+
+    let nothing = wire::CreateSigningRequestRequest::default();
+    assert_eq!(refused(nothing).await, invalid("exactly one payload kind is required"));
+
+    let unknown = raw("0x00000000000000000000000000000000000000aa");
+    assert_eq!(
+        refused(request(unknown)).await,
+        invalid("rawMessage.from: is not the address of a wallet")
+    );
+
+    let mut elsewhere = request(raw(&address));
+    elsewhere.vault_uuid = Some(other.to_string());
+    assert_eq!(
+        refused(elsewhere).await,
+        invalid("rawMessage.from: is not a wallet of this vault")
+    );
+
+    let mut malformed = request(raw(&address));
+    malformed.vault_uuid = Some("x".into());
+    assert_eq!(refused(malformed).await, invalid("Invalid uuid"));
+
+    let mut callback = request(raw(&address));
+    callback.callback_client_signer_public_key = Some("ssh-ed25519 AAAA".into());
+    let (class, sentence) = refused(callback).await;
+    assert_eq!(class, Class::Invalid);
+    assert!(sentence.starts_with("callbackClientSignerPublicKey: "), "{sentence}");
+
+    let mut custom = send_native(&address);
+    custom.chain_id = 424_242;
+    let (_, sentence) = refused(request(Kind::EvmSendNative(custom))).await;
+    assert!(sentence.starts_with("evmSendNative.gasFee: "), "{sentence}");
+
+    // Ethereum is known, but no node for it is configured.
+    let mut ethereum = send_native(&address);
+    ethereum.chain_id = 1;
+    let (class, sentence) = refused(request(Kind::EvmSendNative(ethereum))).await;
+    assert_eq!(class, Class::Invalid);
+    assert!(sentence.starts_with("evmSendNative.chainId: no node is configured for EVM chain 1"), "{sentence}");
+
+    assert!(world.requests().await.is_empty());
+    assert_eq!(world.pending().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn evm_send_native__should_be_signed_for_a_chain_without_a_node_when_it_brings_everything() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    for chain_id in [1, 424_242] {
+        let mut payload = send_native(&address);
+        payload.chain_id = chain_id;
+        payload.nonce = Some(0);
+        payload.gas_fee = Some(wire::EvmGas {
+            max_fee: Some("100".into()),
+            max_priority_fee: Some("1".into()),
+            gas_limit: Some("21000".into()),
+        });
+        let mut asked = request(Kind::EvmSendNative(payload));
+        // Custom chains are never broadcast; a known one is unless told otherwise.
+        asked.broadcast_tx = (chain_id == 1).then_some(false);
+        let pending = created(try_create(&gateway, asked, None).await.unwrap());
+        let outcome = outcome(&gateway, &pending.uuid).await;
+        assert!(outcome.signed_transaction.starts_with("0x02"), "{outcome:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests__should_be_invisible_outside_of_the_scope_of_the_token() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, raw(&address)).await;
+    let query = Query::SigningRequest {
+        uuid: pending.uuid.clone(),
+    };
+    let fault = gateway.view(&stranger(), query).await.unwrap_err();
+    assert_eq!(fault.public(), "Invalid uuid");
+    let command = covault_actors::gateway::Command::CreateSigningRequest(request(raw(&address)));
+    let fault = gateway.submit(&stranger(), command, None).await.unwrap_err();
+    assert_eq!(fault.public(), "rawMessage.from: is not the address of a wallet");
+    for uuid in ["", "x", "00000000-0000-4000-8000-000000000000"] {
+        let query = Query::Outcome {
+            uuid: uuid.into(),
+            timeout_ms: 1,
+        };
+        assert_eq!(gateway.view(&admin(), query).await.unwrap_err().public(), "Invalid uuid");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outcome__should_say_still_pending_when_the_patience_ends() {
+    let world = World::new();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, raw(&address)).await;
+    let query = Query::Outcome {
+        uuid: pending.uuid,
+        timeout_ms: 20,
+    };
+    let fault = gateway.view(&admin(), query).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable);
+    assert!(fault.public().contains("still pending"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_refuse_more_live_requests_than_the_settings_allow() {
+    let mut world = World::new();
+    world.settings.max_live_requests = 3;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    for _ in 0..3 {
+        create(&gateway, raw(&address)).await;
+    }
+    let fault = try_create(&gateway, request(raw(&address)), None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Limited);
+}
+
+/// The code that executeSigningRequests reports.
+pub fn code(error: &wire::Error) -> wire::ExecuteSigningRequestsErrorCode {
+    match error.code {
+        Some(Code::ExecuteSigningRequestsErrorCode(code)) => code.try_into().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}

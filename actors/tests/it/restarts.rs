@@ -1,0 +1,215 @@
+//! The power cut or the stumble at every single commit: every accepted request reaches a final
+//! state, none is signed for two digests, none is sent as two transactions.
+
+use std::{sync::{Arc, atomic::Ordering}, time::Duration};
+
+use covault_actors::{gateway::Gateway, store::{Store, memory::MemoryStore}};
+use covault_core::schema::wire::{NetworkType, create_signing_request_request::Type as Kind, signing_request::Status};
+
+use crate::{cut_store::{Accident, CutStore}, world::*};
+
+/// What a run of the scenario is about.
+#[derive(Clone, Copy, Debug)]
+enum Scenario {
+    Raw,
+    Transfer,
+    /// The first signing attempt fails, and the answer to the first broadcast is lost.
+    BumpyTransfer,
+    /// The chain refuses the transaction.
+    Refused,
+    /// The signers refuse the order.
+    Denied,
+}
+
+const SCENARIOS: [Scenario; 5] = [
+    Scenario::Raw,
+    Scenario::Transfer,
+    Scenario::BumpyTransfer,
+    Scenario::Refused,
+    Scenario::Denied,
+];
+
+fn set(world: &World, scenario: Scenario) {
+    match scenario {
+        Scenario::Raw | Scenario::Transfer => {}
+        Scenario::BumpyTransfer => {
+            world.signers.failing.store(1, Ordering::SeqCst);
+            world.evm.lost_answers.store(1, Ordering::SeqCst);
+        }
+        Scenario::Refused => world.evm.refuse.store(true, Ordering::SeqCst),
+        Scenario::Denied => world.signers.refuse.store(true, Ordering::SeqCst),
+    }
+}
+
+fn kind(scenario: Scenario, address: &str) -> Kind {
+    match scenario {
+        Scenario::Raw => raw(address),
+        _ => send(address),
+    }
+}
+
+/// Makes vault, wallet and two requests, as far as the store lets it. Returns the requests
+/// that were accepted.
+async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
+    let mut accepted = Vec::new();
+    let command = covault_actors::gateway::Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(|number| covault_core::order::NodeId([number; 32])).collect(),
+    };
+    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+        return accepted;
+    };
+    let covault_actors::gateway::Receipt::Vault(vault) = made.receipt else {
+        panic!("no vault")
+    };
+    ready(gateway, "main").await;
+    let command = wallet_command(vault.id, NetworkType::Evm, "");
+    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+        return accepted;
+    };
+    let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
+        panic!("no wallet")
+    };
+    for _ in 0..2 {
+        if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await {
+            accepted.push(created(made).uuid);
+        }
+    }
+    for uuid in &accepted {
+        outcome(gateway, uuid).await;
+    }
+    accepted
+}
+
+/// Commits of an undisturbed run.
+async fn commits(scenario: Scenario) -> usize {
+    let world = World::new();
+    set(&world, scenario);
+    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    assert_eq!(run(&gateway, scenario).await.len(), 2);
+    gateway.stop().await;
+    store.commits()
+}
+
+async fn check(world: &World, gateway: &Gateway, scenario: Scenario, accepted: &[String], what: &str) {
+    let stored = world.requests().await;
+    for uuid in accepted {
+        assert!(stored.contains(&uuid.parse().unwrap()), "{what}: an accepted request is lost");
+    }
+    for id in &stored {
+        outcome(gateway, &id.to_string()).await;
+        let status = details(gateway, &id.to_string()).await.status();
+        let expected = match scenario {
+            Scenario::Refused | Scenario::Denied => Status::Failed,
+            _ => Status::Succeeded,
+        };
+        assert_eq!(status, expected, "{what}");
+    }
+    assert_eq!(world.pending().await, 0, "{what}: effects are left over");
+    // Second digests and sessions used twice make the signers' double panic.
+    assert!(world.signers.requests() <= stored.len(), "{what}");
+    let sent = world.evm.handed.lock().unwrap().len();
+    assert!(sent <= stored.len(), "{what}: {sent} transactions for {} requests", stored.len());
+    if matches!(scenario, Scenario::Transfer | Scenario::BumpyTransfer) {
+        let expected = (0..stored.len() as u64).collect::<Vec<_>>();
+        assert_eq!(world.evm.nonces(), expected, "{what}");
+    }
+}
+
+async fn cut(scenario: Scenario, at: usize, accident: Accident) {
+    let what = format!("{scenario:?}, {accident:?} commit {at}");
+    let world = World::on(Arc::new(MemoryStore::new()));
+    set(&world, scenario);
+    let store = CutStore::new(Arc::clone(&world.store), at, accident);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let accepted = Arc::new(std::sync::Mutex::new(Vec::new()));
+    {
+        // What the clients of the process that dies have been told.
+        let told = Arc::clone(&accepted);
+        let running = gateway.clone();
+        let clients = tokio::spawn(async move {
+            let uuids = run_telling(&running, scenario, &told).await;
+            drop(uuids);
+        });
+        let power = store.accident();
+        tokio::time::timeout(Duration::from_secs(20), power).await.unwrap_or_else(|_| panic!("{what}: never came"));
+        // A moment for actors to stumble over the dead store.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        clients.abort();
+        let _ = clients.await;
+    }
+    gateway.stop().await;
+
+    let gateway = world.start().await;
+    let accepted = accepted.lock().unwrap().clone();
+    check(&world, &gateway, scenario, &accepted, &what).await;
+    // Whatever was cut, the service can be used.
+    let vault = vault(&gateway, "main").await;
+    evm_wallet(&gateway, vault).await;
+    gateway.stop().await;
+}
+
+async fn run_telling(gateway: &Gateway, scenario: Scenario, told: &std::sync::Mutex<Vec<String>>) -> Vec<String> {
+    let command = covault_actors::gateway::Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(|number| covault_core::order::NodeId([number; 32])).collect(),
+    };
+    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+        return vec![];
+    };
+    let covault_actors::gateway::Receipt::Vault(vault) = made.receipt else {
+        panic!("no vault")
+    };
+    ready(gateway, "main").await;
+    let Ok(made) = gateway.submit(&admin(), wallet_command(vault.id, NetworkType::Evm, ""), None).await else {
+        return vec![];
+    };
+    let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
+        panic!("no wallet")
+    };
+    for _ in 0..2 {
+        if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await {
+            told.lock().unwrap().push(created(made).uuid);
+        }
+    }
+    vec![]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart__should_finish_every_accepted_request_wherever_the_power_was_cut() {
+    for scenario in SCENARIOS {
+        let commits = commits(scenario).await;
+        println!("{scenario:?}: {commits} commits");
+        for at in 1..=commits {
+            for accident in [Accident::Before, Accident::After] {
+                cut(scenario, at, accident).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn actors__should_start_again_from_the_store_wherever_a_commit_went_wrong() {
+    for scenario in SCENARIOS {
+        let commits = commits(scenario).await;
+        for at in 1..=commits {
+            for accident in [Accident::StumbleBefore, Accident::StumbleAfter] {
+                let what = format!("{scenario:?}, {accident:?} commit {at}");
+                let world = World::new();
+                set(&world, scenario);
+                let store = CutStore::new(Arc::clone(&world.store), at, accident);
+                let gateway = world.start_on(store as Arc<dyn Store>).await;
+                let accepted = tokio::time::timeout(Duration::from_secs(20), run(&gateway, scenario))
+                    .await
+                    .unwrap_or_else(|_| panic!("{what}: hangs"));
+                check(&world, &gateway, scenario, &accepted, &what).await;
+                gateway.stop().await;
+            }
+        }
+    }
+}

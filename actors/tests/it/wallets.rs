@@ -1,0 +1,178 @@
+//! Vaults, wallets and balances.
+
+use std::sync::Arc;
+
+use covault_actors::{gateway::{Command, Query, Receipt, View}, rpc::Chains};
+use covault_core::{fault::{Class, Fault}, network::Network, order::NodeId, schema::wire::{self, NetworkType}};
+
+use crate::world::*;
+
+async fn list(gateway: &covault_actors::gateway::Gateway, request: wire::GetWalletListRequest) -> Result<Vec<wire::Wallet>, Fault> {
+    match gateway.view(&admin(), Query::Wallets(request)).await? {
+        View::Wallets(wallets) => Ok(wallets),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let mut made = Vec::new();
+    for number in 0..5 {
+        let network = if number % 2 == 0 { NetworkType::Evm } else { NetworkType::Solana };
+        made.push(wallet(&gateway, vault, network).await);
+    }
+    assert_eq!(
+        made.iter().map(|wallet| wallet.key_path.as_str()).collect::<Vec<_>>(),
+        ["m/0", "m/1", "m/2", "m/3", "m/4"]
+    );
+    let asked = |page, limit| wire::GetWalletListRequest {
+        vault_uuid: vault.to_string(),
+        page,
+        limit,
+    };
+    assert_eq!(list(&gateway, asked(None, None)).await.unwrap(), made);
+    assert_eq!(list(&gateway, asked(Some(0), Some(2))).await.unwrap(), made[..2]);
+    assert_eq!(list(&gateway, asked(Some(2), Some(2))).await.unwrap(), made[2..4]);
+    assert_eq!(list(&gateway, asked(Some(3), Some(2))).await.unwrap(), made[4..]);
+    assert!(list(&gateway, asked(Some(4), Some(2))).await.unwrap().is_empty());
+    assert!(list(&gateway, asked(Some(i64::MAX), Some(100))).await.is_ok_and(|found| found.is_empty()));
+    for (page, limit) in [(None, Some(101)), (None, Some(-1)), (Some(-1), None)] {
+        assert_eq!(list(&gateway, asked(page, limit)).await.unwrap_err().class(), &Class::Invalid);
+    }
+    // The numbering goes on after a restart.
+    gateway.stop().await;
+    let gateway = world.start().await;
+    assert_eq!(wallet(&gateway, vault, NetworkType::Evm).await.key_path, "m/5");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_found_by_address_and_ref() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let command = wallet_command(vault, NetworkType::Evm, "order-1");
+    let Receipt::Wallet(made) = gateway.submit(&admin(), command, None).await.unwrap().receipt else {
+        panic!("no wallet")
+    };
+    for query in [
+        Query::WalletByAddress(made.address.clone()),
+        Query::WalletByAddress(made.address.to_lowercase()),
+        Query::WalletByRef("order-1".into()),
+    ] {
+        match gateway.view(&admin(), query.clone()).await.unwrap() {
+            View::Wallet(found) => assert_eq!(found, made),
+            other => panic!("{other:?}"),
+        }
+        let fault = gateway.view(&stranger(), query).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Invalid);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_refuse_a_ref_that_is_taken_also_in_a_race() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let calls = (0..20).map(|_| async {
+        let command = wallet_command(vault, NetworkType::Evm, "r");
+        gateway.submit(&admin(), command, None).await
+    });
+    let outcomes = futures::future::join_all(calls).await;
+    let refused = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect::<Vec<_>>();
+    assert_eq!(refused.len(), 19);
+    for fault in refused {
+        assert_eq!((fault.class(), fault.public()), (&Class::Conflict, "duplicate wallet ref"));
+    }
+    // Empty references are no references.
+    wallet(&gateway, vault, NetworkType::Evm).await;
+    wallet(&gateway, vault, NetworkType::Evm).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_refuse_what_cannot_be_made() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let good = || wire::CreateWalletRequest {
+        vault_uuid: vault.to_string(),
+        network_type: NetworkType::Evm.into(),
+        ..Default::default()
+    };
+    let refused = async |change: &dyn Fn(&mut wire::CreateWalletRequest)| {
+        let mut request = good();
+        change(&mut request);
+        let fault = gateway.submit(&admin(), Command::CreateWallet(request), None).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
+        fault.public().to_owned()
+    };
+    let bitcoin = refused(&|request| request.network_type = NetworkType::Bitcoin.into()).await;
+    assert!(bitcoin.starts_with("networkType: ") && bitcoin.contains("Bitcoin"), "{bitcoin}");
+    assert!(refused(&|request| request.network_type = 0).await.starts_with("networkType: "));
+    assert!(refused(&|request| request.vault_uuid = String::new()).await.starts_with("vaultUuid: "));
+    assert_eq!(refused(&|request| request.vault_uuid = "x".into()).await, "Invalid uuid");
+    let unknown = "00000000-0000-4000-8000-000000000000";
+    assert_eq!(refused(&|request| request.vault_uuid = unknown.into()).await, "Invalid uuid");
+    assert!(refused(&|request| request.name = "n".repeat(86)).await.starts_with("name: "));
+    assert!(refused(&|request| request.r#ref = "r".repeat(501)).await.starts_with("ref: "));
+    let key = "ssh-ed25519 AAAA".to_owned();
+    let callback = refused(&|request| request.callback_client_signer_public_key = key.clone()).await;
+    assert!(callback.starts_with("callbackClientSignerPublicKey: "), "{callback}");
+    let fault = gateway.submit(&stranger(), Command::CreateWallet(good()), None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Forbidden);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vaults__should_be_made_once_per_name() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let id = vault(&gateway, "main").await;
+    assert_eq!(vault(&gateway, "main").await, id);
+    let other = Command::CreateVault {
+        name: "main".into(),
+        threshold: 3,
+        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+    };
+    let fault = gateway.submit(&admin(), other.clone(), None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Conflict);
+    let fault = gateway.submit(&stranger(), other, None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Forbidden);
+    match gateway.view(&admin(), Query::Vaults).await.unwrap() {
+        View::Vaults(vaults) => assert_eq!(vaults.iter().map(|vault| vault.id).collect::<Vec<_>>(), [id]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn balance__should_be_that_of_a_known_evm_chain() {
+    let world = World::new();
+    let chains: Chains = world.chains().with(Network::Evm, 10, Arc::clone(&world.evm) as _);
+    let gateway = world.start_with(Arc::clone(&world.store), chains).await;
+    let address = "0x00000000000000000000000000000000000000aa";
+    let asked = |chain_id, token: Option<&str>| wire::GetBalanceRequest {
+        network_type: NetworkType::Evm.into(),
+        chain_id,
+        wallet_address: address.into(),
+        token_address: token.map(str::to_owned),
+    };
+    let balance = async |request| match gateway.view(&admin(), Query::Balance(request)).await {
+        Ok(View::Balance(balance)) => Ok(balance),
+        Ok(other) => panic!("{other:?}"),
+        Err(fault) => Err((fault.class().clone(), fault.public().to_owned())),
+    };
+    assert_eq!(balance(asked(Some(10), None)).await.unwrap(), "1000");
+    assert_eq!(balance(asked(Some(31337), Some(address))).await.unwrap(), "5");
+    let invalid = Err((Class::Invalid, "Invalid chain id".to_owned()));
+    assert_eq!(balance(asked(Some(424_242), None)).await, invalid);
+    assert_eq!(balance(asked(Some(-1), None)).await, invalid);
+    assert!(balance(asked(None, None)).await.unwrap_err().1.starts_with("chainId: "));
+    assert_eq!(balance(asked(Some(1), None)).await.unwrap_err().0, Class::Unavailable);
+    let mut solana = asked(Some(101), None);
+    solana.network_type = NetworkType::Solana.into();
+    assert!(balance(solana).await.unwrap_err().1.contains("Solana"));
+    let mut wrong = asked(Some(10), None);
+    wrong.wallet_address = "0x12".into();
+    assert!(balance(wrong).await.unwrap_err().1.starts_with("walletAddress: "));
+}

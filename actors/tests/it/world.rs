@@ -1,0 +1,266 @@
+//! An orchestrator with everything around it.
+
+use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+
+use covault_actors::{
+    gateway::{Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View},
+    port::Signers,
+    rpc::{ChainClient, Chains},
+    settings::{Orchestrator, Settings},
+    store::{Scan, Space, Store, memory::MemoryStore},
+};
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, TokenId, VaultId},
+    network::Network,
+    order::NodeId,
+    port::{Clock, Entropy},
+    schema::wire::{self, create_signing_request_request::Type as Kind},
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::{chain_double::ChainDouble, one_key::OneKey};
+
+/// The EVM chain of the tests; a node for it is configured.
+pub const CHAIN: u64 = 31337;
+
+/// Time that a test can move on.
+#[derive(Default)]
+pub struct TestClock {
+    pub ahead_ms: AtomicU64,
+}
+
+impl Clock for TestClock {
+    #[expect(clippy::disallowed_methods, reason = "deadlines of the tests are real ones")]
+    fn now_ms(&self) -> u64 {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_millis() as u64 + self.ahead_ms.load(Ordering::SeqCst)
+    }
+}
+
+/// A stream of SHA-256 over a counter: no two ids are equal, also after a restart.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Entropy for Counter {
+    fn fill(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(32) {
+            let block = Sha256::digest(self.0.fetch_add(1, Ordering::SeqCst).to_be_bytes());
+            chunk.copy_from_slice(&block[..chunk.len()]);
+        }
+    }
+}
+
+/// What outlives a restart of the orchestrator.
+#[derive(Clone)]
+pub struct World {
+    pub store: Arc<dyn Store>,
+    pub signers: Arc<OneKey>,
+    pub evm: Arc<ChainDouble>,
+    pub solana: Arc<ChainDouble>,
+    pub clock: Arc<TestClock>,
+    pub entropy: Arc<Counter>,
+    pub settings: Settings,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::on(Arc::new(MemoryStore::new()))
+    }
+
+    pub fn on(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            signers: OneKey::new(),
+            evm: ChainDouble::new(),
+            solana: ChainDouble::new(),
+            clock: Arc::default(),
+            entropy: Arc::default(),
+            settings: Settings {
+                signing_deadline_ms: 20_000,
+                retry_first_ms: 2,
+                retry_most_ms: 20,
+                ..Settings::default()
+            },
+        }
+    }
+
+    pub fn chains(&self) -> Chains {
+        Chains::default()
+            .with(Network::Evm, CHAIN, Arc::clone(&self.evm) as Arc<dyn ChainClient>)
+            .with(Network::Solana, 101, Arc::clone(&self.solana) as Arc<dyn ChainClient>)
+    }
+
+    pub async fn start(&self) -> Gateway {
+        self.start_on(Arc::clone(&self.store)).await
+    }
+
+    pub async fn start_on(&self, store: Arc<dyn Store>) -> Gateway {
+        self.start_with(store, self.chains()).await
+    }
+
+    pub async fn start_with(&self, store: Arc<dyn Store>, chains: Chains) -> Gateway {
+        Gateway::start(Orchestrator {
+            store,
+            signers: Arc::clone(&self.signers) as Arc<dyn Signers>,
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
+            chains,
+            settings: self.settings.clone(),
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Every request in the store, in no order that means anything.
+    pub async fn requests(&self) -> Vec<RequestId> {
+        let rows = self.store.scan(&Scan::prefix(Space::Request, &[], 100_000)).await.unwrap();
+        rows.into_iter()
+            .map(|(key, _)| RequestId::from_bytes(key.bytes.try_into().unwrap()))
+            .collect()
+    }
+
+    /// Effects that are still to be run.
+    pub async fn pending(&self) -> usize {
+        self.store.scan(&Scan::prefix(Space::Outbox, &[], 100_000)).await.unwrap().len()
+    }
+}
+
+pub fn admin() -> Caller {
+    Caller {
+        token: TokenId::from_bytes([1; 16]),
+        vaults: VaultScope::All,
+        request_id: "test".into(),
+    }
+}
+
+pub fn stranger() -> Caller {
+    Caller {
+        token: TokenId::from_bytes([2; 16]),
+        vaults: VaultScope::Only(vec![]),
+        request_id: "test".into(),
+    }
+}
+
+/// A vault with its keys.
+pub async fn vault(gateway: &Gateway, name: &str) -> VaultId {
+    let command = Command::CreateVault {
+        name: name.into(),
+        threshold: 2,
+        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+    };
+    let made = gateway.submit(&admin(), command, None).await.unwrap();
+    let Receipt::Vault(vault) = made.receipt else {
+        panic!("{made:?}")
+    };
+    ready(gateway, name).await;
+    vault.id
+}
+
+/// Waits for the keys of a vault.
+pub async fn ready(gateway: &Gateway, name: &str) {
+    loop {
+        match gateway.view(&admin(), Query::Vault(name.into())).await.unwrap() {
+            View::Vault(vault) if vault.ready => return,
+            _ => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+        }
+    }
+}
+
+pub fn wallet_command(vault: VaultId, network: wire::NetworkType, reference: &str) -> Command {
+    Command::CreateWallet(wire::CreateWalletRequest {
+        vault_uuid: vault.to_string(),
+        network_type: network.into(),
+        r#ref: reference.into(),
+        name: "n".into(),
+        ..Default::default()
+    })
+}
+
+pub async fn wallet(gateway: &Gateway, vault: VaultId, network: wire::NetworkType) -> wire::Wallet {
+    let made = gateway.submit(&admin(), wallet_command(vault, network, ""), None).await.unwrap();
+    let Receipt::Wallet(wallet) = made.receipt else {
+        panic!("{made:?}")
+    };
+    wallet
+}
+
+pub async fn evm_wallet(gateway: &Gateway, vault: VaultId) -> String {
+    wallet(gateway, vault, wire::NetworkType::Evm).await.address
+}
+
+pub fn request(kind: Kind) -> wire::CreateSigningRequestRequest {
+    wire::CreateSigningRequestRequest {
+        r#type: Some(kind),
+        ..Default::default()
+    }
+}
+
+pub fn raw(from: &str) -> Kind {
+    Kind::RawMessage(wire::RawMessage {
+        from: from.into(),
+        content: b"hello".to_vec(),
+        ecdsa_hash_function: wire::EcdsaHashFunction::Sha256.into(),
+    })
+}
+
+pub fn send(from: &str) -> Kind {
+    Kind::EvmSendNative(send_native(from))
+}
+
+pub fn send_native(from: &str) -> wire::EvmSendNative {
+    wire::EvmSendNative {
+        chain_id: CHAIN,
+        from: from.into(),
+        to: "0x00000000000000000000000000000000000000aa".into(),
+        value: "5".into(),
+        ..Default::default()
+    }
+}
+
+pub async fn try_create(
+    gateway: &Gateway,
+    request: wire::CreateSigningRequestRequest,
+    key: Option<&str>,
+) -> Result<Submitted, Fault> {
+    let key = key.map(idempotency_key);
+    gateway.submit(&admin(), Command::CreateSigningRequest(request), key).await
+}
+
+pub fn idempotency_key(key: &str) -> IdempotencyKey {
+    IdempotencyKey {
+        key: key.into(),
+        body_hash: [0; 32],
+    }
+}
+
+/// Creates a request and returns it as the client sees it.
+pub async fn create(gateway: &Gateway, kind: Kind) -> wire::SigningRequest {
+    created(try_create(gateway, request(kind), None).await.unwrap())
+}
+
+pub fn created(submitted: Submitted) -> wire::SigningRequest {
+    match submitted.receipt {
+        Receipt::SigningRequest(request) => *request,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn outcome(gateway: &Gateway, uuid: &str) -> wire::ExecuteSigningRequestsResponse {
+    let query = Query::Outcome {
+        uuid: uuid.into(),
+        timeout_ms: 30_000,
+    };
+    match gateway.view(&admin(), query).await.unwrap() {
+        View::Outcome(outcome) => *outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn details(gateway: &Gateway, uuid: &str) -> wire::SigningRequest {
+    let query = Query::SigningRequest { uuid: uuid.into() };
+    match gateway.view(&admin(), query).await.unwrap() {
+        View::SigningRequest(request) => *request,
+        other => panic!("{other:?}"),
+    }
+}
