@@ -4,6 +4,9 @@
 //! is in `docs/decisions/0001-inbox-streams.md`. A writer task drains its queue into one
 //! pipeline; a reader blocks in one XREAD on its own connection and trims behind itself. Every
 //! key expires an hour after its last message.
+//!
+//! An identity has one reader at a time: a second one would miss what the first has trimmed. So
+//! every process has an identity of its own.
 
 use std::{
     sync::{
@@ -191,7 +194,8 @@ impl Writer {
                     return;
                 }
                 Err(error) => {
-                    if self.reachable.swap(false, Ordering::Relaxed) {
+                    self.reachable.store(false, Ordering::Relaxed);
+                    if backoff == FIRST_BACKOFF {
                         tracing::warn!(%error, "redis: cannot publish; trying again");
                     }
                     self.connection = None;
@@ -289,7 +293,8 @@ impl Reader {
                     backoff = FIRST_BACKOFF;
                 }
                 Err(error) => {
-                    if self.reachable.swap(false, Ordering::Relaxed) {
+                    self.reachable.store(false, Ordering::Relaxed);
+                    if backoff == FIRST_BACKOFF {
                         tracing::warn!(%error, "redis: cannot read; trying again");
                     }
                     connection = None;

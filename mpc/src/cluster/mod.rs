@@ -26,7 +26,7 @@ use tokio::{
 use crate::{
     bus::{Bus, Subscription},
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
-    identity::NodeIdentity,
+    identity::{NodeIdentity, openssh_line},
     message::{Announcement, KeygenRequest, Reply, SignRequest, decode, encode},
     verify::verify,
 };
@@ -410,6 +410,10 @@ impl Shared {
             {
                 return Ok(signatures);
             }
+            // The second try comes at once; what fails again and again must not spin.
+            if attempt > 0 {
+                sleep(LOOK).await;
+            }
             attempt = attempt
                 .checked_add(1)
                 .ok_or_else(|| Fault::bug("too many attempts"))?;
@@ -473,6 +477,20 @@ impl Shared {
                     tracing::warn!(?node, ?fault, "a node refused an order");
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], trouble),
+                        // It has banned one of the others.
+                        Class::Peer { culprits } => {
+                            let banned: Vec<NodeId> = team
+                                .iter()
+                                .filter(|other| culprits.contains(&openssh_line(other, "")))
+                                .copied()
+                                .collect();
+                            for other in &banned {
+                                trouble.misbehaved(node, *other);
+                            }
+                            if banned.is_empty() {
+                                trouble.refused(node, fault);
+                            }
+                        }
                         _ => trouble.refused(node, fault),
                     }
                     return None;

@@ -2,7 +2,8 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
 use covault_core::{ids::SessionId, order::NodeId};
@@ -162,7 +163,27 @@ impl Node {
 
     fn schedule(self: &Arc<Self>, lane: Lane, cell: Arc<Cell>) {
         let node = Arc::clone(self);
-        self.pool.spawn(lane, move || node.work_off(&cell));
+        self.pool
+            .spawn(lane, move || node.guarded(&cell, || node.work_off(&cell)));
+    }
+
+    /// Runs a step. Should a library panic on what a peer sent, the session ends, not the node.
+    fn guarded(self: &Arc<Self>, cell: &Arc<Cell>, step: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(step)).is_ok() {
+            return;
+        }
+        lock(&cell.mail).scheduled = false;
+        let work = std::mem::replace(&mut *lock(&cell.work), Work::Over);
+        let (session, attempt) = cell.key;
+        tracing::error!(node = %self.name, %session, attempt, "a session panicked");
+        if let Work::Running(running) = work {
+            let reply = Reply::Failed {
+                culprits: Vec::new(),
+                missing: Vec::new(),
+                reason: "the session panicked".into(),
+            };
+            self.reply(running.orchestrator, session, attempt, &reply);
+        }
     }
 
     /// Begins a claimed run, on a pool thread: its first step, then whatever came early.
@@ -192,18 +213,22 @@ impl Node {
             table.early_bytes = table.early_bytes.saturating_sub(mail.bytes);
             mail.bytes = 0;
         }
-        {
-            let mut work = lock(&cell.work);
-            let mut running = Box::new(Running {
-                run,
-                orchestrator,
-                record,
-            });
-            let outcome = running.run.start(&*self.entropy);
-            *work = Work::Running(running);
-            self.proceed(&cell, &mut work, outcome);
-        }
-        self.work_off(&cell);
+        let running = Running {
+            run,
+            orchestrator,
+            record,
+        };
+        *lock(&cell.work) = Work::Running(Box::new(running));
+        self.guarded(&cell, || {
+            {
+                let mut work = lock(&cell.work);
+                if let Work::Running(running) = &mut *work {
+                    let outcome = running.run.start(&*self.entropy);
+                    self.proceed(&cell, &mut work, outcome);
+                }
+            }
+            self.work_off(&cell);
+        });
     }
 
     /// Works off a cell's queue until it is empty.
@@ -356,8 +381,11 @@ impl Node {
             due
         };
         for cell in due {
-            let Ok(mut work) = cell.work.try_lock() else {
-                continue;
+            let mut work = match cell.work.try_lock() {
+                Ok(work) => work,
+                Err(TryLockError::Poisoned(work)) => work.into_inner(),
+                // Being worked on: looked at next time.
+                Err(TryLockError::WouldBlock) => continue,
             };
             let Work::Running(running) = &*work else {
                 continue;

@@ -1,0 +1,314 @@
+//! Signing sessions, and the loaded share that begins them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use covault_core::{derive::KeyPath, fault::Fault, port::Entropy, signature::Signature};
+use dkls23::{
+    protocols::{
+        Parameters, Party, PartyIndex,
+        signing::{
+            Broadcast3to4, KeepPhase1to2, KeepPhase2to3, SignData, TransmitPhase1to2,
+            TransmitPhase2to3, UniqueKeep1to2, UniqueKeep2to3,
+        },
+    },
+    utilities::hashes::HashOutput,
+};
+use k256::Secp256k1;
+use zeroize::Zeroizing;
+
+use super::abort;
+use crate::backend::{
+    Abort, Index, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
+    gather::{Gather, decode, encode},
+};
+
+/// Child keys kept ready per root key; each takes up to half a megabyte.
+const CACHED_CHILDREN: usize = 32;
+
+/// A loaded share.
+pub(super) struct DklsSigner {
+    root: Arc<Party<Secp256k1>>,
+    children: Mutex<HashMap<KeyPath, Arc<Party<Secp256k1>>>>,
+}
+
+impl DklsSigner {
+    pub(super) fn new(root: Party<Secp256k1>) -> Self {
+        Self {
+            root: Arc::new(root),
+            children: Mutex::default(),
+        }
+    }
+
+    fn child(&self, path: &KeyPath) -> Result<Arc<Party<Secp256k1>>, Fault> {
+        if path.indices().is_empty() {
+            return Ok(Arc::clone(&self.root));
+        }
+        let known = self
+            .children
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(path)
+            .cloned();
+        if let Some(child) = known {
+            return Ok(child);
+        }
+        let child = self
+            .root
+            .derive_from_path(&path.to_string(), |_| String::new())
+            .map_err(|error| Fault::bug(error.description))?;
+        let child = Arc::new(child);
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        if children.len() >= CACHED_CHILDREN {
+            children.clear();
+        }
+        children.insert(path.clone(), Arc::clone(&child));
+        Ok(child)
+    }
+}
+
+impl Signer for DklsSigner {
+    fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
+        let me = self.root.party_index.as_u8();
+        let Parameters {
+            threshold,
+            share_count,
+        } = self.root.parameters;
+        check_signers(&setup, me, threshold, share_count)?;
+        let message_hash: HashOutput = setup
+            .message
+            .as_slice()
+            .try_into()
+            .map_err(|_| Fault::field("message", "must be a digest of 32 bytes"))?;
+        let peers: Vec<Index> = setup
+            .signers
+            .iter()
+            .copied()
+            .filter(|index| *index != me)
+            .collect();
+        let counterparties = peers
+            .iter()
+            .map(|index| PartyIndex::new(*index).map_err(Fault::bug))
+            .collect::<Result<_, _>>()?;
+        let data = SignData {
+            sign_id: setup.context.to_vec(),
+            counterparties,
+            message_hash,
+        };
+        let collector = setup
+            .signers
+            .first()
+            .copied()
+            .filter(|collector| *collector != me);
+        Ok(Box::new(Sign {
+            party: self.child(&setup.path)?,
+            data,
+            collector,
+            gather: Gather::new(peers, 3),
+            state: SignState::New,
+        }))
+    }
+}
+
+struct Sign {
+    party: Arc<Party<Secp256k1>>,
+    data: SignData,
+    /// `None` when we collect.
+    collector: Option<Index>,
+    gather: Gather,
+    state: SignState,
+}
+
+enum SignState {
+    New,
+    First(
+        UniqueKeep1to2<Secp256k1>,
+        BTreeMap<PartyIndex, KeepPhase1to2<Secp256k1>>,
+    ),
+    Second(
+        UniqueKeep2to3<Secp256k1>,
+        BTreeMap<PartyIndex, KeepPhase2to3<Secp256k1>>,
+    ),
+    Collecting {
+        x: String,
+        own: Broadcast3to4<Secp256k1>,
+    },
+    Over,
+}
+
+impl Sign {
+    fn first(
+        &mut self,
+        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+    ) -> Result<Turn<Option<Signature>>, Abort> {
+        let SignState::First(unique, kept) = std::mem::replace(&mut self.state, SignState::Over)
+        else {
+            return Err(Abort::new("out of order"));
+        };
+        let received = bodies
+            .iter()
+            .map(|(from, body)| {
+                let message: TransmitPhase1to2 = decode(*from, body)?;
+                spoken_by(*from, message.parties.sender)?;
+                Ok(message)
+            })
+            .collect::<Result<Vec<_>, Abort>>()?;
+        let (unique, kept, transmit) = self
+            .party
+            .sign_phase2(&self.data, unique, kept, &received)
+            .map_err(|error| abort(&error))?;
+        self.state = SignState::Second(unique, kept);
+        let send = transmit
+            .iter()
+            .map(|message| {
+                let to = message.parties.receiver.as_u8();
+                Ok(Outgoing {
+                    to,
+                    round: 2,
+                    private: true,
+                    body: encode(message)?,
+                })
+            })
+            .collect::<Result<_, Abort>>()?;
+        Ok(Turn::send(send))
+    }
+
+    fn second(
+        &mut self,
+        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+    ) -> Result<Turn<Option<Signature>>, Abort> {
+        let SignState::Second(unique, kept) = std::mem::replace(&mut self.state, SignState::Over)
+        else {
+            return Err(Abort::new("out of order"));
+        };
+        let received = bodies
+            .iter()
+            .map(|(from, body)| {
+                let message: TransmitPhase2to3<Secp256k1> = decode(*from, body)?;
+                spoken_by(*from, message.parties.sender)?;
+                Ok(message)
+            })
+            .collect::<Result<Vec<_>, Abort>>()?;
+        let (x, own) = self
+            .party
+            .sign_phase3(&self.data, unique, kept, &received)
+            .map_err(|error| abort(&error))?;
+        match self.collector {
+            None => {
+                self.state = SignState::Collecting { x, own };
+                Ok(Turn::wait())
+            }
+            Some(to) => Ok(Turn {
+                send: vec![Outgoing {
+                    to,
+                    round: 3,
+                    private: true,
+                    body: encode(&own)?,
+                }],
+                done: Some(None),
+            }),
+        }
+    }
+
+    fn third(
+        &mut self,
+        bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
+    ) -> Result<Turn<Option<Signature>>, Abort> {
+        let SignState::Collecting { x, own } = std::mem::replace(&mut self.state, SignState::Over)
+        else {
+            return Err(Abort::new("out of order"));
+        };
+        let mut received = vec![own];
+        for (from, body) in bodies {
+            received.push(decode(*from, body)?);
+        }
+        // Low s (BIP-62), and verified by the crate.
+        let (s, recovery) = self
+            .party
+            .sign_phase4(&self.data, &x, &received, true)
+            .map_err(|error| {
+                let mut abort = abort(&error);
+                // The protocol cannot name who spoilt this sum, unless there is one other party.
+                if let ([peer], []) = (self.gather.peers(), abort.culprits.as_slice()) {
+                    abort.culprits.push(*peer);
+                }
+                abort
+            })?;
+        let (mut r_bytes, mut s_bytes) = ([0; 32], [0; 32]);
+        hex::decode_to_slice(&x, &mut r_bytes)
+            .and_then(|()| hex::decode_to_slice(&s, &mut s_bytes))
+            .map_err(|_| Abort::new("the signature is malformed"))?;
+        if recovery > 1 {
+            // R.x was above the group order (one in 2^127): r would not show it.
+            return Err(Abort::new("the nonce point cannot be recovered"));
+        }
+        Ok(Turn::done(Some(Signature::Ecdsa {
+            r: r_bytes,
+            s: s_bytes,
+            y_parity: recovery,
+        })))
+    }
+}
+
+fn spoken_by(from: Index, sender: PartyIndex) -> Result<(), Abort> {
+    if sender.as_u8() == from {
+        return Ok(());
+    }
+    Err(Abort::blame(from, "spoke for another party"))
+}
+
+impl Session<Option<Signature>> for Sign {
+    fn start(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+        let (unique, kept, transmit) = self
+            .party
+            .sign_phase1(&self.data)
+            .map_err(|error| abort(&error))?;
+        self.state = SignState::First(unique, kept);
+        self.gather.wait_for(1);
+        let send = transmit
+            .iter()
+            .map(|message| {
+                let to = message.parties.receiver.as_u8();
+                Ok(Outgoing {
+                    to,
+                    round: 1,
+                    private: true,
+                    body: encode(message)?,
+                })
+            })
+            .collect::<Result<_, Abort>>()?;
+        Ok(Turn::send(send))
+    }
+
+    fn receive(
+        &mut self,
+        from: Index,
+        round: u16,
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<Turn<Option<Signature>>, Abort> {
+        self.gather.put(from, round, body)?;
+        let mut turn = Turn::wait();
+        while let Some((round, bodies)) = self.gather.complete() {
+            let next = match round {
+                1 => self.first(&bodies)?,
+                2 => self.second(&bodies)?,
+                _ => self.third(&bodies)?,
+            };
+            turn.send.extend(next.send);
+            if next.done.is_some() {
+                return Ok(Turn {
+                    send: turn.send,
+                    done: next.done,
+                });
+            }
+            self.gather.wait_for(round + 1);
+        }
+        Ok(turn)
+    }
+
+    fn waiting_for(&self) -> Vec<Index> {
+        self.gather.missing()
+    }
+}

@@ -1,0 +1,96 @@
+//! FROST on Ed25519 (RFC 9591) with its distributed key generation (Komlo and Goldberg,
+//! eprint 2020/852), by the frost-ed25519 crate.
+//!
+//! Key generation, four rounds: (1) package and commitment to a part of the chain code; (2) hash
+//! of everybody's first message, so that a sender who told different peers different things is
+//! noticed before any secret leaves; (3) secret package, sealed, and the part of the chain code;
+//! (4) hash of the outcome.
+//!
+//! Signing, two rounds: commitments to all, signature shares to the collector. Nonces live in
+//! the session and die with it.
+
+mod keygen;
+mod sign;
+
+use std::sync::Arc;
+
+use covault_core::fault::Fault;
+use frost_ed25519::{
+    Error, Identifier,
+    keys::{KeyPackage, PublicKeyPackage},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroize as _;
+
+use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Session, Signer, check_keygen};
+use keygen::Keygen;
+use sign::{FrostSigner, Shared};
+
+/// Version of the stored share.
+const SHARE_VERSION: u8 = 1;
+
+/// The backend.
+pub(in crate::backend) struct Frost;
+
+impl Backend for Frost {
+    fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault> {
+        check_keygen(&setup)?;
+        Ok(Box::new(Keygen::new(setup)))
+    }
+
+    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
+        let damaged = |_| Fault::bug("a FROST share is damaged");
+        let stored: Stored =
+            bcs::from_bytes(&share.secret).map_err(|_| Fault::bug("a FROST share is damaged"))?;
+        if stored.version != SHARE_VERSION {
+            return Err(Fault::bug("a FROST share has an unknown version"));
+        }
+        let key = KeyPackage::deserialize(&stored.key).map_err(damaged)?;
+        let public = PublicKeyPackage::deserialize(&stored.public).map_err(damaged)?;
+        let me = index_of(key.identifier(), public.max_signers())
+            .ok_or_else(|| Fault::bug("a FROST share has no index"))?;
+        Ok(Arc::new(FrostSigner::new(Shared {
+            root: share.root.clone(),
+            key,
+            public,
+            me,
+        })))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u8,
+    key: Vec<u8>,
+    public: Vec<u8>,
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+fn identifier(index: Index) -> Result<Identifier, Abort> {
+    Identifier::try_from(u16::from(index)).map_err(|_| Abort::new("no such index"))
+}
+
+fn index_of(identifier: &Identifier, parties: u16) -> Option<Index> {
+    (1..=parties)
+        .find(|index| Identifier::try_from(*index).as_ref() == Ok(identifier))
+        .and_then(|index| Index::try_from(index).ok())
+}
+
+/// Blames those whom the library names.
+fn abort(error: &Error) -> Abort {
+    let culprits = error
+        .culprits()
+        .iter()
+        .filter_map(|id| index_of(id, Index::MAX.into()))
+        .collect();
+    Abort {
+        reason: error.to_string(),
+        culprits,
+        ban: Vec::new(),
+    }
+}
