@@ -48,7 +48,8 @@ fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, 
     done
 }
 
-fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> f64 {
+/// Signatures per second, and milliseconds of CPU for each.
+fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> (f64, f64) {
     let parties = (1..=3)
         .map(|me| {
             let setup = KeygenSetup {
@@ -67,6 +68,7 @@ fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> f64 {
             .map(|share| backend::of(curve).open(share).unwrap())
             .collect(),
     );
+    let cpu = cpu_ms();
     let workers: Vec<_> = (0..threads)
         .map(|thread| {
             let signers = Arc::clone(&signers);
@@ -95,10 +97,11 @@ fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> f64 {
             })
         })
         .collect();
-    workers
+    let rate: f64 = workers
         .into_iter()
         .map(|worker| worker.join().unwrap())
-        .sum()
+        .sum();
+    (rate, (cpu_ms() - cpu) / rate / time.as_secs_f64())
 }
 
 /// CPU time of this process so far, all threads, in milliseconds.
@@ -169,9 +172,7 @@ async fn main() {
             continue;
         }
         for threads in [1, threads] {
-            let cpu = cpu_ms();
-            let rate = crypto_alone(curve, threads, time);
-            let cpu = (cpu_ms() - cpu) / rate / time.as_secs_f64();
+            let (rate, cpu) = crypto_alone(curve, threads, time);
             println!(
                 "{:9} crypto alone, {threads} threads: {rate:7.0}/s, {cpu:.2} ms CPU each",
                 curve.name()
