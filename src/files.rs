@@ -114,7 +114,13 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
         .open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&temporary, path)
+    fs::rename(&temporary, path)?;
+    // A passphrase that a power cut takes away takes the shares with it.
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    fs::File::open(folder)?.sync_all()
 }
 
 /// Removes a file if it is there.

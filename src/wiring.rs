@@ -109,12 +109,13 @@ pub fn public_half(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Threads for the cryptography of every node of this process.
+/// Threads for the cryptography of one node of `nodes` on this machine.
 ///
 /// # Errors
 /// When the system refuses threads.
-pub fn cpu_pool() -> anyhow::Result<Arc<CpuPool>> {
-    CpuPool::per_core().map_err(explain)
+pub fn cpu_pool(nodes: usize) -> anyhow::Result<Arc<CpuPool>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    CpuPool::new(cores.div_ceil(nodes)).map_err(explain)
 }
 
 /// A signer node.
@@ -217,7 +218,7 @@ pub async fn orchestrator(
         max_body_bytes: serve.max_body_bytes,
         body_timeout: Duration::from_millis(serve.body_timeout_ms),
         execute_wait_ms: serve.execute_wait_ms,
-        strict_idempotency: serve.strict_idempotency,
+        strict_idempotency: config.idempotency.strict,
     });
     let patience = Patience {
         headers: Duration::from_millis(serve.header_timeout_ms),

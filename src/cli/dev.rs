@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
 use covault_core::{fault::Fault, order::NodeId};
-use covault_mpc::{bus::Bus, node::Node, pool::CpuPool};
+use covault_mpc::{bus::Bus, node::Node};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -52,7 +52,7 @@ pub struct Args {
     redis: Option<String>,
     /// A chain and the RPC URL of a node of it; may be repeated. An EVM chain is named by its
     /// chain id (31337=http://127.0.0.1:8545) and becomes a known chain; the others are
-    /// solana=URL and sonic=URL.
+    /// solana=URL (or 101) and sonic=URL (or 0).
     #[arg(long = "chain", value_name = "CHAIN_ID=RPC_URL", value_parser = chain)]
     chains: Vec<(String, String)>,
 }
@@ -126,7 +126,6 @@ impl Nodes {
             running: JoinSet::new(),
             stop,
         };
-        let pool = wiring::cpu_pool()?;
         for number in 1..=SIGNERS {
             let name = format!("signer-{number}");
             let folder = data.join(&name);
@@ -134,7 +133,6 @@ impl Nodes {
                 name,
                 &folder,
                 Arc::clone(bus),
-                Arc::clone(&pool),
                 orchestrator,
                 stopped.clone(),
             )?;
@@ -147,7 +145,6 @@ impl Nodes {
         name: String,
         folder: &Path,
         bus: Arc<dyn Bus>,
-        pool: Arc<CpuPool>,
         orchestrator: NodeId,
         stop: Stop,
     ) -> anyhow::Result<()> {
@@ -160,7 +157,7 @@ impl Nodes {
             folder: folder.to_owned(),
             identity,
             bus,
-            pool,
+            pool: wiring::cpu_pool(SIGNERS)?,
             passphrase,
             work_factor: wiring::WORK_FACTOR_RANDOM,
             orchestrators: vec![orchestrator],

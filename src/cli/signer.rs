@@ -58,7 +58,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         folder,
         identity,
         bus: wiring::redis_bus(&config.bus.redis_url)?,
-        pool: wiring::cpu_pool()?,
+        pool: wiring::cpu_pool(1)?,
         passphrase,
         work_factor,
         orchestrators,

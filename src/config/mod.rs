@@ -21,7 +21,13 @@ pub struct Config {
     pub bus: Bus,
     pub serve: Serve,
     pub signer: Signer,
+    pub idempotency: Idempotency,
     pub chains: Chains,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Idempotency {
+    pub strict: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -62,7 +68,6 @@ pub struct Serve {
     pub body_timeout_ms: u64,
     pub max_body_bytes: usize,
     pub shutdown_grace_ms: u64,
-    pub strict_idempotency: bool,
     pub max_live_requests: usize,
 }
 
@@ -120,8 +125,9 @@ impl Chains {
     /// Adds what `covault dev --chain` names.
     pub fn add(&mut self, chain: &str, url: &str) -> Result<(), ConfigError> {
         let nodes = match chain {
-            "solana" => &mut self.solana,
-            "sonic" => &mut self.sonic,
+            // The numbers are the API's chain ids of networks that are not EVM.
+            "solana" | "101" => &mut self.solana,
+            "sonic" | "0" => &mut self.sonic,
             id => self.evm.entry(chain_id(id)?.to_string()).or_default(),
         };
         nodes.rpc.push(url.to_owned());

@@ -40,7 +40,7 @@ fn layers__should_override_from_file_to_environment() {
         file,
         &[
             ("COVAULT_SERVE_LISTEN", "127.0.0.1:2"),
-            ("COVAULT_SERVE_STRICT_IDEMPOTENCY", "true"),
+            ("COVAULT_IDEMPOTENCY_STRICT", "true"),
             ("COVAULT_SIGNER_ORCHESTRATORS", "one, two"),
             ("COVAULT_CHAINS_EVM_10_RPC", "http://b,http://c"),
             ("COVAULT_CHAINS_SOLANA_RPC", "http://s"),
@@ -49,7 +49,7 @@ fn layers__should_override_from_file_to_environment() {
     .expect("loads");
     assert_eq!(config.serve.listen, "127.0.0.1:2");
     assert_eq!(config.serve.signing_deadline_ms, 5);
-    assert!(config.serve.strict_idempotency);
+    assert!(config.idempotency.strict);
     assert_eq!(config.signer.orchestrators, ["one", "two"]);
     assert_eq!(config.chains.solana.rpc, ["http://s"]);
     let evm = config.chains.evm().expect("ids");

@@ -1,6 +1,6 @@
 //! kill -9 at random moments, under load: nothing accepted is lost, nothing is done twice.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -176,4 +176,54 @@ async fn killed_pieces__should_leave_every_accepted_request_signed() {
         // Asked again, the same signature: never a second one.
         assert_eq!(cluster.api.execute(uuid).await, outcome);
     }
+}
+
+#[tokio::test]
+async fn first_start__should_survive_a_kill_at_any_moment() {
+    for round in 0..rounds() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("dev");
+        fs::create_dir(&data).unwrap();
+        let mut command = covault();
+        command
+            .args(["dev", "--listen", "127.0.0.1:0", "--data"])
+            .arg(&data);
+        let mut process = Process::start(&mut command, &folder.path().join("first.log"));
+        // From "making the first files" over "in the middle of keygen" to "just ready".
+        tokio::time::sleep(Duration::from_millis(4 + round * round * 70 % 2_500)).await;
+        process.kill();
+        let dev = Dev::start(&data, &[]).await;
+        let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
+        let content = base64(format!("round {round}"));
+        let outcome = dev
+            .api
+            .sign(json!({"solanaMessage": {"from": from, "content": content}}))
+            .await;
+        let signature = &first_signature(&outcome)["eddsaSignature"];
+        let question = json!({"content": content, "signature": signature, "address": from});
+        assert_eq!(outside("ed25519", question)["valid"], json!(true));
+    }
+}
+
+#[tokio::test]
+async fn repeated_key__should_get_the_first_answer_after_a_kill_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let body = json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM"});
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let response = dev
+            .api
+            .raw("/v1/createWallet", |request| {
+                request
+                    .header("x-mtoken", &dev.api.token)
+                    .header("idempotency-key", "once")
+                    .json(&body)
+            })
+            .await;
+        answers.push((response.status(), response.text().await.unwrap()));
+        dev.process.kill();
+        dev.restart().await;
+    }
+    assert_eq!(answers[0], answers[1]);
 }
