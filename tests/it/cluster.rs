@@ -114,16 +114,16 @@ async fn admin_operations__should_need_the_admin_token() {
             response.status()
         );
     }
-    let listing = covault()
-        .args(["node", "list", "--config"])
-        .arg(cluster.folder.path().join("serve.toml"))
-        .output()
-        .unwrap();
-    let listing = String::from_utf8(listing.stdout).unwrap();
-    for key in &cluster.keys {
-        assert!(
-            listing.contains(key.split_whitespace().nth(1).unwrap()),
-            "{listing}"
-        );
-    }
+    // Signers announce themselves every second.
+    eventually("every signer is in the list", async || {
+        let listing = covault()
+            .args(["node", "list", "--config"])
+            .arg(cluster.folder.path().join("serve.toml"))
+            .output()
+            .unwrap();
+        let listing = String::from_utf8(listing.stdout).unwrap();
+        let listed = |key: &String| listing.contains(key.split_whitespace().nth(1).unwrap());
+        cluster.keys.iter().all(listed).then_some(())
+    })
+    .await;
 }
