@@ -45,11 +45,17 @@ fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, 
 
 fn key(curve: Curve) -> BTreeMap<Index, Arc<dyn Signer>> {
     let parties = (1..=3).map(|me| {
-        let setup = KeygenSetup { context: [1; 32], me, threshold: 2, parties: 3 };
+        let setup = KeygenSetup {
+            context: [1; 32],
+            me,
+            threshold: 2,
+            parties: 3,
+        };
         (me, backend::of(curve).keygen(setup).unwrap())
     });
     let shares: BTreeMap<Index, KeyShare> = run(parties.collect());
-    let open = |(index, share): (Index, KeyShare)| (index, backend::of(curve).open(&share).unwrap());
+    let open =
+        |(index, share): (Index, KeyShare)| (index, backend::of(curve).open(&share).unwrap());
     shares.into_iter().map(open).collect()
 }
 
@@ -65,7 +71,11 @@ fn sign(signers: &BTreeMap<Index, Arc<dyn Signer>>) -> Signature {
         (index, signers[&index].sign(setup).unwrap())
     });
     let outcomes = run(parties.into_iter().collect());
-    outcomes.into_values().flatten().next().expect("the collector has the signature")
+    outcomes
+        .into_values()
+        .flatten()
+        .next()
+        .expect("the collector has the signature")
 }
 
 /// Signs for `time` on each of `threads`.
@@ -87,7 +97,13 @@ pub fn run_for(curve: Curve, threads: usize, time: Duration) -> Measured {
                 })
             })
             .collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap())
+            .collect()
     });
-    Measured { latencies, elapsed: started.elapsed() }
+    Measured {
+        latencies,
+        elapsed: started.elapsed(),
+    }
 }

@@ -71,7 +71,10 @@ async fn through_http(api: &Api, body: &Value, in_flight: usize) -> Measured {
     });
     let latencies = futures::future::join_all(workers.collect::<Vec<_>>()).await;
     let elapsed = started.elapsed();
-    Measured { latencies: latencies.into_iter().flat_map(Result::unwrap).collect(), elapsed }
+    Measured {
+        latencies: latencies.into_iter().flat_map(Result::unwrap).collect(),
+        elapsed,
+    }
 }
 
 fn line(what: &str, measured: &Measured, alone: Option<&Measured>) {
@@ -94,7 +97,9 @@ async fn main() {
     }
     let cluster = Cluster::start(60_000).await;
     let vault = cluster.create_vault("bench");
-    println!("2-of-3, rawMessage; the last column is the share of the cryptography alone on 2 threads");
+    println!(
+        "2-of-3, rawMessage; the last column is the share of the cryptography alone on 2 threads"
+    );
     for curve in Curve::ALL {
         let network = match curve {
             Curve::Secp256k1 => "NETWORK_TYPE_EVM",
@@ -106,11 +111,23 @@ async fn main() {
         let single = alone::run_for(curve, 1, seconds());
         let double = alone::run_for(curve, 2, seconds());
         let name = curve.name();
-        line(&format!("{name}: the cryptography alone, 1 thread"), &single, None);
-        line(&format!("{name}: the cryptography alone, 2 threads"), &double, None);
+        line(
+            &format!("{name}: the cryptography alone, 1 thread"),
+            &single,
+            None,
+        );
+        line(
+            &format!("{name}: the cryptography alone, 2 threads"),
+            &double,
+            None,
+        );
         for in_flight in [1, 32] {
             let measured = through_http(&cluster.api, &body, in_flight).await;
-            line(&format!("{name}: HTTP and Redis, {in_flight} in flight"), &measured, Some(&double));
+            line(
+                &format!("{name}: HTTP and Redis, {in_flight} in flight"),
+                &measured,
+                Some(&double),
+            );
         }
     }
 }
