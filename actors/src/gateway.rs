@@ -218,7 +218,6 @@ impl Gateway {
             .await
             .map_err(Fault::bug)?;
         let settings = &context.settings;
-        let permits = |most: usize| most.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             inner: Arc::new(Inner {
                 commands: Semaphore::new(permits(settings.max_commands)),
@@ -239,8 +238,8 @@ impl Gateway {
         self.inner.closing.store(true, Ordering::SeqCst);
         // Who waits for a request to end asks again, of the next process.
         self.inner.context.waiters.close();
-        let most = self.inner.context.settings.max_commands;
-        let all = u32::try_from(most.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let all = permits(self.inner.context.settings.max_commands);
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
         let in_work = self.inner.commands.acquire_many(all);
         if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
             tracing::warn!("commands are still in work; stopping all the same");
@@ -349,7 +348,12 @@ impl Inner {
     pub(crate) async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
         let directory = self.directory()?;
         let message = |reply| directory::Msg::GetVault(id, reply);
-        match answer(directory.call(message, self.context.call_timeout()).await)? {
+        let found = directory.call(message, self.context.call_timeout()).await;
+        // Nothing was asked of the vault yet.
+        let Ok(CallResult::Success(found)) = found else {
+            return Err(starting());
+        };
+        match found {
             Some(vault) => Ok(vault),
             None if self.context.vault(id).await?.is_some() => Err(starting()),
             None => Err(Fault::invalid_uuid()),
@@ -397,6 +401,12 @@ pub(crate) fn answer<T, M>(
         )),
         Err(_) => Err(starting()),
     }
+}
+
+/// As many permits as a semaphore can hold, and hand out at once.
+fn permits(most: usize) -> usize {
+    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 fn starting() -> Fault {
