@@ -31,6 +31,8 @@ pub struct OneKey {
     pub panicking: AtomicUsize,
     /// So many calls of `keygen` fail before one works.
     pub failing_keygens: AtomicUsize,
+    /// Every key generation that was asked for.
+    pub keygens: Mutex<Vec<KeygenOrder>>,
     /// Refuse every key generation.
     pub refuse_keygen: std::sync::atomic::AtomicBool,
     /// Every key generation lasts until its order ends, and then says who was missing.
@@ -113,6 +115,7 @@ impl Signers for OneKey {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));
         }
+        self.keygens.lock().unwrap().push(order.clone());
         if self.refuse_keygen.load(Ordering::SeqCst) {
             return Err(Fault::new(Class::Invalid, "the order has expired"));
         }

@@ -15,6 +15,7 @@ use covault_core::{
     schema::wire::{
         NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
     },
+    signature::Curve,
 };
 
 use crate::{
@@ -325,4 +326,32 @@ async fn ready__should_write_once_however_many_ask() {
     assert_eq!(store.commits(), first + 1);
     let probe = world.store.get(&Key::new(Space::Probe, &[])).await.unwrap();
     assert!(probe.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keygen__should_repeat_its_run_after_a_restart_only_when_there_is_time() {
+    for (later_ms, same) in [(60_000, true), (100_000, false), (200_000, false)] {
+        let mut world = World::new();
+        world.settings.keygen_deadline_ms = 120_000;
+        world.signers.hold_ed25519.send_replace(true);
+        let gateway = world.start().await;
+        new_vault(&gateway).await;
+        let sessions = || {
+            let orders = world.signers.keygens.lock().unwrap();
+            let of_curve = orders.iter().filter(|order| order.curve == Curve::Ed25519);
+            of_curve.map(|order| order.session).collect::<Vec<_>>()
+        };
+        while sessions().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        gateway.stop().await;
+        world.clock.ahead_ms.fetch_add(later_ms, Ordering::SeqCst);
+        world.signers.hold_ed25519.send_replace(false);
+        let gateway = world.start().await;
+        ready(&gateway, "main").await;
+        let [first, second] = sessions()[..] else {
+            panic!("{:?}", sessions())
+        };
+        assert_eq!(first == second, same, "{later_ms} ms later");
+    }
 }
