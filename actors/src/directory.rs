@@ -200,3 +200,7 @@ impl Live {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;
