@@ -5,6 +5,7 @@ use std::sync::Arc;
 use covault_core::{
     chain::Needs,
     fault::{Class, Fault},
+    ids::{RequestId, VaultId},
     network::Network,
     order::NodeId,
     payload::Payload,
@@ -13,16 +14,21 @@ use covault_core::{
     wallet::check_labels,
 };
 
+use ractor::rpc::CallResult;
+
 use crate::{
     building,
     directory::{self, NewVault},
     gateway::{Caller, Inner, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope},
     idempotency::Pledge,
     rows,
-    vault::{self, NewRequest, NewWallet},
+    vault::{self, NewRequest, NewWallet, Place},
     views,
     wallets::{self, Plan},
 };
+
+/// How often a request is looked for whose creation ended without an answer.
+const LOOKS: u32 = 6;
 
 impl Inner {
     pub(crate) async fn create_wallet(
@@ -145,19 +151,52 @@ impl Inner {
         let permit = Arc::clone(&self.live)
             .try_acquire_owned()
             .map_err(|_| too_many())?;
+        let size = request.payload.len() + request.notes.as_ref().map_or(0, String::len);
+        let bytes = Arc::clone(&self.live_bytes)
+            .try_acquire_many_owned(u32::try_from(size).map_err(|_| too_many())?)
+            .map_err(|_| too_many())?;
         let actor = self.vault(request.vault).await?;
         let account = building::account(&request, &needs);
+        let (vault, id) = (request.vault, request.id);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {
                 request,
                 account,
                 broadcast,
                 pledge,
-                permit,
+                place: Place {
+                    permit: Some(permit),
+                    _bytes: bytes,
+                },
                 reply,
             }))
         };
-        answer(actor.call(message, context.call_timeout()).await)?
+        let outcome = actor.call(message, context.call_timeout()).await;
+        if matches!(outcome, Ok(CallResult::Timeout | CallResult::SenderError)) {
+            self.look_again(vault, id);
+        }
+        answer(outcome)?
+    }
+
+    /// Has a request looked for whose creation ended without an answer: its first commit may
+    /// come after its vault has looked for live requests.
+    fn look_again(&self, vault: VaultId, request: RequestId) {
+        let context = Arc::clone(&self.context);
+        let directory = self.directory.clone();
+        tokio::spawn(async move {
+            for tries in 0..LOOKS {
+                tokio::time::sleep(context.pause(tries)).await;
+                let Some(directory) = directory.borrow().clone() else {
+                    continue;
+                };
+                let message = |reply| directory::Msg::GetVault(vault, reply);
+                if let Ok(CallResult::Success(Some(actor))) =
+                    directory.call(message, context.call_timeout()).await
+                {
+                    let _ = actor.cast(vault::Msg::RestartDue(request));
+                }
+            }
+        });
     }
 
     pub(crate) async fn create_vault(
@@ -182,8 +221,15 @@ impl Inner {
                 reply,
             }))
         };
-        let vault = answer(directory.call(message, self.context.call_timeout()).await)??;
-        Ok(views::vault(&vault))
+        let made = answer(directory.call(message, self.context.call_timeout()).await)??;
+        if made.failed_reason().is_none() {
+            return Ok(views::vault(&self.context, &made));
+        }
+        let actor = self.vault(made.id).await?;
+        let again = actor
+            .call(vault::Msg::MakeKeysAgain, self.context.call_timeout())
+            .await;
+        Ok(views::vault(&self.context, &answer(again)??))
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,6 +28,10 @@ use crate::{
     store::{Key, Store},
 };
 
+/// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
+/// itself, and says who was missing.
+pub const GRACE_MS: u64 = 5_000;
+
 /// Ports, settings, and who waits for what.
 pub struct Context {
     pub store: Arc<dyn Store>,
@@ -35,6 +42,10 @@ pub struct Context {
     pub known: KnownChains,
     pub settings: Settings,
     pub waiters: Waiters,
+    /// Why the last key generation of a vault did not work.
+    pub problems: Mutex<HashMap<VaultId, String>>,
+    /// When readiness was last checked, and what came of it.
+    pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
 }
 
 impl Context {
@@ -56,6 +67,8 @@ impl Context {
             chains,
             settings,
             waiters: Waiters::default(),
+            problems: Mutex::default(),
+            readiness: tokio::sync::Mutex::default(),
         }
     }
 
@@ -100,6 +113,21 @@ impl Context {
         Duration::from_millis(pause - pause * u64::from(dice) / 1024)
     }
 
+    /// Notes why the keys of a vault are not there yet; `None` when nothing is wrong any more.
+    pub fn note_problem(&self, vault: VaultId, problem: Option<String>) {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        match problem {
+            Some(problem) => problems.insert(vault, problem),
+            None => problems.remove(&vault),
+        };
+    }
+
+    /// Why the keys of a vault are not there yet.
+    pub fn problem(&self, vault: VaultId) -> Option<String> {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.get(&vault).cloned()
+    }
+
     /// A value with the version of its row.
     pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
         match self.store.get(key).await? {
@@ -130,6 +158,7 @@ impl Context {
 #[derive(Default)]
 pub struct Waiters {
     waiting: Mutex<HashMap<RequestId, Arc<Notify>>>,
+    closed: AtomicBool,
 }
 
 impl Waiters {
@@ -145,6 +174,20 @@ impl Waiters {
         if let Some(notify) = waiting.remove(&request) {
             notify.notify_waiters();
         }
+    }
+
+    /// Nobody is to wait any more.
+    pub fn close(&self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.closed.store(true, Ordering::SeqCst);
+        for (_, notify) in waiting.drain() {
+            notify.notify_waiters();
+        }
+    }
+
+    /// Whether nobody is to wait any more. To be asked after listening to a subscription.
+    pub fn closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Forgets a subscription that nobody else shares.

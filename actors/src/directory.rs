@@ -86,8 +86,11 @@ impl Actor for Directory {
             Msg::Resume => {
                 let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
                 for (_, row) in live.context.store.scan(&all).await? {
-                    let vault: Vault = rows::decode(&row.value)?;
-                    live.start(&myself, vault.id).await;
+                    // One that cannot be read must not stop the others.
+                    match rows::decode::<Vault>(&row.value) {
+                        Ok(vault) => live.start(&myself, vault.id).await,
+                        Err(fault) => tracing::error!(?fault, "a stored vault cannot be read"),
+                    }
                 }
             }
             Msg::GetVault(id, reply) => {
@@ -101,9 +104,7 @@ impl Actor for Directory {
                     reply,
                 } = *new;
                 let made = live.create(&name, threshold, signers).await;
-                if let Ok(vault) = &made
-                    && !live.vaults.contains_key(&vault.id)
-                {
+                if let Ok(vault) = &made {
                     live.start(&myself, vault.id).await;
                 }
                 let _ = reply.send(made);
@@ -138,7 +139,11 @@ impl Actor for Directory {
 }
 
 impl Live {
+    /// Starts the actor of a vault, unless one lives: two would undo each other's work.
     async fn start(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        if self.vaults.contains_key(&vault) {
+            return;
+        }
         let args = (Arc::clone(&self.context), vault);
         match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
             Ok((actor, _)) => {
@@ -195,3 +200,7 @@ impl Live {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

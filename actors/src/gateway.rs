@@ -69,7 +69,8 @@ pub enum Command {
     /// createSigningRequest.
     CreateSigningRequest(wire::CreateSigningRequestRequest),
     /// Makes a vault: keygen of both root keys. Answers when the vault is stored; its keys
-    /// follow (`Query::Vault`). The name is unique: repeating it answers the same vault.
+    /// follow (`Query::Vault`). The name is unique: repeating it answers the same vault, and
+    /// tries again what had failed for good.
     CreateVault {
         /// Name, unique.
         name: String,
@@ -173,6 +174,8 @@ pub struct VaultView {
     pub ready: bool,
     /// Why key generation failed, where it did for good.
     pub failed_reason: Option<String>,
+    /// Why it has not worked yet, where it is tried again; since the start of the process.
+    pub problem: Option<String>,
 }
 
 /// The door. Cheap to clone.
@@ -185,12 +188,14 @@ pub struct Gateway {
 pub(crate) struct Inner {
     pub(crate) context: Arc<Context>,
     root: ActorRef<root::Msg>,
-    directory: watch::Receiver<DirectoryAddress>,
+    pub(crate) directory: watch::Receiver<DirectoryAddress>,
     in_work: InWork,
     /// One permit per command in work.
     commands: Semaphore,
     /// One permit per live request.
     pub(crate) live: Arc<Semaphore>,
+    /// One permit per byte of live requests.
+    pub(crate) live_bytes: Arc<Semaphore>,
     closing: AtomicBool,
 }
 
@@ -215,8 +220,9 @@ impl Gateway {
         let settings = &context.settings;
         Ok(Self {
             inner: Arc::new(Inner {
-                commands: Semaphore::new(settings.max_commands),
-                live: Arc::new(Semaphore::new(settings.max_live_requests)),
+                commands: Semaphore::new(permits(settings.max_commands)),
+                live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
+                live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
                 context,
                 root,
                 directory,
@@ -230,7 +236,10 @@ impl Gateway {
     /// actor. Requests that are not final are on disk and go on at the next start.
     pub async fn stop(&self) {
         self.inner.closing.store(true, Ordering::SeqCst);
-        let all = u32::try_from(self.inner.context.settings.max_commands).unwrap_or(u32::MAX);
+        // Who waits for a request to end asks again, of the next process.
+        self.inner.context.waiters.close();
+        let all = permits(self.inner.context.settings.max_commands);
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
         let in_work = self.inner.commands.acquire_many(all);
         if tokio::time::timeout(STOP_PATIENCE, in_work).await.is_err() {
             tracing::warn!("commands are still in work; stopping all the same");
@@ -339,7 +348,12 @@ impl Inner {
     pub(crate) async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
         let directory = self.directory()?;
         let message = |reply| directory::Msg::GetVault(id, reply);
-        match answer(directory.call(message, self.context.call_timeout()).await)? {
+        let found = directory.call(message, self.context.call_timeout()).await;
+        // Nothing was asked of the vault yet.
+        let Ok(CallResult::Success(found)) = found else {
+            return Err(starting());
+        };
+        match found {
             Some(vault) => Ok(vault),
             None if self.context.vault(id).await?.is_some() => Err(starting()),
             None => Err(Fault::invalid_uuid()),
@@ -381,11 +395,18 @@ pub(crate) fn answer<T, M>(
 ) -> Result<T, Fault> {
     match result {
         Ok(CallResult::Success(answer)) => Ok(answer),
-        Ok(CallResult::Timeout) => Err(Fault::unavailable(
-            "the service is overloaded; ask for the state before trying again",
+        // The actor had the message: what it was doing may still reach the disk.
+        Ok(CallResult::Timeout | CallResult::SenderError) => Err(Fault::unavailable(
+            "the outcome is not known: repeat the call with the same idempotency key, or look before trying again",
         )),
-        Ok(CallResult::SenderError) | Err(_) => Err(starting()),
+        Err(_) => Err(starting()),
     }
+}
+
+/// As many permits as a semaphore can hold, and hand out at once.
+fn permits(most: usize) -> usize {
+    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 fn starting() -> Fault {

@@ -91,6 +91,27 @@ impl<P> Lanes<P> {
         Some(account)
     }
 
+    /// A request cannot ask now: it goes to the end of the queue when somebody behind it has
+    /// asked already, and keeps its place otherwise (a node that is down holds up all alike).
+    /// Returns the lane when it went.
+    pub fn step_back(&mut self, request: RequestId) -> Option<Account> {
+        let account = self.member.get(&request)?;
+        let lane = self.lanes.get_mut(account)?;
+        let place = lane.queue.iter().position(|other| *other == request)?;
+        if lane.asked.contains_key(&request)
+            || !lane
+                .queue
+                .iter()
+                .skip(place)
+                .any(|other| lane.asked.contains_key(other))
+        {
+            return None;
+        }
+        lane.queue.remove(place);
+        lane.queue.push_back(request);
+        Some(account.clone())
+    }
+
     /// Takes the first of the lane's queue, when it has asked.
     pub fn next(&mut self, account: &Account) -> Option<Ask<P>> {
         let lane = self.lanes.get_mut(account)?;
@@ -189,6 +210,23 @@ mod tests {
         lanes.ask(ask(2)).unwrap();
         assert_eq!(lanes.leave(request(1)), Some(account()));
         assert_eq!(lanes.next(&account()).unwrap().port, 2);
+    }
+
+    #[test]
+    fn lanes__should_let_those_go_first_who_can() {
+        let mut lanes = Lanes::default();
+        for id in 1..=3 {
+            lanes.join(account(), request(id));
+        }
+        assert_eq!(lanes.step_back(request(1)), None, "nobody can");
+        lanes.ask(ask(2)).unwrap();
+        assert_eq!(lanes.step_back(request(3)), None, "nobody waits for it");
+        assert_eq!(lanes.step_back(request(1)), Some(account()));
+        assert_eq!(lanes.next(&account()).unwrap().port, 2);
+        lanes.ask(ask(1)).unwrap();
+        lanes.ask(ask(3)).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().port, 3);
+        assert_eq!(lanes.next(&account()).unwrap().port, 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use covault_core::{
     chain::{Facts, evm},
-    fault::Fault,
+    fault::{ExecuteCode, Fault},
     payload::Payload,
     request::{Audit, ClaimChange, Event, Request},
 };
@@ -73,52 +73,14 @@ impl Ledger {
         events: Vec<Event>,
         pledge: Option<&Pledge>,
     ) -> Result<(), Problem> {
-        let now = context.now_ms();
-        let mut next = self.request.clone();
-        let mut batch = Batch::new();
-        let mut trail: Vec<Audit> = Vec::with_capacity(events.len());
-        for event in events {
-            let step = next.state.step(event, now).map_err(Fault::bug)?;
-            next.state = step.next;
-            trail.push(step.audit);
-            match step.claim {
-                Some(ClaimChange::Take(claim)) => {
-                    let owner = rows::encode(&next.id)?;
-                    batch.put(rows::nonce_claim(&claim), Expect::Absent, owner);
-                }
-                Some(ClaimChange::Free(claim)) => {
-                    batch.delete(rows::nonce_claim(&claim), Expect::Any);
-                }
-                None => {}
-            }
-        }
-        let expect = match self.version {
-            0 => Expect::Absent,
-            version => Expect::Version(version),
-        };
-        let version = self.version + 1;
-        batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-        let audit = rows::audit(next.id, version);
-        batch.put(audit, Expect::Any, rows::encode(&trail)?);
-        let outbox = rows::outbox(next.vault, next.id);
-        match next.state.effect() {
-            Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
-            None => batch.delete(outbox, Expect::Any),
-        };
-        if let Some(pledge) = pledge {
-            pledge.add_to(&mut batch, &next.to_wire()?.encode_to_vec(), now)?;
-        }
-        match context.store.commit(batch).await {
-            Ok(()) => {}
-            Err(CommitError::Conflict(key)) => return Err(Problem::Conflict(key.space)),
-            Err(error) => return Err(Problem::Fatal(error.into())),
-        }
-        self.request = next;
-        self.version = version;
-        if self.request.state.is_final() {
-            context.waiters.ended(self.request.id);
-        }
-        Ok(())
+        advance(
+            context,
+            &mut self.request,
+            &mut self.version,
+            events,
+            pledge,
+        )
+        .await
     }
 
     /// As `advance`; a nonce that the client chose and another request holds is used
@@ -145,4 +107,76 @@ impl Ledger {
         }
         self.advance(context, events, pledge).await
     }
+}
+
+/// Fails a request that cannot be worked on, of which nothing is signed yet.
+///
+/// # Errors
+/// As [`Ledger::advance`].
+pub async fn give_up(
+    context: &Context,
+    mut request: Request,
+    mut version: u64,
+    reason: String,
+) -> Result<(), Problem> {
+    let event = Event::GaveUp {
+        reason,
+        code: ExecuteCode::Unspecified,
+    };
+    advance(context, &mut request, &mut version, vec![event], None).await
+}
+
+async fn advance(
+    context: &Context,
+    request: &mut Request,
+    version: &mut u64,
+    events: Vec<Event>,
+    pledge: Option<&Pledge>,
+) -> Result<(), Problem> {
+    let now = context.now_ms();
+    let mut next = request.clone();
+    let mut batch = Batch::new();
+    let mut trail: Vec<Audit> = Vec::with_capacity(events.len());
+    for event in events {
+        let step = next.state.step(event, now).map_err(Fault::bug)?;
+        next.state = step.next;
+        trail.push(step.audit);
+        match step.claim {
+            Some(ClaimChange::Take(claim)) => {
+                let owner = rows::encode(&next.id)?;
+                batch.put(rows::nonce_claim(&claim), Expect::Absent, owner);
+            }
+            Some(ClaimChange::Free(claim)) => {
+                batch.delete(rows::nonce_claim(&claim), Expect::Any);
+            }
+            None => {}
+        }
+    }
+    let expect = match *version {
+        0 => Expect::Absent,
+        version => Expect::Version(version),
+    };
+    let number = *version + 1;
+    batch.put(rows::request(next.id), expect, rows::encode(&next)?);
+    let audit = rows::audit(next.id, number);
+    batch.put(audit, Expect::Any, rows::encode(&trail)?);
+    let outbox = rows::outbox(next.vault, next.id);
+    match next.state.effect() {
+        Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
+        None => batch.delete(outbox, Expect::Any),
+    };
+    if let Some(pledge) = pledge {
+        pledge.add_to(&mut batch, &next.to_wire().encode_to_vec(), now)?;
+    }
+    match context.store.commit(batch).await {
+        Ok(()) => {}
+        Err(CommitError::Conflict(key)) => return Err(Problem::Conflict(key.space)),
+        Err(error) => return Err(Problem::Fatal(error.into())),
+    }
+    *request = next;
+    *version = number;
+    if request.state.is_final() {
+        context.waiters.ended(request.id);
+    }
+    Ok(())
 }

@@ -30,8 +30,11 @@ pub struct Settings {
     pub signing_deadline_ms: u64,
     /// How long one key generation may take, in milliseconds. After that a new one starts.
     pub keygen_deadline_ms: u64,
-    /// Most signing requests that may be live at once; more are refused with 429.
+    /// Most signing requests that may be live at once; more are refused with 429. Those that are
+    /// signed and wait for a chain node do not count.
     pub max_live_requests: usize,
+    /// Most bytes of payloads and notes that live requests may hold; more are refused with 429.
+    pub max_live_bytes: usize,
     /// Most commands that may be in work at once; more are refused with 429.
     pub max_commands: usize,
     /// How long a command may wait for its actor, in milliseconds.
@@ -48,6 +51,7 @@ impl Default for Settings {
             signing_deadline_ms: 60_000,
             keygen_deadline_ms: 120_000,
             max_live_requests: 10_000,
+            max_live_bytes: 256 << 20,
             max_commands: 2_000,
             command_timeout_ms: 30_000,
             retry_first_ms: 250,

@@ -18,11 +18,10 @@ use covault_core::{
 };
 use futures::FutureExt as _;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     building,
-    context::Context,
+    context::{Context, GRACE_MS},
     idempotency::Pledge,
     ledger::{Ledger, Problem},
     port::SigningAttempt,
@@ -30,12 +29,6 @@ use crate::{
     store::Space,
     vault,
 };
-
-/// How long past its deadline a signing attempt is waited for: the cluster ends it itself.
-const GRACE_MS: u64 = 5_000;
-
-/// A request that made its actor fail so often is given up, unless it is signed.
-const MAX_FAILURES: u32 = 5;
 
 /// Messages.
 pub enum Msg {
@@ -72,8 +65,6 @@ pub enum Start {
         request: Request,
         /// Its version.
         version: u64,
-        /// How often its actor has failed.
-        failures: u32,
     },
 }
 
@@ -88,7 +79,7 @@ pub struct Args {
     /// How to start.
     pub start: Start,
     /// Counts the request as live; `None` for those that were live before a restart.
-    pub permit: Option<OwnedSemaphorePermit>,
+    pub place: Option<vault::Place>,
 }
 
 /// The actor.
@@ -105,8 +96,10 @@ pub struct Live {
     tries: u32,
     /// It was live before: what its last effect did is not known.
     resumed: bool,
+    /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
+    patient_until_ms: u64,
     task: Option<AbortOnDrop>,
-    _permit: Option<OwnedSemaphorePermit>,
+    place: Option<vault::Place>,
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);
@@ -136,8 +129,9 @@ impl Actor for Signing {
             current: None,
             tries: 0,
             resumed: false,
+            patient_until_ms: 0,
             task: None,
-            _permit: args.permit,
+            place: args.place,
         })
     }
 
@@ -169,11 +163,7 @@ impl Actor for Signing {
                         Some(fault) => return Err(fault.into()),
                     }
                 }
-                Start::Load {
-                    request,
-                    version,
-                    failures,
-                } => live.resume(request, version, failures).await?,
+                Start::Load { request, version } => live.resume(request, version).await?,
             },
             Msg::FactsArrived(Ok(facts)) => live.facts_arrived(facts).await?,
             Msg::FactsArrived(Err(ChainError::Refused(refusal))) => {
@@ -181,6 +171,8 @@ impl Actor for Signing {
             }
             Msg::FactsArrived(Err(ChainError::Unknown(reason))) => {
                 if live.retry_before_deadline(&myself)? {
+                    let request = live.now()?.request.id;
+                    let _ = live.vault.cast(vault::Msg::StepBack(request));
                     return Ok(());
                 }
                 let reason = format!("the chain's nodes gave no answer in time: {reason}");
@@ -292,7 +284,7 @@ impl Live {
             .advance_claiming(&context, events, pledge.as_ref())
             .await;
         match stored {
-            Ok(()) => self.now()?.request.to_wire(),
+            Ok(()) => Ok(self.now()?.request.to_wire()),
             Err(Problem::Conflict(Space::Idempotency)) => Err(Fault::unavailable(
                 "another call with this idempotency key is in work; try again",
             )),
@@ -300,20 +292,13 @@ impl Live {
         }
     }
 
-    async fn resume(&mut self, request: Request, version: u64, failures: u32) -> Result<(), Fault> {
+    async fn resume(&mut self, request: Request, version: u64) -> Result<(), Fault> {
         self.resumed = true;
         self.current = Some(Ledger::open(request, version)?);
-        let before_signed = matches!(
-            self.now()?.request.state,
-            State::Preparing { .. } | State::Prepared { .. } | State::Signing { .. }
-        );
-        if failures >= MAX_FAILURES && before_signed {
-            let reason = "internal error; the log of the server says more".to_owned();
-            return self.give_up(reason, ExecuteCode::Unspecified).await;
-        }
-        // A session that ran when the process ended is never run again. It gets new time: the
-        // outage was not the request's fault.
+        // A session that ran when the process ended is never run again. The request gets new
+        // time: the outage was not its fault.
         let fresh = self.fresh_deadline_ms();
+        self.patient_until_ms = fresh;
         self.renew_session(Some(fresh)).await
     }
 
@@ -350,6 +335,7 @@ impl Live {
         else {
             return Ok(());
         };
+        let deadline_ms = deadline_ms.max(self.patient_until_ms);
         let draft = match self.draft(facts, broadcast, deadline_ms) {
             Ok(draft) => draft,
             Err(fault) if *fault.class() == Class::Invalid => {
@@ -400,7 +386,11 @@ impl Live {
             Event::HandedOver
         };
         let made = Event::SignaturesMade { signatures, signed };
-        self.advance(vec![made, delivery]).await
+        self.advance(vec![made, delivery]).await?;
+        if let Some(place) = &mut self.place {
+            place.permit = None;
+        }
+        Ok(())
     }
 
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
@@ -410,7 +400,7 @@ impl Live {
     /// Plans another try, unless the deadline comes first.
     fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
         let deadline_ms = match &self.now()?.request.state {
-            State::Preparing { deadline_ms, .. } => *deadline_ms,
+            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.patient_until_ms),
             State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
             _ => return Ok(false),
         };

@@ -1,7 +1,9 @@
 //! The actor of one vault: makes its keys, numbers its wallets, hands out nonces, and keeps
 //! the actors of its live requests.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+mod keys;
+
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -10,7 +12,7 @@ use covault_core::{
     ids::{RequestId, VaultId},
     order::{KeygenOrder, NodeId},
     payload::Payload,
-    request::{NonceClaim, Request},
+    request::{Effect, NonceClaim, Request, State},
     schema::wire,
     signature::Curve,
     wallet::vault::{KeyState, Vault},
@@ -23,14 +25,17 @@ use crate::{
     context::Context,
     idempotency::Pledge,
     lanes::{Account, Ask, Lanes},
-    rows,
+    ledger, rows,
     signing::{self, Signing, Start},
-    store::{Batch, Expect, Scan, Space},
+    store::{Scan, Space},
     wallets::{self, Plan},
 };
 
 /// Rows that one scan reads at most.
 const PAGE: usize = 512;
+
+/// A request that made its actor fail so often is given up, unless it is signed.
+const MAX_FAILURES: u32 = 5;
 
 /// Messages.
 pub enum Msg {
@@ -51,11 +56,15 @@ pub enum Msg {
     },
     /// The request's nonce is on disk.
     NonceSettled(RequestId),
+    /// The chain's nodes do not answer the request; others need not wait for it.
+    StepBack(RequestId),
+    /// Keys that failed for good are wanted again.
+    MakeKeysAgain(RpcReplyPort<Result<Vault, Fault>>),
     /// A key is to be made (again).
     KeygenDue(Curve),
     /// The cluster answered.
     KeygenEnded(Box<KeygenOrder>, Result<RootKey, Fault>),
-    /// A request's actor is to be started again.
+    /// A request's actor is to be started again, unless it lives.
     RestartDue(RequestId),
 }
 
@@ -78,9 +87,18 @@ pub struct NewRequest {
     /// The idempotency record to store with it.
     pub pledge: Option<Pledge>,
     /// Counts it as live.
-    pub permit: OwnedSemaphorePermit,
+    pub place: Place,
     /// Where the receipt goes.
     pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
+}
+
+/// What a live request takes up.
+pub struct Place {
+    /// One of the live requests. Given back once it is signed: a chain node that is down must
+    /// not keep others from signing.
+    pub permit: Option<OwnedSemaphorePermit>,
+    /// Its bytes in memory.
+    pub _bytes: OwnedSemaphorePermit,
 }
 
 /// Who holds the shares of the vault.
@@ -170,13 +188,30 @@ impl Actor for VaultActor {
                     port: reply,
                 };
                 if let Some(account) = live.lanes.ask(ask) {
-                    live.serve(&account).await?;
+                    live.serve(&account).await;
                 }
             }
-            Msg::NonceSettled(request) => live.leave_lane(request).await?,
+            Msg::NonceSettled(request) => live.leave_lane(request).await,
+            Msg::StepBack(request) => {
+                if let Some(account) = live.lanes.step_back(request) {
+                    live.serve(&account).await;
+                }
+            }
+            Msg::MakeKeysAgain(reply) => {
+                let vault = live.make_keys_again(&myself).await;
+                let failed = vault.as_ref().err().cloned();
+                let _ = reply.send(vault);
+                if let Some(fault) = failed {
+                    return Err(fault.into());
+                }
+            }
             Msg::KeygenDue(curve) => live.start_keygen(&myself, curve).await?,
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
-            Msg::RestartDue(request) => live.load_request(&myself, request).await?,
+            Msg::RestartDue(request) => {
+                if !live.requests.values().any(|other| *other == request) {
+                    live.load_request(&myself, request).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -191,17 +226,14 @@ impl Actor for VaultActor {
             SupervisionEvent::ActorTerminated(actor, _, _) => {
                 if let Some(request) = live.requests.remove(&actor.get_id()) {
                     live.failures.remove(&request);
-                    live.leave_lane(request).await?;
+                    live.leave_lane(request).await;
                 }
             }
             SupervisionEvent::ActorFailed(actor, error) => {
                 if let Some(request) = live.requests.remove(&actor.get_id()) {
                     tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
-                    let failures = live.failures.entry(request).or_default();
-                    *failures = failures.saturating_add(1);
-                    let pause = live.context.pause(*failures);
-                    live.leave_lane(request).await?;
-                    myself.send_after(pause, move || Msg::RestartDue(request));
+                    live.leave_lane(request).await;
+                    live.restart_later(&myself, request);
                 }
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
@@ -229,7 +261,7 @@ impl Live {
                 let Some(id) = rows::outbox_request(key) else {
                     continue;
                 };
-                if let Some((request, version)) = self.context.request(id).await? {
+                if let Some((request, version)) = self.readable(id).await? {
                     pending.push((request, version));
                 }
             }
@@ -248,8 +280,27 @@ impl Live {
         Ok(())
     }
 
+    fn restart_later(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
+        let failures = self.failures.entry(request).or_default();
+        *failures = failures.saturating_add(1);
+        let pause = self.context.pause(*failures);
+        myself.send_after(pause, move || Msg::RestartDue(request));
+    }
+
+    /// A request from the store. One that cannot be read must not stop the vault: nothing can
+    /// be done for it, and it stays as it is.
+    async fn readable(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
+        match self.context.request(id).await {
+            Err(fault) if *fault.class() == Class::Bug => {
+                tracing::error!(request = %id, ?fault, "a stored request cannot be read; it is left alone");
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
     async fn load_request(&mut self, myself: &ActorRef<Msg>, id: RequestId) -> Result<(), Fault> {
-        match self.context.request(id).await? {
+        match self.readable(id).await? {
             Some((request, version)) if !request.state.is_final() => {
                 self.start_loaded(myself, request, version).await
             }
@@ -271,21 +322,58 @@ impl Live {
         version: u64,
     ) -> Result<(), Fault> {
         let id = request.id;
-        let waits_for_facts =
-            request.state.effect() == Some(covault_core::request::Effect::Prepare);
-        if waits_for_facts {
-            let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-            let needs = building::needs(&self.context, request.network, &payload)?;
-            if let Some(account) = building::account(&request, &needs) {
-                self.lanes.join(account, id);
+        let signed = matches!(
+            request.state,
+            State::Signed { .. } | State::Broadcasting { .. }
+        );
+        let failures = self.failures.get(&id).copied().unwrap_or_default();
+        match self.account_wanted(&request) {
+            Ok(account) if failures < MAX_FAILURES || signed => {
+                if let Some(account) = account {
+                    self.lanes.join(account, id);
+                }
+            }
+            Ok(_) => return self.give_up(myself, request, version).await,
+            Err(fault) => {
+                tracing::error!(request = %id, ?fault, "a stored request cannot be worked on");
+                return if signed {
+                    Ok(())
+                } else {
+                    self.give_up(myself, request, version).await
+                };
             }
         }
-        let start = Start::Load {
-            request,
-            version,
-            failures: self.failures.get(&id).copied().unwrap_or_default(),
-        };
+        let start = Start::Load { request, version };
         self.start(myself, id, start, None).await
+    }
+
+    /// The account whose nonce a loaded request waits for, where it waits for one.
+    fn account_wanted(&self, request: &Request) -> Result<Option<Account>, Fault> {
+        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+        let needs = building::needs(&self.context, request.network, &payload)?;
+        let waits = request.state.effect() == Some(Effect::Prepare);
+        Ok(building::account(request, &needs).filter(|_| waits))
+    }
+
+    async fn give_up(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        request: Request,
+        version: u64,
+    ) -> Result<(), Fault> {
+        let id = request.id;
+        let reason = "internal error; the log of the server says more".to_owned();
+        match ledger::give_up(&self.context, request, version, reason).await {
+            Ok(()) => {
+                self.failures.remove(&id);
+            }
+            Err(problem) => {
+                let fault = Fault::from(problem);
+                tracing::error!(request = %id, ?fault, "a request could not be given up");
+                self.restart_later(myself, id);
+            }
+        }
+        Ok(())
     }
 
     async fn admit(&mut self, myself: &ActorRef<Msg>, new: NewRequest) -> Result<(), Fault> {
@@ -294,7 +382,7 @@ impl Live {
             account,
             broadcast,
             pledge,
-            permit,
+            place,
             reply,
         } = new;
         let id = request.id;
@@ -307,7 +395,7 @@ impl Live {
             pledge,
             reply,
         };
-        self.start(myself, id, start, Some(permit)).await
+        self.start(myself, id, start, Some(place)).await
     }
 
     async fn start(
@@ -315,7 +403,7 @@ impl Live {
         myself: &ActorRef<Msg>,
         id: RequestId,
         start: Start,
-        permit: Option<OwnedSemaphorePermit>,
+        place: Option<Place>,
     ) -> Result<(), Fault> {
         let args = signing::Args {
             context: Arc::clone(&self.context),
@@ -325,7 +413,7 @@ impl Live {
                 threshold: self.vault.threshold,
             },
             start,
-            permit,
+            place,
         };
         let (actor, _) = Actor::spawn_linked(None, Signing, args, myself.get_cell())
             .await
@@ -334,30 +422,36 @@ impl Live {
         Ok(())
     }
 
-    async fn leave_lane(&mut self, request: RequestId) -> Result<(), Fault> {
-        match self.lanes.leave(request) {
-            Some(account) => self.serve(&account).await,
-            None => Ok(()),
+    async fn leave_lane(&mut self, request: RequestId) {
+        if let Some(account) = self.lanes.leave(request) {
+            self.serve(&account).await;
         }
     }
 
     /// Gives nonces to those who are first in the lane and have asked.
-    async fn serve(&mut self, account: &Account) -> Result<(), Fault> {
+    async fn serve(&mut self, account: &Account) {
         while let Some(Ask {
             request,
             floor,
             port,
         }) = self.lanes.next(account)
         {
-            let nonce = self.lowest_free(account, floor).await?;
-            self.lanes.reserve(account, nonce, request);
-            if port.send(nonce).is_err() {
-                // It does not wait any more, and asks again or ends.
+            let told = match self.lowest_free(account, floor).await {
+                Ok(nonce) => {
+                    self.lanes.reserve(account, nonce, request);
+                    port.send(nonce).is_ok()
+                }
+                Err(fault) => {
+                    tracing::warn!(%request, ?fault, "no nonce could be found");
+                    false
+                }
+            };
+            if !told {
+                // It asks again or ends.
                 self.lanes.leave(request);
                 self.lanes.join(account.clone(), request);
             }
         }
-        Ok(())
     }
 
     /// The lowest nonce from `floor` up that no request holds.
@@ -419,90 +513,5 @@ impl Live {
             let made = wallets::make(&context, vault, &root, index, plan).await;
             let _ = reply.send(made);
         });
-    }
-
-    async fn start_keygen(&mut self, myself: &ActorRef<Msg>, curve: Curve) -> Result<(), Fault> {
-        let now = self.context.now_ms();
-        let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
-            // The run before a restart may have succeeded: repeating it gives its key.
-            KeyState::Generating(order) if key.curve == curve && order.expires_at_ms > now => {
-                Some(order.clone())
-            }
-            _ => None,
-        });
-        let order = match claimed {
-            Some(order) if self.keygen_tries == 0 => order,
-            _ => {
-                let order = KeygenOrder {
-                    vault: self.vault.id,
-                    session: self.context.new_session_id(),
-                    curve,
-                    threshold: self.vault.threshold,
-                    signers: self.vault.signers.clone(),
-                    issued_at_ms: now,
-                    expires_at_ms: now.saturating_add(self.context.settings.keygen_deadline_ms),
-                };
-                let claimed = order.clone();
-                self.update(move |vault| vault.claim(claimed)).await?;
-                order
-            }
-        };
-        let signers = Arc::clone(&self.context.signers);
-        let patience = Duration::from_millis(order.expires_at_ms.saturating_sub(now));
-        let actor = myself.clone();
-        tokio::spawn(async move {
-            let result = tokio::time::timeout(patience, signers.keygen(&order))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(Fault::unavailable(
-                        "the signers did not make the key in time",
-                    ))
-                });
-            let _ = actor.cast(Msg::KeygenEnded(Box::new(order), result));
-        });
-        Ok(())
-    }
-
-    async fn keygen_ended(
-        &mut self,
-        myself: &ActorRef<Msg>,
-        order: &KeygenOrder,
-        result: Result<RootKey, Fault>,
-    ) -> Result<(), Fault> {
-        match result {
-            Ok(key) => self.update(|vault| vault.take(order, key)).await,
-            Err(fault) => {
-                tracing::warn!(vault = %self.vault.id, curve = order.curve.name(), ?fault, "key generation failed");
-                if matches!(fault.class(), Class::Invalid | Class::Forbidden) {
-                    return self
-                        .update(|vault| vault.give_up(order, fault.public()))
-                        .await;
-                }
-                self.keygen_tries = self.keygen_tries.saturating_add(1);
-                let curve = order.curve;
-                myself.send_after(self.context.pause(self.keygen_tries), move || {
-                    Msg::KeygenDue(curve)
-                });
-                Ok(())
-            }
-        }
-    }
-
-    async fn update(
-        &mut self,
-        change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        let mut vault = self.vault.clone();
-        change(&mut vault)?;
-        let mut batch = Batch::new();
-        batch.put(
-            rows::vault(vault.id),
-            Expect::Version(self.version),
-            rows::encode(&vault)?,
-        );
-        self.context.store.commit(batch).await?;
-        self.vault = vault;
-        self.version += 1;
-        Ok(())
     }
 }

@@ -22,6 +22,8 @@ use crate::{
 
 /// Most entries of a page, and how many it has when nobody asks for fewer.
 const MAX_PAGE: i64 = 100;
+/// How long readiness is believed, in milliseconds.
+const READY_FOR_MS: u64 = 1_000;
 /// Most vaults that are listed.
 const MAX_VAULTS: usize = 100_000;
 
@@ -30,7 +32,7 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
     Ok(match query {
         Query::SigningRequest { uuid } => {
             let request = request(context, caller, uuid.parse()?).await?;
-            View::SigningRequest(Box::new(request.to_wire()?))
+            View::SigningRequest(Box::new(request.to_wire()))
         }
         Query::Outcome { uuid, timeout_ms } => {
             let patience = Duration::from_millis(timeout_ms);
@@ -55,7 +57,7 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
                 .filter(|(id, _)| in_scope(caller, *id))
                 .ok_or_else(unknown)?;
             let (found, _) = context.vault(id).await?.ok_or_else(unknown)?;
-            View::Vault(vault(&found))
+            View::Vault(vault(context, &found))
         }
         Query::Vaults => View::Vaults(vaults(context, caller).await?),
         Query::Nodes => View::Nodes(context.signers.nodes()),
@@ -67,7 +69,7 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
 }
 
 /// A vault as operators see it.
-pub fn vault(vault: &Vault) -> VaultView {
+pub fn vault(context: &Context, vault: &Vault) -> VaultView {
     VaultView {
         id: vault.id,
         name: vault.name.clone(),
@@ -75,6 +77,7 @@ pub fn vault(vault: &Vault) -> VaultView {
         signers: vault.signers.clone(),
         ready: vault.ready(),
         failed_reason: vault.failed_reason().map(str::to_owned),
+        problem: context.problem(vault.id).filter(|_| !vault.ready()),
     }
 }
 
@@ -111,8 +114,10 @@ async fn outcome(
     if let Some(outcome) = request(context, caller, id).await?.outcome() {
         return Ok(outcome);
     }
-    // Whether it was called or not: the store says how things stand.
-    let _ = tokio::time::timeout(patience, ended).await;
+    if !context.waiters.closed() {
+        // Whether it was called or not: the store says how things stand.
+        let _ = tokio::time::timeout(patience, ended).await;
+    }
     request(context, caller, id)
         .await?
         .outcome()
@@ -250,14 +255,27 @@ async fn vaults(context: &Context, caller: &Caller) -> Result<Vec<VaultView>, Fa
     let mut found = Vec::new();
     for id in ids {
         if let Some((one, _)) = context.vault(id).await? {
-            found.push(vault(&one));
+            found.push(vault(context, &one));
         }
     }
     Ok(found)
 }
 
-/// Whether the store can be written and the signers be reached.
+/// Whether the store can be written and the signers be reached. Found out once in
+/// [`READY_FOR_MS`], however many ask.
 async fn ready(context: &Context) -> Result<(), Fault> {
+    let mut last = context.readiness.lock().await;
+    if let Some((at_ms, found)) = &*last
+        && context.now_ms().abs_diff(*at_ms) < READY_FOR_MS
+    {
+        return found.clone();
+    }
+    let found = probe(context).await;
+    *last = Some((context.now_ms(), found.clone()));
+    found
+}
+
+async fn probe(context: &Context) -> Result<(), Fault> {
     let mut probe = Batch::new();
     probe.put(Key::new(Space::Probe, &[]), Expect::Any, Vec::new());
     context.store.commit(probe).await?;

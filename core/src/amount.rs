@@ -73,6 +73,16 @@ pub fn parse_u256(text: &str) -> Result<U256, AmountError> {
     U256::from_str_radix(digits(text)?, 10).map_err(|_| AmountError::TooLarge(256))
 }
 
+/// Hex digits of at most 256 bits (no `0x`, 1 to 64 of them) as an amount.
+pub fn hex_to_decimal(digits: &str) -> Option<String> {
+    let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex || !(1..=64).contains(&digits.len()) {
+        return None;
+    }
+    let value = U256::from_str_radix(digits, 16).ok()?;
+    Some(value.to_string())
+}
+
 /// A decimal number such as `12.5` in units of 10^-`decimals`, up to 2^63 - 1 of them.
 ///
 /// # Errors
@@ -138,6 +148,23 @@ mod tests {
             parse_u256(&"9".repeat(1000)),
             Err(AmountError::TooLarge(256))
         );
+    }
+
+    #[test]
+    fn hex_to_decimal__should_take_up_to_256_bits() {
+        assert_eq!(hex_to_decimal("0").unwrap(), "0");
+        assert_eq!(
+            hex_to_decimal("de0b6b3a7640000").unwrap(),
+            "1000000000000000000"
+        );
+        assert_eq!(
+            hex_to_decimal(&"f".repeat(64)).unwrap(),
+            U256::MAX.to_string()
+        );
+        let long = "0".repeat(65);
+        for text in ["", "zz", "0x1", "1_0", "+1", long.as_str()] {
+            assert_eq!(hex_to_decimal(text), None, "{text}");
+        }
     }
 
     #[test]

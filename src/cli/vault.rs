@@ -72,7 +72,15 @@ async fn create(
         "vault {name}: {} signers generate its keys",
         vault.signers.len()
     ));
+    let mut told = None;
     loop {
+        if vault.problem.is_some() && vault.problem != told {
+            let problem = vault.problem.as_deref().unwrap_or_default();
+            progress.next(format!(
+                "vault {name}: no keys yet, trying again: {problem}"
+            ));
+            told.clone_from(&vault.problem);
+        }
         if let Some(reason) = vault.failed_reason {
             bail!("vault {name} has no keys: {reason}");
         }
@@ -120,11 +128,13 @@ async fn list(target: Target) -> anyhow::Result<()> {
             signers,
             ready,
             failed_reason,
+            problem,
         } = vault;
-        let state = match (ready, failed_reason) {
-            (true, _) => "ready".to_owned(),
-            (false, None) => "generating keys".to_owned(),
-            (false, Some(reason)) => format!("failed: {reason}"),
+        let state = match (ready, failed_reason, problem) {
+            (true, ..) => "ready".to_owned(),
+            (false, Some(reason), _) => format!("failed: {reason}"),
+            (false, None, Some(problem)) => format!("generating keys; last problem: {problem}"),
+            (false, None, None) => "generating keys".to_owned(),
         };
         answer(format_args!(
             "{uuid}  {threshold}-of-{}  {name}  {state}",

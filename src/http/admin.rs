@@ -55,6 +55,9 @@ pub struct Vault {
     pub ready: bool,
     /// Why there will be no keys.
     pub failed_reason: Option<String>,
+    /// Why there are no keys yet, where they are tried again.
+    #[serde(default)]
+    pub problem: Option<String>,
 }
 
 /// A signer node.
@@ -150,6 +153,7 @@ fn vault(view: VaultView) -> Vault {
         signers,
         ready,
         failed_reason,
+        problem,
     } = view;
     Vault {
         uuid: id.to_string(),
@@ -161,6 +165,7 @@ fn vault(view: VaultView) -> Vault {
             .collect(),
         ready,
         failed_reason,
+        problem,
     }
 }
 

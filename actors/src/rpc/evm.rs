@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use covault_core::{
+    amount,
     chain::{
         Facts, Needs,
         evm::{Call, Facts as EvmFacts, Fees, Needs as EvmNeeds},
@@ -13,7 +14,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
-    jsonrpc::{CallError, RpcError},
+    jsonrpc::{CallError, RpcError, quantity, short},
     settle,
 };
 
@@ -22,10 +23,7 @@ const BALANCE_OF: &str = "70a08231";
 
 /// One EVM chain.
 pub struct EvmNode {
-    chain_id: u64,
     rpc: JsonRpc,
-    /// Set once the node has said that it is on this chain.
-    checked: OnceCell<()>,
     /// Set once a block had a base fee: EIP-1559 is never switched off again.
     eip1559: OnceCell<()>,
 }
@@ -34,31 +32,9 @@ impl EvmNode {
     /// The chain `chain_id`, through its nodes.
     pub fn new(chain_id: u64, rpc: JsonRpc) -> Self {
         Self {
-            chain_id,
-            rpc,
-            checked: OnceCell::new(),
+            rpc: rpc.on_chain(chain_id),
             eip1559: OnceCell::new(),
         }
-    }
-
-    async fn check_chain(&self) -> Result<(), ChainError> {
-        self.checked
-            .get_or_try_init(|| async {
-                let found = number(&self.rpc.call("eth_chainId", json!([])).await?)?;
-                if found == u128::from(self.chain_id) {
-                    Ok(())
-                } else {
-                    Err(refused(
-                        format!(
-                            "the node that is configured for chain {} is on chain {found}",
-                            self.chain_id
-                        ),
-                        ExecuteCode::Unspecified,
-                    ))
-                }
-            })
-            .await
-            .copied()
     }
 
     async fn fees(
@@ -131,7 +107,6 @@ impl EvmNode {
                 fees: None,
             }));
         }
-        self.check_chain().await?;
         let nonce = async {
             if !needs.nonce {
                 return Ok(None);
@@ -140,8 +115,9 @@ impl EvmNode {
                 .rpc
                 .call("eth_getTransactionCount", json!([needs.from, "pending"]))
                 .await?;
-            u64::try_from(number(&count)?)
-                .map(Some)
+            // Nonces stay far below: EIP-2681 ends them at 2^64 - 1.
+            i64::try_from(number(&count)?)
+                .map(|count| Some(count.unsigned_abs()))
                 .map_err(|_| ChainError::Unknown("the node's transaction count is absurd".into()))
         };
         let (nonce, base_fee) = tokio::try_join!(nonce, self.base_fee())?;
@@ -179,21 +155,18 @@ impl ChainClient for EvmNode {
     }
 
     async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        // Money must not be sent to a node of another chain.
-        match self.check_chain().await {
-            Ok(()) => {}
-            Err(ChainError::Unknown(reason)) => return Broadcast::Unknown(reason),
-            Err(ChainError::Refused(refusal)) => return Broadcast::Unknown(refusal.reason),
-        }
         let raw = json!([shipment.signed.transaction]);
         let (answer, doubt) = self.rpc.call_once("eth_sendRawTransaction", raw).await;
         match answer {
             Ok(_) => Broadcast::Accepted,
-            Err(CallError::Unreachable(reason)) => Broadcast::Unknown(reason),
+            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
+                Broadcast::Unknown(reason)
+            }
             Err(CallError::Node(error)) => match judge(&error) {
                 Broadcast::Refused(refusal) => {
                     let known = self.known(&shipment.signed.tx_hash).await;
-                    settle(refusal, known, doubt || shipment.retried)
+                    let doubt = doubt || shipment.retried || speaks_of_another(&error);
+                    settle(refusal, known, doubt)
                 }
                 verdict => verdict,
             },
@@ -201,7 +174,6 @@ impl ChainClient for EvmNode {
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
-        self.check_chain().await?;
         let answer = match token {
             None => {
                 self.rpc
@@ -228,15 +200,20 @@ impl ChainClient for EvmNode {
             }
             other => other?,
         };
+        let not_a_number = || ChainError::Unknown("the node's balance is not a number".into());
         let digits = answer
             .as_str()
             .and_then(|text| text.strip_prefix("0x"))
-            .ok_or_else(|| ChainError::Unknown("the node's balance is not a number".into()))?;
-        if digits.is_empty() {
-            return Err(not_a_token());
-        }
-        hex_to_decimal(digits)
-            .ok_or_else(|| ChainError::Unknown("the node's balance is not a number".into()))
+            .ok_or_else(not_a_number)?;
+        let Some(_) = token else {
+            return amount::hex_to_decimal(digits).ok_or_else(not_a_number);
+        };
+        // The first word of the answer, as ABI decoders read it. The contract is one that the
+        // client named: it can answer anything.
+        digits
+            .get(..64)
+            .and_then(amount::hex_to_decimal)
+            .ok_or_else(not_a_token)
     }
 }
 
@@ -261,29 +238,62 @@ fn transaction(from: &str, call: &Call) -> Value {
 /// erigon, nethermind, besu and anvil.
 fn judge(error: &RpcError) -> Broadcast {
     let said = error.message.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    if has(&[
+    // Anything less plain is settled by whether the nodes know the hash.
+    if [
         "already known",
         "known transaction",
         "already imported",
         "alreadyknown",
-        "already exists",
-    ]) {
+    ]
+    .iter()
+    .any(|phrase| says(&said, phrase))
+    {
         return Broadcast::Accepted;
     }
-    if has(&[
+    // A block gas limit is not that of the pool, and never passes.
+    let limited = said.contains("limit exceeded") && !said.contains("gas limit");
+    if limited || speaks_of_load(error) {
+        return Broadcast::Unknown(format!("the node said: {}", short(&error.message)));
+    }
+    Broadcast::Refused(refusal(error))
+}
+
+/// Whether the words are there and are not the end of another word: `unknown transaction type`
+/// is not a known transaction.
+fn says(said: &str, phrase: &str) -> bool {
+    said.match_indices(phrase).any(|(at, _)| {
+        !said
+            .get(..at)
+            .and_then(|before| before.chars().next_back())
+            .is_some_and(char::is_alphanumeric)
+    })
+}
+
+/// Whether the node may find it wrong because it, or another node behind the same address, has
+/// this very transaction.
+fn speaks_of_another(error: &RpcError) -> bool {
+    let said = error.message.to_ascii_lowercase();
+    ["nonce", "already", "replace", "exist", "known"]
+        .iter()
+        .any(|word| said.contains(word))
+}
+
+/// Whether the node may say something else later.
+fn speaks_of_load(error: &RpcError) -> bool {
+    let said = error.message.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    has(&[
         "txpool is full",
         "pool is full",
-        "limit exceeded",
         "try again",
+        "too many requests",
         "timeout",
+        "timed out",
+        "overloaded",
+        "unavailable",
         "syncing",
         "header not found",
     ]) || error.code == -32603 && has(&["internal error"])
-    {
-        return Broadcast::Unknown(format!("the node said: {}", error.message));
-    }
-    Broadcast::Refused(refusal(error))
 }
 
 fn refusal(error: &RpcError) -> Refusal {
@@ -320,7 +330,8 @@ fn refusal(error: &RpcError) -> Refusal {
     }
 }
 
-/// An error of eth_estimateGas: the call reverts or cannot be paid.
+/// An error of eth_estimateGas: the call reverts or cannot be paid. 3 is geth's code of a
+/// revert, -32000 that of a call that cannot be made, -32015 that of other nodes for both.
 fn refused_call(error: &RpcError) -> ChainError {
     let said = error.message.to_ascii_lowercase();
     let speaks_of_the_call = reverted(error)
@@ -333,7 +344,8 @@ fn refused_call(error: &RpcError) -> ChainError {
         ]
         .iter()
         .any(|word| said.contains(word));
-    if speaks_of_the_call {
+    let code_of_calls = matches!(error.code, 3 | -32000 | -32015);
+    if speaks_of_the_call || code_of_calls && !speaks_of_load(error) {
         ChainError::Refused(refusal(error))
     } else {
         ChainError::Unknown(format!("the node said: {}", short(&error.message)))
@@ -349,41 +361,10 @@ fn refused(reason: String, code: ExecuteCode) -> ChainError {
     ChainError::Refused(Refusal { reason, code })
 }
 
-/// A node's words, cut to what fits a sentence.
-fn short(text: &str) -> String {
-    text.chars().take(300).collect()
-}
-
 fn number(value: &Value) -> Result<u128, ChainError> {
-    value
-        .as_str()
-        .and_then(|text| text.strip_prefix("0x"))
-        .and_then(|digits| u128::from_str_radix(digits, 16).ok())
-        .ok_or_else(|| {
-            ChainError::Unknown("the node answered something that is not a number".into())
-        })
-}
-
-/// 256-bit hex to decimal.
-fn hex_to_decimal(digits: &str) -> Option<String> {
-    // Base 10^9 limbs, least significant first.
-    let mut limbs: Vec<u64> = vec![0];
-    for digit in digits.chars() {
-        let mut carry = u64::from(digit.to_digit(16)?);
-        for limb in &mut limbs {
-            let value = *limb * 16 + carry;
-            *limb = value % 1_000_000_000;
-            carry = value / 1_000_000_000;
-        }
-        if carry > 0 {
-            limbs.push(carry);
-        }
-    }
-    let mut text = limbs.pop()?.to_string();
-    for limb in limbs.iter().rev() {
-        text.push_str(&format!("{limb:09}"));
-    }
-    Some(text)
+    quantity(value).ok_or_else(|| {
+        ChainError::Unknown("the node answered something that is not a number".into())
+    })
 }
 
 #[cfg(test)]
@@ -400,28 +381,45 @@ mod tests {
     }
 
     #[test]
-    fn hex_to_decimal__should_convert_256_bits() {
-        assert_eq!(hex_to_decimal("0").unwrap(), "0");
-        assert_eq!(
-            hex_to_decimal("de0b6b3a7640000").unwrap(),
-            "1000000000000000000"
-        );
-        assert_eq!(
-            hex_to_decimal(&"f".repeat(64)).unwrap(),
-            "115792089237316195423570985008687907853269984665640564039457584007913129639935"
-        );
-        assert_eq!(hex_to_decimal("zz"), None);
-    }
-
-    #[test]
     fn judge__should_take_a_known_transaction_for_accepted() {
         for words in [
             "already known",
             "known transaction: 0x12",
             "AlreadyKnown",
             "transaction already imported",
+            "INTERNAL_ERROR: already known",
         ] {
             assert_eq!(judge(&said(-32000, words)), Broadcast::Accepted, "{words}");
+        }
+    }
+
+    #[test]
+    fn judge__should_not_take_an_unknown_transaction_for_accepted() {
+        for words in [
+            "unknown transaction type",
+            "Unknown transaction type: 2",
+            "a transaction of this nonce already exists",
+            "block gas limit exceeded",
+        ] {
+            assert!(
+                matches!(judge(&said(-32000, words)), Broadcast::Refused(_)),
+                "{words}"
+            );
+        }
+    }
+
+    #[test]
+    fn refused_call__should_wait_only_for_what_may_pass() {
+        for (code, words, refused) in [
+            (-32000, "missing trie node", true),
+            (-32015, "VM execution error.", true),
+            (3, "", true),
+            (-32000, "header not found", false),
+            (-32000, "request timed out", false),
+            (-32603, "internal error", false),
+        ] {
+            let answer = refused_call(&said(code, words));
+            assert_eq!(matches!(answer, ChainError::Refused(_)), refused, "{words}");
         }
     }
 
@@ -452,7 +450,12 @@ mod tests {
 
     #[test]
     fn judge__should_not_refuse_for_good_what_may_work_later() {
-        for words in ["txpool is full", "request timeout", "node is syncing"] {
+        for words in [
+            "txpool is full",
+            "request timeout",
+            "node is syncing",
+            "daily request limit exceeded",
+        ] {
             assert!(
                 matches!(judge(&said(-32000, words)), Broadcast::Unknown(_)),
                 "{words}"

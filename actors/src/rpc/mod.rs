@@ -60,13 +60,14 @@ pub struct Shipment {
     pub retried: bool,
 }
 
-/// What a node's refusal means. It is for good when nothing was sent before, or when every
-/// node says that it does not know the transaction. In between, nobody knows: a transaction
-/// that is called failed and is mined all the same would be paid twice.
-fn settle(refusal: Refusal, known: Result<bool, String>, sent_before: bool) -> Broadcast {
+/// What a node's refusal means. It is for good when every node says that it does not know the
+/// transaction. Where one cannot be asked, it is only without `doubt`: nothing was sent before
+/// and the refusal cannot come of the transaction itself being there. Else nobody knows: a
+/// transaction that is called failed and is mined all the same would be paid twice.
+fn settle(refusal: Refusal, known: Result<bool, String>, doubt: bool) -> Broadcast {
     match known {
         Ok(true) => Broadcast::Accepted,
-        Err(trouble) if sent_before => Broadcast::Unknown(format!(
+        Err(trouble) if doubt => Broadcast::Unknown(format!(
             "a node said \"{}\", and another cannot say whether it has the transaction: {trouble}",
             refusal.reason
         )),

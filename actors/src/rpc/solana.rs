@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
-    jsonrpc::{CallError, RpcError},
+    jsonrpc::{CallError, RpcError, short},
     settle,
 };
 
@@ -85,11 +85,14 @@ impl ChainClient for SolanaNode {
         let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
         match answer {
             Ok(_) => Broadcast::Accepted,
-            Err(CallError::Unreachable(reason)) => Broadcast::Unknown(reason),
+            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
+                Broadcast::Unknown(reason)
+            }
             Err(CallError::Node(error)) => match judge(&error, shipment.age_ms) {
                 Broadcast::Refused(refusal) => {
                     let known = self.known(&shipment.signed.tx_hash).await;
-                    settle(refusal, known, doubt || shipment.retried)
+                    let doubt = doubt || shipment.retried || shipment.age_ms >= BLOCKHASH_LIFE_MS;
+                    settle(refusal, known, doubt)
                 }
                 verdict => verdict,
             },
@@ -121,7 +124,7 @@ fn judge(error: &RpcError, age_ms: u64) -> Broadcast {
     }
     // -32005 node is unhealthy, -32014 and -32016 behind, -32603 internal.
     if matches!(error.code, -32005 | -32014 | -32016 | -32603) {
-        return Broadcast::Unknown(format!("the node said: {}", error.message));
+        return Broadcast::Unknown(format!("the node said: {}", short(&error.message)));
     }
     let code = if has(&[
         "insufficient lamports",
@@ -129,8 +132,8 @@ fn judge(error: &RpcError, age_ms: u64) -> Broadcast {
         "insufficient funds for rent",
         "no record of a prior credit",
         "accountnotfound",
-        "custom program error: 0x1",
-    ]) {
+    ]) || custom_error(&said) == Some("1")
+    {
         ExecuteCode::InsufficientFunds
     } else if has(&["insufficientfundsforfee", "insufficient funds for fee"]) {
         ExecuteCode::InsufficientGasFee
@@ -142,11 +145,18 @@ fn judge(error: &RpcError, age_ms: u64) -> Broadcast {
         ExecuteCode::InsufficientGasFee => "the sender cannot pay the fee; the node said: ",
         _ => "the node refused the transaction: ",
     };
-    let words: String = error.message.chars().take(300).collect();
+    let words = short(&error.message);
     Broadcast::Refused(Refusal {
         reason: format!("{hint}{words}"),
         code,
     })
+}
+
+/// The hex digits of a program's own error: 1 of the system and token programs says that there
+/// is too little.
+fn custom_error(said: &str) -> Option<&str> {
+    let (_, rest) = said.split_once("custom program error: 0x")?;
+    rest.split(|other: char| !other.is_ascii_hexdigit()).next()
 }
 
 #[cfg(test)]
@@ -184,6 +194,19 @@ mod tests {
         match judge(&error, 0) {
             Broadcast::Refused(refusal) => assert_eq!(refusal.code, ExecuteCode::InsufficientFunds),
             other => panic!("{other:?}"),
+        }
+        for (words, code) in [
+            ("custom program error: 0x1", ExecuteCode::InsufficientFunds),
+            (
+                "custom program error: 0x1 [3 log messages]",
+                ExecuteCode::InsufficientFunds,
+            ),
+            ("custom program error: 0x1771", ExecuteCode::Unspecified),
+        ] {
+            match judge(&said(words), 0) {
+                Broadcast::Refused(refusal) => assert_eq!(refusal.code, code, "{words}"),
+                other => panic!("{other:?}"),
+            }
         }
     }
 }

@@ -4,7 +4,13 @@
 //! concurrent batches share one fsync (group commit); each batch is still checked and applied
 //! on its own, in the order of arrival.
 
-use std::{fs, io, path::Path, sync::Arc, sync::mpsc, thread};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    sync::mpsc,
+    thread,
+};
 
 use async_trait::async_trait;
 use covault_core::fault::Fault;
@@ -59,8 +65,8 @@ impl RedbStore {
     /// [`covault_core::fault::Class::Unavailable`] when it cannot be opened: it is in use by
     /// another process, is damaged, or is of a newer version of Covault.
     pub fn open(path: &Path) -> Result<Self, Fault> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|error| unusable(path, &error))?;
+        if !path.exists() {
+            make(path).map_err(|error| unusable(path, &error))?;
         }
         let db = Database::create(path).map_err(|error| unusable(path, &error))?;
         Self::with_database(db).map_err(|error| unusable(path, &error))
@@ -79,24 +85,7 @@ impl RedbStore {
     }
 
     fn with_database(db: Database) -> Result<Self, redb::Error> {
-        let transaction = begin(&db)?;
-        {
-            let mut meta = transaction.open_table(META)?;
-            let found = meta.get("format")?.map(|format| format.value());
-            match found {
-                None => {
-                    meta.insert("format", FORMAT)?;
-                }
-                Some(FORMAT) => {}
-                Some(other) => {
-                    return Err(redb::Error::Io(io::Error::other(format!(
-                        "format {other} was written by another version of Covault"
-                    ))));
-                }
-            }
-            transaction.open_table(ROWS)?;
-        }
-        transaction.commit()?;
+        prepare(&db)?;
         let db = Arc::new(db);
         let (jobs, queue) = mpsc::channel();
         let shared = Arc::clone(&db);
@@ -110,6 +99,64 @@ impl RedbStore {
             writer: Some(writer),
         })
     }
+}
+
+/// Makes a new file, for its owner only. A file that was cut off while redb laid it out never
+/// opens again; therefore it gets its name once it is whole.
+fn make(path: &Path) -> Result<(), redb::Error> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(folder)?;
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let unfinished = PathBuf::from(unfinished);
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(&unfinished)?;
+    prepare(&Database::builder().create_file(file.try_clone()?)?)?;
+    file.sync_all()?;
+    // Linked, where the file system can, and not renamed: it must not replace the file that
+    // another process made meanwhile.
+    match fs::hard_link(&unfinished, path) {
+        Ok(()) => fs::remove_file(&unfinished)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(&unfinished)?;
+        }
+        Err(_) => fs::rename(&unfinished, path)?,
+    }
+    fs::File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+/// Checks the format, or writes it where there is none.
+fn prepare(db: &Database) -> Result<(), redb::Error> {
+    let transaction = begin(db)?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        let found = meta.get("format")?.map(|format| format.value());
+        match found {
+            None => {
+                meta.insert("format", FORMAT)?;
+            }
+            Some(FORMAT) => {}
+            Some(other) => {
+                return Err(redb::Error::Io(io::Error::other(format!(
+                    "format {other} was written by another version of Covault"
+                ))));
+            }
+        }
+        transaction.open_table(ROWS)?;
+    }
+    transaction.commit()?;
+    Ok(())
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Fault {

@@ -46,6 +46,35 @@ async fn redb__should_find_everything_again_after_it_was_closed() {
     );
 }
 
+#[test]
+fn redb__should_open_after_its_first_start_was_cut_off_at_any_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let unfinished = folder.path().join("store.redb.new");
+    let whole = Disk::new(vec![], None, 0);
+    drop(RedbStore::open_backend(whole.clone()).unwrap());
+    let operations = whole.platter().operations;
+    for cut in 1..=operations {
+        let disk = Disk::new(vec![], Some(cut), cut as u64);
+        let _ = RedbStore::open_backend(disk.clone());
+        std::fs::write(&unfinished, disk.after_power_cut()).unwrap();
+        drop(RedbStore::open(&path).unwrap_or_else(|error| panic!("cut {cut}: {error:?}")));
+        assert!(!unfinished.exists());
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn redb__should_keep_its_file_from_others() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    drop(RedbStore::open(&path).unwrap());
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
 /// A disk that loses power at its `cut`th operation: what was not synced is lost, kept or torn,
 /// piece by piece, as `seed` has it.
 #[derive(Clone, Debug)]

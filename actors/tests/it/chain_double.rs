@@ -30,6 +30,12 @@ pub struct ChainDouble {
     pub lost_answers: AtomicUsize,
     pub refuse: AtomicBool,
     pub broke: AtomicBool,
+    /// It takes questions and no transactions.
+    pub stuck: AtomicBool,
+    /// No answer about calls of this value.
+    pub unanswerable: Mutex<Option<String>>,
+    /// How often it was asked for facts.
+    pub asked: AtomicUsize,
 }
 
 impl ChainDouble {
@@ -57,6 +63,12 @@ impl ChainDouble {
 impl ChainClient for ChainDouble {
     async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
         tokio::task::yield_now().await;
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if let (Needs::Evm(needs), Some(value)) = (needs, &*self.unanswerable.lock().unwrap())
+            && needs.fees.as_ref().is_some_and(|call| call.value == *value)
+        {
+            return Err(ChainError::Unknown("the node is at a loss".into()));
+        }
         if self.down.load(Ordering::SeqCst) {
             return Err(ChainError::Unknown("the node cannot be reached".into()));
         }
@@ -91,7 +103,7 @@ impl ChainClient for ChainDouble {
         tokio::task::yield_now().await;
         let transaction = shipment.signed.transaction.clone();
         self.handed.lock().unwrap().insert(transaction.clone());
-        if self.down.load(Ordering::SeqCst) {
+        if self.down.load(Ordering::SeqCst) || self.stuck.load(Ordering::SeqCst) {
             return Broadcast::Unknown("the node cannot be reached".into());
         }
         let mut sent = self.sent.lock().unwrap();

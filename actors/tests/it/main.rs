@@ -14,10 +14,13 @@ mod chain_double;
 mod cut_store;
 mod evm_node;
 mod failures;
+mod held_store;
 mod idempotency;
 mod nonces;
 mod one_key;
+
 mod requests;
 mod restarts;
+mod trouble;
 mod wallets;
 mod world;

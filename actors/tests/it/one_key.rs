@@ -31,6 +31,14 @@ pub struct OneKey {
     pub panicking: AtomicUsize,
     /// So many calls of `keygen` fail before one works.
     pub failing_keygens: AtomicUsize,
+    /// Every key generation that was asked for.
+    pub keygens: Mutex<Vec<KeygenOrder>>,
+    /// Refuse every key generation.
+    pub refuse_keygen: std::sync::atomic::AtomicBool,
+    /// Every key generation lasts until its order ends, and then says who was missing.
+    pub late_keygen: std::sync::atomic::AtomicBool,
+    /// While true, no Ed25519 key is made.
+    pub hold_ed25519: tokio::sync::watch::Sender<bool>,
     /// Refuse every order.
     pub refuse: std::sync::atomic::AtomicBool,
     /// Whether `sign` answers at all.
@@ -106,6 +114,19 @@ impl Signers for OneKey {
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));
+        }
+        self.keygens.lock().unwrap().push(order.clone());
+        if self.refuse_keygen.load(Ordering::SeqCst) {
+            return Err(Fault::new(Class::Invalid, "the order has expired"));
+        }
+        if self.late_keygen.load(Ordering::SeqCst) {
+            let whole = order.expires_at_ms - order.issued_at_ms;
+            tokio::time::sleep(std::time::Duration::from_millis(whole + 20)).await;
+            return Err(Fault::unavailable("not enough signers: missing node-2"));
+        }
+        if order.curve == Curve::Ed25519 {
+            let mut held = self.hold_ed25519.subscribe();
+            held.wait_for(|held| !held).await.unwrap();
         }
         self.seen.lock().unwrap().vaults.insert(order.vault);
         Ok(root(order.vault, order.curve))

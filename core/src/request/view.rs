@@ -2,11 +2,7 @@
 
 use super::{Request, State};
 use crate::{
-    chain::Signed,
-    fault::{ExecuteCode, Fault},
-    payload::Payload,
-    schema::wire,
-    signature::Signature,
+    chain::Signed, fault::ExecuteCode, payload::Payload, schema::wire, signature::Signature,
 };
 
 use wire::{
@@ -70,14 +66,10 @@ fn show(state: &State) -> Shown<'_> {
 }
 
 impl Request {
-    /// The request as responses show it.
-    ///
-    /// # Errors
-    /// [`crate::fault::Class::Bug`] when the stored payload cannot be read.
-    pub fn to_wire(&self) -> Result<wire::SigningRequest, Fault> {
-        let payload = Payload::decode(&self.payload).map_err(Fault::bug)?;
+    /// The request as responses show it; without its payload where that cannot be read any more.
+    pub fn to_wire(&self) -> wire::SigningRequest {
         let shown = show(&self.state);
-        Ok(wire::SigningRequest {
+        wire::SigningRequest {
             uuid: self.id.to_string(),
             status: shown.status.into(),
             failed_reason: shown.failed_reason.to_owned(),
@@ -86,7 +78,9 @@ impl Request {
                 .map(|signed| signed.tx_hash.clone())
                 .unwrap_or_default(),
             creation_timestamp: self.created_at_ms,
-            r#type: Some(payload.echo()),
+            r#type: Payload::decode(&self.payload)
+                .ok()
+                .map(|payload| payload.echo()),
             notes: self.notes.clone(),
             vault_uuid: Some(self.vault.to_string()),
             callback_client_signer_public_key: None,
@@ -97,7 +91,7 @@ impl Request {
                 r#type: source::Type::Api.into(),
                 website: String::new(),
             }),
-        })
+        }
     }
 
     /// What executeSigningRequests answers; `None` while the request is pending.

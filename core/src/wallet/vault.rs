@@ -184,6 +184,15 @@ impl Vault {
         }
     }
 
+    /// Wants the keys again whose generation had failed for good.
+    pub fn want_again(&mut self) {
+        for key in &mut self.keys {
+            if matches!(key.state, KeyState::Failed(_)) {
+                key.state = KeyState::Wanted;
+            }
+        }
+    }
+
     fn state_of(&mut self, curve: Curve) -> Result<&mut KeyState, Fault> {
         self.keys
             .iter_mut()
@@ -257,6 +266,22 @@ mod tests {
         assert!(vault.claim(first.clone()).is_err());
         assert!(vault.take(&second, key(Curve::Ed25519)).is_err());
         assert!(vault.give_up(&second, "no").is_err());
+    }
+
+    #[test]
+    fn want_again__should_change_only_what_has_failed() {
+        let mut vault = vault();
+        let [first, second] = Curve::ALL.map(|curve| order(&vault, curve, 1));
+        vault.claim(first.clone()).unwrap();
+        vault.take(&first, key(first.curve)).unwrap();
+        vault.claim(second.clone()).unwrap();
+        vault.give_up(&second, "no").unwrap();
+        vault.want_again();
+        assert_eq!(vault.failed_reason(), None);
+        assert_eq!(vault.root(first.curve), Some(&key(first.curve)));
+        vault.claim(second.clone()).unwrap();
+        vault.take(&second, key(second.curve)).unwrap();
+        assert!(vault.ready());
     }
 
     #[test]

@@ -1,0 +1,88 @@
+#![allow(non_snake_case)]
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use covault_core::{
+    derive::RootKey,
+    order::{KeygenOrder, SigningOrder},
+    port::{Clock, Entropy},
+    signature::Signature,
+};
+
+use super::*;
+use crate::{
+    port::{NodeView, Signers, SigningAttempt},
+    rpc::Chains,
+    settings::{Orchestrator, Settings},
+    store::memory::MemoryStore,
+};
+
+struct Nobody;
+
+#[async_trait]
+impl Signers for Nobody {
+    async fn keygen(&self, _: &KeygenOrder) -> Result<RootKey, Fault> {
+        std::future::pending().await
+    }
+
+    async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        std::future::pending().await
+    }
+
+    fn nodes(&self) -> Vec<NodeView> {
+        vec![]
+    }
+}
+
+struct Noon;
+
+impl Clock for Noon {
+    fn now_ms(&self) -> u64 {
+        43_200_000
+    }
+}
+
+struct Count(AtomicU8);
+
+impl Entropy for Count {
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(self.0.fetch_add(1, Ordering::SeqCst));
+    }
+}
+
+#[tokio::test]
+async fn directory__should_never_run_two_actors_for_one_vault() {
+    let context = Arc::new(Context::new(Orchestrator {
+        store: Arc::new(MemoryStore::new()),
+        signers: Arc::new(Nobody),
+        clock: Arc::new(Noon),
+        entropy: Arc::new(Count(AtomicU8::new(0))),
+        chains: Chains::default(),
+        settings: Settings::default(),
+    }));
+    let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
+    let create = |reply| {
+        Msg::CreateVault(Box::new(NewVault {
+            name: "main".into(),
+            threshold: 2,
+            signers: vec![NodeId([1; 32]), NodeId([2; 32])],
+            reply,
+        }))
+    };
+    let vault = directory
+        .call(create, None)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let find = async || {
+        let message = |reply| Msg::GetVault(vault.id, reply);
+        let found = directory.call(message, None).await.unwrap().unwrap();
+        found.unwrap().get_id()
+    };
+    let first = find().await;
+    directory.cast(Msg::RestartDue(vault.id)).unwrap();
+    directory.cast(Msg::Resume).unwrap();
+    assert_eq!(find().await, first);
+    directory.stop_and_wait(None, None).await.unwrap();
+}

@@ -1,0 +1,140 @@
+//! Making the keys of a vault: a run is claimed on disk, asked of the cluster in a task beside
+//! the actor, and repeated until it succeeds or the nodes refuse for good.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    order::KeygenOrder,
+    signature::Curve,
+    wallet::vault::{KeyState, Vault, VaultKey},
+};
+use ractor::ActorRef;
+
+use super::{Live, Msg};
+use crate::{
+    context::GRACE_MS,
+    rows,
+    store::{Batch, Expect},
+};
+
+impl Live {
+    pub(super) async fn start_keygen(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        curve: Curve,
+    ) -> Result<(), Fault> {
+        let now = self.context.now_ms();
+        // Less than this is not enough to ask anybody anything.
+        let least = now.saturating_add(self.context.settings.keygen_deadline_ms / 4);
+        let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
+            // The run before a restart may have succeeded: repeating it gives its key.
+            KeyState::Generating(order) if key.curve == curve && order.expires_at_ms > least => {
+                Some(order.clone())
+            }
+            _ => None,
+        });
+        let order = match claimed {
+            Some(order) if self.keygen_tries == 0 => order,
+            _ => {
+                let order = KeygenOrder {
+                    vault: self.vault.id,
+                    session: self.context.new_session_id(),
+                    curve,
+                    threshold: self.vault.threshold,
+                    signers: self.vault.signers.clone(),
+                    issued_at_ms: now,
+                    expires_at_ms: now.saturating_add(self.context.settings.keygen_deadline_ms),
+                };
+                let claimed = order.clone();
+                self.update(move |vault| vault.claim(claimed)).await?;
+                order
+            }
+        };
+        let signers = Arc::clone(&self.context.signers);
+        let left = order.expires_at_ms.saturating_sub(now);
+        let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
+        let actor = myself.clone();
+        tokio::spawn(async move {
+            let result = tokio::time::timeout(patience, signers.keygen(&order))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Fault::unavailable(
+                        "the signers did not make the key in time",
+                    ))
+                });
+            let _ = actor.cast(Msg::KeygenEnded(Box::new(order), result));
+        });
+        Ok(())
+    }
+
+    pub(super) async fn keygen_ended(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        order: &KeygenOrder,
+        result: Result<RootKey, Fault>,
+    ) -> Result<(), Fault> {
+        match result {
+            Ok(key) => {
+                self.update(|vault| vault.take(order, key)).await?;
+                self.context.note_problem(self.vault.id, None);
+                Ok(())
+            }
+            Err(fault) => {
+                let problem = fault.public().to_owned();
+                self.context.note_problem(self.vault.id, Some(problem));
+                tracing::warn!(vault = %self.vault.id, curve = order.curve.name(), ?fault, "key generation failed");
+                // What was refused because it came too late may be asked again.
+                let in_time = self.context.now_ms() < order.expires_at_ms;
+                if in_time && matches!(fault.class(), Class::Invalid | Class::Forbidden) {
+                    return self
+                        .update(|vault| vault.give_up(order, fault.public()))
+                        .await;
+                }
+                self.keygen_tries = self.keygen_tries.saturating_add(1);
+                let curve = order.curve;
+                myself.send_after(self.context.pause(self.keygen_tries), move || {
+                    Msg::KeygenDue(curve)
+                });
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) async fn make_keys_again(&mut self, myself: &ActorRef<Msg>) -> Result<Vault, Fault> {
+        let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
+        let curves = self.vault.keys.iter().filter(|key| failed(key));
+        let curves = curves.map(|key| key.curve).collect::<Vec<_>>();
+        if !curves.is_empty() {
+            let wanted = |vault: &mut Vault| {
+                vault.want_again();
+                Ok(())
+            };
+            self.update(wanted).await?;
+            self.context.note_problem(self.vault.id, None);
+        }
+        for curve in curves {
+            let _ = myself.cast(Msg::KeygenDue(curve));
+        }
+        Ok(self.vault.clone())
+    }
+
+    async fn update(
+        &mut self,
+        change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut vault = self.vault.clone();
+        change(&mut vault)?;
+        let mut batch = Batch::new();
+        batch.put(
+            rows::vault(vault.id),
+            Expect::Version(self.version),
+            rows::encode(&vault)?,
+        );
+        self.context.store.commit(batch).await?;
+        self.vault = vault;
+        self.version += 1;
+        Ok(())
+    }
+}

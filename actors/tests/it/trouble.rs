@@ -1,0 +1,357 @@
+//! Trouble that must stay where it is: with one request, one vault, one call.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use covault_actors::{
+    gateway::{Command, Gateway, Query, Receipt, VaultView, View},
+    store::{Batch, Expect, Key, Scan, Space, Store, memory::MemoryStore},
+};
+use covault_core::{
+    fault::{Class, Fault},
+    order::NodeId,
+    schema::wire::{
+        NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
+    },
+    signature::Curve,
+};
+
+use crate::{
+    cut_store::{Accident, CutStore},
+    held_store::HeldStore,
+    world::*,
+};
+
+async fn new_vault(gateway: &Gateway) -> VaultView {
+    let command = Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+    };
+    match gateway
+        .submit(&admin(), command, None)
+        .await
+        .unwrap()
+        .receipt
+    {
+        Receipt::Vault(vault) => vault,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn vault_view(gateway: &Gateway) -> VaultView {
+    match gateway.view(&admin(), Query::Vault("main".into())).await {
+        Ok(View::Vault(vault)) => vault,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> VaultView {
+    loop {
+        let vault = vault_view(gateway).await;
+        if wanted(&vault) {
+            return vault;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request__should_not_stay_behind_when_its_vault_dies_while_it_is_created() {
+    let world = World::new();
+    let store = HeldStore::new(Arc::clone(&world.store));
+    world.signers.hold_ed25519.send_replace(true);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault = new_vault(&gateway).await;
+    let address = loop {
+        let command = wallet_command(vault.id, NetworkType::Evm, "");
+        match gateway.submit(&admin(), command, None).await {
+            Ok(made) => match made.receipt {
+                Receipt::Wallet(wallet) => break wallet.address,
+                other => panic!("{other:?}"),
+            },
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    };
+    let creating = {
+        let gateway = gateway.clone();
+        tokio::spawn(async move { try_create(&gateway, request(raw(&address)), None).await })
+    };
+    let mut handed = store.handed.subscribe();
+    handed.wait_for(|handed| *handed == 1).await.unwrap();
+    // The vault's next commit fails, and so does the vault.
+    store.fail_vault.store(true, Ordering::SeqCst);
+    world.signers.hold_ed25519.send_replace(false);
+    let fault = creating.await.unwrap().unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable);
+    assert!(fault.public().contains("outcome is not known"), "{fault}");
+    // It starts again, sees no request, and only then the batch lands.
+    ready(&gateway, "main").await;
+    assert_eq!(world.pending().await, 0);
+    store.hold.send_replace(false);
+    while world.requests().await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let [id] = world.requests().await[..] else {
+        panic!("one request")
+    };
+    assert_eq!(outcome(&gateway, &id.to_string()).await.error, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer__should_not_wait_for_one_that_no_node_can_judge() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    *world.evm.unanswerable.lock().unwrap() = Some("666".into());
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let mut odd = send_native(&address);
+    odd.value = "666".into();
+    let odd = create(&gateway, Kind::EvmSendNative(odd)).await;
+    for _ in 0..3 {
+        let pending = create(&gateway, send(&address)).await;
+        assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    }
+    *world.evm.unanswerable.lock().unwrap() = None;
+    assert_eq!(outcome(&gateway, &odd.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0, 1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_that_takes_nothing__should_not_keep_others_from_signing() {
+    let mut world = World::new();
+    world.settings.max_live_requests = 1;
+    world.evm.stuck.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let stuck = create(&gateway, send(&address)).await;
+    while world.evm.handed.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let pending = create(&gateway, raw(&address)).await;
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+    assert_eq!(
+        details(&gateway, &stuck.uuid).await.status(),
+        Status::Pending
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create__should_refuse_more_bytes_than_the_settings_allow() {
+    let mut world = World::new();
+    world.settings.max_live_bytes = 1_000;
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    // What ends gives its bytes back.
+    for _ in 0..20 {
+        let mut noted = request(raw(&address));
+        noted.notes = Some("n".repeat(500));
+        let made = loop {
+            match try_create(&gateway, noted.clone(), None).await {
+                Ok(made) => break created(made),
+                Err(fault) => assert_eq!(fault.class(), &Class::Limited),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        outcome(&gateway, &made.uuid).await;
+    }
+    let mut noted = request(raw(&address));
+    noted.notes = Some("n".repeat(1_000));
+    let fault = try_create(&gateway, noted, None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Limited);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits__should_be_as_large_as_anybody_likes() {
+    let mut world = World::new();
+    world.settings.max_live_requests = usize::MAX;
+    world.settings.max_live_bytes = usize::MAX;
+    world.settings.max_commands = usize::MAX;
+    let gateway = world.start().await;
+    vault(&gateway, "main").await;
+    gateway.stop().await;
+}
+
+/// Changes the bytes of the only stored request.
+async fn damage(world: &World, change: impl Fn(&mut Vec<u8>)) -> String {
+    let rows = world
+        .store
+        .scan(&Scan::prefix(Space::Request, &[], 2))
+        .await
+        .unwrap();
+    let [(key, row)] = &rows[..] else {
+        panic!("one request")
+    };
+    let mut value = row.value.clone();
+    change(&mut value);
+    let mut batch = Batch::new();
+    batch.put(key.clone(), Expect::Any, value);
+    world.store.commit(batch).await.unwrap();
+    covault_core::ids::RequestId::from_bytes(key.bytes.clone().try_into().unwrap()).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_cannot_be_read__should_not_stop_its_vault() {
+    for whole_row in [false, true] {
+        let world = World::on(Arc::new(MemoryStore::new()));
+        world.signers.silent.store(true, Ordering::SeqCst);
+        let gateway = world.start().await;
+        let vault = vault(&gateway, "main").await;
+        let address = evm_wallet(&gateway, vault).await;
+        create(&gateway, raw(&address)).await;
+        gateway.stop().await;
+        let damaged = damage(&world, |value| {
+            if whole_row {
+                value.truncate(20);
+                return;
+            }
+            // A payload of another kind: the field's number in front of its bytes.
+            let from = address.as_bytes();
+            let payload = value
+                .windows(from.len())
+                .rposition(|part| part == from)
+                .unwrap();
+            value[payload - 2..payload].fill(0xff);
+        })
+        .await;
+        world.signers.silent.store(false, Ordering::SeqCst);
+
+        let gateway = world.start().await;
+        let pending = create(&gateway, raw(&address)).await;
+        assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+        if !whole_row {
+            let error = outcome(&gateway, &damaged).await.error.unwrap();
+            assert!(error.message.starts_with("internal error"), "{error:?}");
+            let shown = details(&gateway, &damaged).await;
+            assert_eq!((shown.status(), shown.r#type), (Status::Failed, None));
+        }
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create_vault__should_make_keys_again_that_had_failed_for_good() {
+    let world = World::new();
+    world.signers.refuse_keygen.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let made = new_vault(&gateway).await;
+    let failed = until(&gateway, |vault| vault.failed_reason.is_some()).await;
+    assert_eq!(failed.failed_reason.unwrap(), "the order has expired");
+    world.signers.refuse_keygen.store(false, Ordering::SeqCst);
+    let again = new_vault(&gateway).await;
+    assert_eq!((again.id, again.failed_reason), (made.id, None));
+    until(&gateway, |vault| vault.ready).await;
+    evm_wallet(&gateway, made.id).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keygen__should_hear_the_cluster_out_and_say_what_is_wrong() {
+    let mut world = World::new();
+    world.settings.keygen_deadline_ms = 30;
+    world.signers.late_keygen.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    new_vault(&gateway).await;
+    let late = until(&gateway, |vault| vault.problem.is_some()).await;
+    assert_eq!(late.problem.unwrap(), "not enough signers: missing node-2");
+    assert_eq!((late.ready, late.failed_reason), (false, None));
+    world.signers.late_keygen.store(false, Ordering::SeqCst);
+    let vault = until(&gateway, |vault| vault.ready).await;
+    assert_eq!(vault.problem, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn building__should_get_new_time_after_an_outage() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 5_000;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, send(&address)).await;
+    gateway.stop().await;
+    world.clock.ahead_ms.fetch_add(3_600_000, Ordering::SeqCst);
+    world.evm.asked.store(0, Ordering::SeqCst);
+    let gateway = world.start().await;
+    while world.evm.asked.load(Ordering::SeqCst) < 3 {
+        assert_eq!(
+            details(&gateway, &pending.uuid).await.status(),
+            Status::Pending
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    world.evm.down.store(false, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop__should_send_home_who_waits_for_a_request() {
+    let world = World::new();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let pending = create(&gateway, raw(&address)).await;
+    let wait = |gateway: Gateway, uuid: String| async move {
+        let query = Query::Outcome {
+            uuid,
+            timeout_ms: 600_000,
+        };
+        gateway.view(&admin(), query).await
+    };
+    let waiting = tokio::spawn(wait(gateway.clone(), pending.uuid.clone()));
+    gateway.stop().await;
+    let late = wait(gateway, pending.uuid);
+    for outcome in [waiting.await.unwrap(), late.await] {
+        let fault: Fault = outcome.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ready__should_write_once_however_many_ask() {
+    let world = World::new();
+    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let ask = || async { gateway.view(&admin(), Query::Ready).await.unwrap() };
+    futures::future::join_all((0..50).map(|_| ask())).await;
+    let first = store.commits();
+    assert!(first <= 2, "{first} commits");
+    world.clock.ahead_ms.fetch_add(1_000, Ordering::SeqCst);
+    ask().await;
+    assert_eq!(store.commits(), first + 1);
+    let probe = world.store.get(&Key::new(Space::Probe, &[])).await.unwrap();
+    assert!(probe.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keygen__should_repeat_its_run_after_a_restart_only_when_there_is_time() {
+    for (later_ms, same) in [(60_000, true), (100_000, false), (200_000, false)] {
+        let mut world = World::new();
+        world.settings.keygen_deadline_ms = 120_000;
+        world.signers.hold_ed25519.send_replace(true);
+        let gateway = world.start().await;
+        new_vault(&gateway).await;
+        let sessions = || {
+            let orders = world.signers.keygens.lock().unwrap();
+            let of_curve = orders.iter().filter(|order| order.curve == Curve::Ed25519);
+            of_curve.map(|order| order.session).collect::<Vec<_>>()
+        };
+        while sessions().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        gateway.stop().await;
+        world.clock.ahead_ms.fetch_add(later_ms, Ordering::SeqCst);
+        world.signers.hold_ed25519.send_replace(false);
+        let gateway = world.start().await;
+        ready(&gateway, "main").await;
+        let [first, second] = sessions()[..] else {
+            panic!("{:?}", sessions())
+        };
+        assert_eq!(first == second, same, "{later_ms} ms later");
+    }
+}
