@@ -204,6 +204,7 @@ pub async fn orchestrator(
         settings: Settings {
             signing_deadline_ms: serve.signing_deadline_ms,
             max_live_requests: serve.max_live_requests,
+            max_live_bytes: serve.max_live_bytes,
             ..Settings::default()
         },
     })

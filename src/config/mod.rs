@@ -69,6 +69,7 @@ pub struct Serve {
     pub max_body_bytes: usize,
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
+    pub max_live_bytes: usize,
 }
 
 impl Serve {
