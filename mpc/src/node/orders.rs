@@ -374,7 +374,7 @@ impl Node {
             parties,
         };
         let run = Run::keygen(
-            backend::of(curve).keygen(setup)?,
+            backend::private::keygen(backend::of(curve), setup)?,
             self.peers(&signers, &indices),
         );
         let record = move |key| ShareRecord {
