@@ -309,3 +309,13 @@ async fn nodes__should_refuse_a_request_that_has_grown() {
     order.inputs = vec![order.inputs[0].clone(); 256];
     verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_sign_the_largest_message_that_a_client_can_send() {
+    let test = TestCluster::start(Medium::redis(), 2).await;
+    test.until_live(2).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    // A body of 1 MiB holds so much in hexadecimal.
+    let order = test.raw_message(&root, 1, &vec![7; 500 << 10]);
+    verify(&order, &test.sign(&order, 2, 20_000).await.unwrap());
+}

@@ -14,9 +14,10 @@ use async_trait::async_trait;
 use covault_core::order::NodeId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Messages above this size are refused, and dropped when they come. The largest of a protocol, in
-/// ECDSA key generation, take a fraction of it.
-pub const MAX_MESSAGE: usize = 1 << 20;
+/// Messages above this size are refused, and dropped when they come. An order shows a payload up to
+/// three times (payload, unsigned bytes, what is signed), and a request has up to 1 MiB; protocols need
+/// much less.
+pub const MAX_MESSAGE: usize = 4 << 20;
 
 /// How many messages wait for a slow reader or writer before more are refused.
 pub(crate) const QUEUE: usize = 1 << 14;
