@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     chain::{Facts, SigningInput},
-    derive::{KeyPath, RootKey},
+    derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
     network::Network,
@@ -116,6 +116,15 @@ impl SigningOrder {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field that does not match.
     pub fn verify(&self, root: &RootKey) -> Result<(), Fault> {
+        self.verify_child(root, &root.child(&self.path)?)
+    }
+
+    /// As [`SigningOrder::verify`], for who has derived the `child` of `root` at the order's path
+    /// already.
+    ///
+    /// # Errors
+    /// As [`SigningOrder::verify`].
+    pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
         let chain = self
             .network
             .chain()
@@ -129,7 +138,6 @@ impl SigningOrder {
         if root.public_key != self.root_public_key {
             return Err(Fault::field("rootPublicKey", "is not the vault's root key"));
         }
-        let child = root.child(&self.path)?;
         if child.public_key != self.public_key {
             return Err(Fault::field(
                 "publicKey",

@@ -1,21 +1,25 @@
 //! A node's durable claims: what it has promised never to do again.
 //!
-//! - The first digest that a node agrees to sign for (request, input) is the only one, for ever.
+//! - The first digest that a node agrees to sign for a request is the only one, for ever. It covers
+//!   all inputs at once, so that a request cannot grow.
 //! - A session attempt is run once, also after a restart.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
 //!
 //! A claim is on disk, fsynced, before its caller goes on. One thread writes: it drains its queue
-//! into one transaction, so that many claims share the price of one commit.
+//! into one transaction, so that many claims share the price of one commit. When a commit fails, the
+//! writer ends, and so must its node: what is on disk is unknown until the file is opened again.
 
 use std::{
     collections::HashSet,
-    path::Path,
+    fs, io,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock, mpsc},
     thread,
 };
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{RequestId, SessionId},
     order::NodeId,
 };
@@ -23,10 +27,10 @@ use redb::{
     Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
     WriteTransaction,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
-/// (request, input) -> digest.
-const DIGESTS: TableDefinition<'_, (&[u8; 16], u32), &[u8; 32]> = TableDefinition::new("digests.1");
+/// Request -> digest over all its inputs.
+const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
 /// (session, attempt) -> when, in milliseconds since the Unix epoch.
 const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::new("sessions.1");
 /// (root public key, node) -> when, in milliseconds since the Unix epoch.
@@ -44,8 +48,8 @@ pub enum ClaimError {
     #[error("the session was run before")]
     SessionUsed,
     /// The request was signed for another digest before.
-    #[error("another digest was claimed for input {0} of this request")]
-    OtherDigest(u32),
+    #[error("another digest was claimed for this request")]
+    OtherDigest,
     /// The store failed; nothing is certain.
     #[error("the claims store failed: {0}")]
     Store(String),
@@ -58,8 +62,8 @@ pub struct Claim {
     pub session: SessionId,
     /// The attempt.
     pub attempt: u32,
-    /// What is to be signed, one digest per input; `None` for key generation.
-    pub digests: Option<(RequestId, Vec<[u8; 32]>)>,
+    /// What is to be signed: a digest over all inputs; `None` for key generation.
+    pub digest: Option<(RequestId, [u8; 32])>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -80,28 +84,84 @@ type Bans = HashSet<(Vec<u8>, NodeId)>;
 pub struct Claims {
     queue: mpsc::SyncSender<Job>,
     bans: Arc<RwLock<Bans>>,
+    /// Closed when the writer is gone.
+    writer: watch::Receiver<()>,
 }
 
 impl Claims {
-    /// Opens the file, or makes it.
+    /// Opens the file. Makes it when missing, if it `may_be_new`: a node that holds shares has made
+    /// promises, and without them it could be made to sign anything again.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] when it is damaged or another process has it.
-    pub fn open(path: &Path) -> Result<Self, Fault> {
-        let refuse = |cause: redb::Error| {
-            let sentence = format!("claims file {}: cannot be opened", path.display());
-            Fault::new(covault_core::fault::Class::Invalid, sentence).caused_by(cause)
+    /// [`covault_core::fault::Class::Invalid`] when it is missing but must not be, is damaged, or
+    /// another process has it.
+    pub fn open(path: &Path, may_be_new: bool) -> Result<Self, Fault> {
+        let refuse = |problem: &str| {
+            let sentence = format!("claims file {}: {problem}", path.display());
+            Fault::new(Class::Invalid, sentence)
         };
-        let database = Database::create(path).map_err(|cause| refuse(cause.into()))?;
-        let bans = load(&database).map_err(refuse)?;
+        let failed = |cause: redb::Error| refuse("cannot be opened").caused_by(cause);
+        let length = match fs::metadata(path) {
+            Ok(metadata) => Some(metadata.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(refuse("cannot be read").caused_by(error)),
+        };
+        let new = length.is_none_or(|length| length == 0);
+        if new && !may_be_new {
+            return Err(refuse(
+                "is missing, but this node holds shares. Without it the node no longer knows what it \
+                 has promised never to sign: put the file back",
+            ));
+        }
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(new)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|cause| refuse("cannot be opened").caused_by(cause))?;
+        let database = Database::builder()
+            .create_file(file)
+            .map_err(|cause| failed(cause.into()))?;
+        let bans = load(&database).map_err(failed)?;
+        if new {
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty())
+                .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+            fs::File::open(folder)
+                .and_then(|folder| folder.sync_all())
+                .map_err(|cause| refuse("cannot be made").caused_by(cause))?;
+        }
+        Self::serve(database, bans)
+    }
+
+    fn serve(database: Database, bans: Bans) -> Result<Self, Fault> {
         let bans = Arc::new(RwLock::new(bans));
         let (queue, jobs) = mpsc::sync_channel(WAITING);
         let writer_bans = Arc::clone(&bans);
+        let (alive, writer) = watch::channel(());
         thread::Builder::new()
             .name("covault-claims".into())
-            .spawn(move || write(&database, &jobs, &writer_bans))
+            .spawn(move || {
+                // Dropped when the thread ends, however it ends.
+                let _alive = alive;
+                write(&database, &jobs, &writer_bans);
+            })
             .map_err(Fault::bug)?;
-        Ok(Self { queue, bans })
+        Ok(Self {
+            queue,
+            bans,
+            writer,
+        })
+    }
+
+    /// Returns when nothing can be claimed any more: the disk has failed.
+    pub async fn broken(&self) {
+        let mut writer = self.writer.clone();
+        // Nothing is ever sent; an error says that the writer is gone.
+        while writer.changed().await.is_ok() {}
     }
 
     /// Claims; on disk when it returns.
@@ -142,9 +202,12 @@ impl Claims {
         job: impl FnOnce(oneshot::Sender<Result<(), ClaimError>>) -> Job,
     ) -> Result<(), ClaimError> {
         let (reply, outcome) = oneshot::channel();
-        self.queue
-            .try_send(job(reply))
-            .map_err(|_| ClaimError::Store("too many wait".into()))?;
+        self.queue.try_send(job(reply)).map_err(|error| {
+            ClaimError::Store(match error {
+                mpsc::TrySendError::Full(_) => "too many wait".into(),
+                mpsc::TrySendError::Disconnected(_) => "the writer is gone".into(),
+            })
+        })?;
         outcome
             .await
             .unwrap_or_else(|_| Err(ClaimError::Store("the writer is gone".into())))
@@ -153,7 +216,7 @@ impl Claims {
 
 fn load(database: &Database) -> Result<Bans, redb::Error> {
     let transaction = database.begin_write()?;
-    transaction.open_table(DIGESTS)?;
+    transaction.open_table(REQUESTS)?;
     transaction.open_table(SESSIONS)?;
     transaction.open_table(BANS)?;
     transaction.commit()?;
@@ -200,6 +263,9 @@ fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
             // Nobody waits any more: the claim stands all the same.
             let _ = reply.send(outcome);
         }
+        if failed.is_some() {
+            return;
+        }
     }
 }
 
@@ -235,17 +301,17 @@ fn grant(
     if sessions.get(session)?.is_some() {
         return Ok(Err(ClaimError::SessionUsed));
     }
-    if let Some((request, digests)) = &claim.digests {
-        let mut table = transaction.open_table(DIGESTS)?;
-        // All are looked at before one is written.
-        for (input, digest) in (0_u32..).zip(digests) {
-            let known = table.get((request.as_bytes(), input))?;
-            if known.is_some_and(|known| known.value() != digest) {
-                return Ok(Err(ClaimError::OtherDigest(input)));
+    if let Some((request, digest)) = &claim.digest {
+        let mut table = transaction.open_table(REQUESTS)?;
+        let known = table
+            .get(request.as_bytes())?
+            .map(|known| known.value() == digest);
+        match known {
+            None => {
+                table.insert(request.as_bytes(), digest)?;
             }
-        }
-        for (input, digest) in (0_u32..).zip(digests) {
-            table.insert((request.as_bytes(), input), digest)?;
+            Some(true) => {}
+            Some(false) => return Ok(Err(ClaimError::OtherDigest)),
         }
     }
     sessions.insert(session, claim.now_ms)?;
@@ -257,12 +323,11 @@ fn grant(
 mod tests {
     use super::*;
 
-    fn claim(session: u8, attempt: u32, digests: &[u8]) -> Claim {
-        let digests = digests.iter().map(|digest| [*digest; 32]).collect();
+    fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
         Claim {
             session: SessionId::from_bytes([session; 16]),
             attempt,
-            digests: Some((RequestId::from_bytes([1; 16]), digests)),
+            digest: Some((RequestId::from_bytes([1; 16]), [digest; 32])),
             now_ms: 1,
         }
     }
@@ -271,26 +336,26 @@ mod tests {
     async fn claims__should_stand_across_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("claims.redb");
-        let claims = Claims::open(&path).unwrap();
-        claims.claim(claim(1, 0, &[7, 8])).await.unwrap();
+        let claims = Claims::open(&path, true).unwrap();
+        claims.claim(claim(1, 0, 7)).await.unwrap();
         claims.ban(&[5; 33], NodeId([6; 32]), 1).await.unwrap();
         assert!(
-            Claims::open(&path).is_err(),
+            Claims::open(&path, true).is_err(),
             "a second process must not have it"
         );
         drop(claims);
         let claims = reopen(&path).await;
         assert_eq!(
-            claims.claim(claim(1, 0, &[7, 8])).await,
+            claims.claim(claim(1, 0, 7)).await,
             Err(ClaimError::SessionUsed)
         );
         assert_eq!(
-            claims.claim(claim(2, 0, &[7, 9])).await,
-            Err(ClaimError::OtherDigest(1))
+            claims.claim(claim(2, 0, 9)).await,
+            Err(ClaimError::OtherDigest)
         );
         // The refused claim left nothing behind: the session may still be used.
-        assert_eq!(claims.claim(claim(2, 0, &[7, 8])).await, Ok(()));
-        assert_eq!(claims.claim(claim(2, 1, &[7, 8])).await, Ok(()));
+        assert_eq!(claims.claim(claim(2, 0, 7)).await, Ok(()));
+        assert_eq!(claims.claim(claim(2, 1, 7)).await, Ok(()));
         assert!(claims.banned(&[5; 33], &NodeId([6; 32])));
         assert!(!claims.banned(&[4; 33], &NodeId([6; 32])));
         assert!(!claims.banned(&[5; 33], &NodeId([5; 32])));
@@ -299,7 +364,7 @@ mod tests {
     /// The writer thread lets go of the file a moment after its owner.
     async fn reopen(path: &Path) -> Claims {
         for _ in 0..500 {
-            if let Ok(claims) = Claims::open(path) {
+            if let Ok(claims) = Claims::open(path, false) {
                 return claims;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -310,20 +375,85 @@ mod tests {
     #[tokio::test]
     async fn claims__should_let_one_of_many_rivals_win() {
         let folder = tempfile::tempdir().unwrap();
-        let claims = Arc::new(Claims::open(&folder.path().join("claims.redb")).unwrap());
+        let claims = Arc::new(Claims::open(&folder.path().join("claims.redb"), true).unwrap());
         let rivals: Vec<_> = (0..100_u8)
             .map(|digest| {
                 let claims = Arc::clone(&claims);
-                tokio::spawn(async move { claims.claim(claim(digest, 0, &[digest])).await })
+                tokio::spawn(async move { claims.claim(claim(digest, 0, digest)).await })
             })
             .collect();
         let mut won = 0;
         for rival in rivals {
             match rival.await.unwrap() {
                 Ok(()) => won += 1,
-                Err(error) => assert_eq!(error, ClaimError::OtherDigest(0)),
+                Err(error) => assert_eq!(error, ClaimError::OtherDigest),
             }
         }
         assert_eq!(won, 1);
+    }
+
+    #[tokio::test]
+    async fn claims__should_not_be_made_anew_where_they_were_lost() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claims.redb");
+        let fault = Claims::open(&path, false).err().unwrap();
+        assert!(fault.public().contains("is missing"), "{fault:?}");
+        // Nor is an empty file taken for one without promises.
+        fs::write(&path, b"").unwrap();
+        assert!(Claims::open(&path, false).is_err());
+        fs::remove_file(&path).unwrap();
+        drop(Claims::open(&path, true).unwrap());
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(reopen(&path).await);
+    }
+
+    /// Memory that stops taking writes on command.
+    #[derive(Debug, Default)]
+    struct Disk {
+        memory: redb::backends::InMemoryBackend,
+        full: Arc<std::sync::atomic::AtomicBool>,
+    }
+
+    impl redb::StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            self.memory.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.memory.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.memory.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            if self.full.load(std::sync::atomic::Ordering::Relaxed) {
+                return Err(io::Error::other("no space left"));
+            }
+            self.memory.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.memory.write(offset, data)
+        }
+    }
+
+    #[tokio::test]
+    async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
+        let disk = Disk::default();
+        let full = Arc::clone(&disk.full);
+        let database = Database::builder().create_with_backend(disk).unwrap();
+        let bans = load(&database).unwrap();
+        let claims = Claims::serve(database, bans).unwrap();
+        claims.claim(claim(1, 0, 7)).await.unwrap();
+        full.store(true, std::sync::atomic::Ordering::Relaxed);
+        let refused = claims.claim(claim(2, 0, 7)).await;
+        assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
+        claims.broken().await;
+        let refused = claims.claim(claim(3, 0, 7)).await;
+        assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
     }
 }

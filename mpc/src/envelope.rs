@@ -53,6 +53,18 @@ pub enum Kind {
     Announcement = 5,
 }
 
+impl Kind {
+    /// Whether who reads the bus must not read it: orders show what is going to be signed, and
+    /// replies hold signatures, with which anybody could broadcast the transaction.
+    fn always_sealed(self) -> bool {
+        match self {
+            Self::SigningOrder | Self::KeygenOrder | Self::Reply => true,
+            // The protocol decides for each message.
+            Self::Protocol | Self::Announcement => false,
+        }
+    }
+}
+
 /// Where in which conversation an envelope belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
@@ -86,6 +98,9 @@ pub enum EnvelopeError {
     /// The signature is not the sender's.
     #[error("the envelope's signature is wrong")]
     BadSignature,
+    /// The body is in the clear, and must not be.
+    #[error("the envelope's body is not sealed")]
+    Unsealed,
     /// The body does not open.
     #[error("the envelope's body does not open")]
     Unopenable,
@@ -260,7 +275,8 @@ impl Post {
         &self.identity
     }
 
-    /// Signs and sends; seals the body first when the header says so. `from` is always us.
+    /// Signs and sends; seals the body first when the header says so, and always for orders and
+    /// replies. `from` is always us.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the bus does not take it, and
@@ -268,6 +284,7 @@ impl Post {
     pub fn send(&self, header: Header, body: &[u8]) -> Result<(), Fault> {
         let header = Header {
             from: self.id,
+            sealed: header.sealed || header.kind.always_sealed(),
             ..header
         };
         let address = match header.kind {
@@ -311,6 +328,9 @@ impl Post {
         let to_everyone = header.kind == Kind::Announcement && header.to == EVERYONE;
         if header.to != self.id && !to_everyone {
             return Err(EnvelopeError::Misdirected);
+        }
+        if header.kind.always_sealed() && !header.sealed {
+            return Err(EnvelopeError::Unsealed);
         }
         let peer = self
             .peer(&header.from)
@@ -427,6 +447,19 @@ mod tests {
                     "length {length}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn envelope__should_never_hold_an_order_or_a_reply_in_the_clear() {
+        let (alice, bob) = (post(), post());
+        for kind in [Kind::SigningOrder, Kind::KeygenOrder, Kind::Reply] {
+            let header = Header {
+                kind,
+                ..header(&alice, &bob, false)
+            };
+            let clear = Envelope::parse(alice.write(&header, b"body").unwrap()).unwrap();
+            assert_eq!(bob.open(&clear).err(), Some(EnvelopeError::Unsealed));
         }
     }
 

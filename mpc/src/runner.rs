@@ -101,6 +101,11 @@ impl Run {
         self.peers.contains_key(node)
     }
 
+    /// The other parties.
+    pub(crate) fn peers(&self) -> Vec<NodeId> {
+        self.peers.keys().copied().collect()
+    }
+
     /// The first step.
     pub(crate) fn start(&mut self, entropy: &dyn Entropy) -> Result<Progress, Failed> {
         let mut progress = Progress::default();

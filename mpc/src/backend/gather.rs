@@ -102,9 +102,12 @@ impl Gather {
 
 /// Encodes a message; BCS.
 pub(super) fn encode<T: Serialize>(message: &T) -> Result<Zeroizing<Vec<u8>>, Abort> {
-    bcs::to_bytes(message)
-        .map(Zeroizing::new)
-        .map_err(|_| Abort::new("a message could not be encoded"))
+    let failed = |_| Abort::new("a message could not be encoded");
+    // Of its final size: a buffer that grows leaves copies of secrets behind.
+    let size = bcs::serialized_size(message).map_err(failed)?;
+    let mut body = Zeroizing::new(Vec::with_capacity(size));
+    bcs::serialize_into(&mut *body, message).map_err(failed)?;
+    Ok(body)
 }
 
 /// Decodes a peer's message, and blames the peer when it cannot.

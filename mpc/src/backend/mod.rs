@@ -7,6 +7,7 @@
 mod ecdsa_dkls23;
 mod frost_ed25519;
 mod gather;
+pub mod private;
 #[cfg(test)]
 mod suite;
 

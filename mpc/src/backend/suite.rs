@@ -379,3 +379,34 @@ fn ecdsa_dkls23__should_ask_for_a_ban_when_a_peer_cheats_in_the_multiplication()
         "{abort:?}"
     );
 }
+
+#[test]
+#[allow(non_snake_case)]
+fn ecdsa_dkls23__should_refuse_a_copied_commitment() {
+    // Round 2 begins with the commitment to the proof (32 bytes), the sender's index (1), and the
+    // commitment to the part of the chain code (32). Who copies that one could open it later, too.
+    let place = 33..65;
+    let mut copied: Option<Vec<u8>> = None;
+    let outcomes = run(keygen_parties(Curve::Secp256k1, 2, 3), |from, message| {
+        if message.round != 2 {
+            return;
+        }
+        match &copied {
+            None => copied = Some(message.body[place.clone()].to_vec()),
+            Some(first) if from != message.to => {
+                message.body[place.clone()].copy_from_slice(first);
+            }
+            Some(_) => {}
+        }
+    });
+    let aborts: Vec<&Abort> = outcomes
+        .values()
+        .filter_map(|it| it.as_ref().err())
+        .collect();
+    assert!(
+        aborts
+            .iter()
+            .any(|abort| abort.reason.contains("copied") && !abort.culprits.is_empty()),
+        "{aborts:?}"
+    );
+}

@@ -7,14 +7,13 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::order::NodeId;
-use tokio::sync::mpsc;
 
-use super::{Address, Bus, BusError, MAX_MESSAGE, Subscription};
+use super::{Address, Bus, BusError, Feeder, MAX_MESSAGE, Subscription};
 
 /// A bus in memory. Messages to nodes that do not listen are lost.
 #[derive(Default)]
 pub struct MemoryBus {
-    listeners: Mutex<HashMap<Address, Vec<mpsc::Sender<Vec<u8>>>>>,
+    listeners: Mutex<HashMap<Address, Vec<Feeder>>>,
 }
 
 impl MemoryBus {
@@ -38,12 +37,7 @@ impl Bus for MemoryBus {
             return Ok(());
         };
         // A full queue belongs to a reader that does not read: it loses messages, alone.
-        senders.retain(|sender| {
-            !matches!(
-                sender.try_send(message.clone()),
-                Err(mpsc::error::TrySendError::Closed(_))
-            )
-        });
+        senders.retain(|sender| sender.offer(message.clone()));
         if senders.is_empty() {
             listeners.remove(&to);
         }

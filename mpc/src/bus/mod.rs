@@ -8,15 +8,21 @@ pub mod conformance;
 pub mod memory;
 pub mod redis;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use covault_core::order::NodeId;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Messages above this size are refused.
-pub const MAX_MESSAGE: usize = 8 << 20;
+/// Messages above this size are refused, and dropped when they come. An order shows a payload up to
+/// three times (payload, unsigned bytes, what is signed), and a request has up to 1 MiB; protocols need
+/// much less.
+pub const MAX_MESSAGE: usize = 4 << 20;
 
 /// How many messages wait for a slow reader or writer before more are refused.
 pub(crate) const QUEUE: usize = 1 << 14;
+/// How many bytes wait for a slow reader.
+const QUEUE_BYTES: usize = 64 << 20;
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,18 +66,93 @@ pub trait Bus: Send + Sync {
 
 /// Incoming messages. Dropping it ends the subscription.
 pub struct Subscription {
-    messages: mpsc::Receiver<Vec<u8>>,
+    messages: mpsc::Receiver<(Vec<u8>, OwnedSemaphorePermit)>,
+}
+
+/// The end that feeds a subscription. It holds so many messages, and so many bytes of them.
+#[derive(Clone)]
+pub(crate) struct Feeder {
+    messages: mpsc::Sender<(Vec<u8>, OwnedSemaphorePermit)>,
+    bytes: Arc<Semaphore>,
+}
+
+impl Feeder {
+    fn size(message: &[u8]) -> u32 {
+        u32::try_from(message.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Hands a message over, or drops it when the reader is slow; false when the reader is gone.
+    pub(crate) fn offer(&self, message: Vec<u8>) -> bool {
+        let bytes = Arc::clone(&self.bytes);
+        match bytes.try_acquire_many_owned(Self::size(&message)) {
+            Ok(room) => !matches!(
+                self.messages.try_send((message, room)),
+                Err(mpsc::error::TrySendError::Closed(_))
+            ),
+            Err(_) => !self.messages.is_closed(),
+        }
+    }
+
+    /// Hands a message over when there is room; false when the reader is gone. One that is too
+    /// large is dropped.
+    pub(crate) async fn feed(&self, message: Vec<u8>) -> bool {
+        if message.len() > MAX_MESSAGE {
+            tracing::warn!(bytes = message.len(), "a message is too large; dropped");
+            return true;
+        }
+        let bytes = Arc::clone(&self.bytes);
+        tokio::select! {
+            () = self.messages.closed() => false,
+            room = bytes.acquire_many_owned(Self::size(&message)) => match room {
+                Ok(room) => self.messages.send((message, room)).await.is_ok(),
+                Err(_) => false,
+            },
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.messages.is_closed()
+    }
 }
 
 impl Subscription {
     /// The subscription, and the end that feeds it.
-    pub(crate) fn channel() -> (mpsc::Sender<Vec<u8>>, Self) {
+    pub(crate) fn channel() -> (Feeder, Self) {
         let (sender, messages) = mpsc::channel(QUEUE);
-        (sender, Self { messages })
+        let feeder = Feeder {
+            messages: sender,
+            bytes: Arc::new(Semaphore::new(QUEUE_BYTES)),
+        };
+        (feeder, Self { messages })
     }
 
     /// The next message; `None` when the bus was shut down.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
-        self.messages.recv().await
+        self.messages.recv().await.map(|(message, _)| message)
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn subscription__should_hold_so_many_bytes_and_no_more() {
+        let (feeder, mut inbox) = Subscription::channel();
+        let many = 2 * QUEUE_BYTES / MAX_MESSAGE;
+        for _ in 0..many {
+            assert!(feeder.offer(vec![0; MAX_MESSAGE]));
+        }
+        assert!(feeder.feed(vec![0; MAX_MESSAGE + 1]).await);
+        for _ in 0..QUEUE_BYTES / MAX_MESSAGE {
+            assert_eq!(inbox.next().await.unwrap().len(), MAX_MESSAGE);
+        }
+        // The rest was dropped, and there is room again.
+        assert!(feeder.feed(vec![1]).await);
+        assert_eq!(inbox.next().await.unwrap(), [1]);
+        drop(inbox);
+        assert!(!feeder.feed(vec![1]).await);
+        assert!(!feeder.offer(vec![1]));
     }
 }

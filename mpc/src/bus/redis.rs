@@ -27,7 +27,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Address, Bus, BusError, MAX_MESSAGE, QUEUE, Subscription};
+use super::{Address, Bus, BusError, Feeder, MAX_MESSAGE, QUEUE, Subscription};
 
 /// How long a read blocks in Redis.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -267,7 +267,7 @@ struct Reader {
     client: Client,
     reachable: Arc<AtomicBool>,
     streams: Vec<Cursor>,
-    sender: mpsc::Sender<Vec<u8>>,
+    sender: Feeder,
 }
 
 type Entry = (String, Vec<Vec<u8>>);
@@ -375,7 +375,7 @@ impl Reader {
                 let Some(message) = fields.pop() else {
                     continue;
                 };
-                if self.sender.send(message).await.is_err() {
+                if !self.sender.feed(message).await {
                     return Ok(());
                 }
             }

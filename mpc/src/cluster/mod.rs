@@ -83,8 +83,8 @@ struct Shared {
     clock: Arc<dyn Clock>,
     roster: Roster,
     attempt: Duration,
-    /// Who waits for replies, by session.
-    calls: Mutex<HashMap<SessionId, Replies>>,
+    /// Who waits for replies, by session, and whose replies.
+    calls: Mutex<HashMap<SessionId, (Vec<NodeId>, Replies)>>,
 }
 
 /// A registered call; ends with its scope.
@@ -203,15 +203,17 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
         } = envelope.header;
         match kind {
             Kind::Reply => {
-                // Replies that nobody waits for are not worth a verification.
-                let Some(call) = lock(&shared.calls).get(&session).cloned() else {
-                    continue;
+                // Replies that nobody waits for are not worth a verification, nor are those of
+                // nodes that were not asked.
+                let call = match lock(&shared.calls).get(&session) {
+                    Some((nodes, call)) if nodes.contains(&from) => call.clone(),
+                    _ => continue,
                 };
                 match shared.post.open(&envelope) {
                     Ok(opened) => {
                         if let Some(reply) = decode::<Reply>(&opened.body) {
                             // The call may be over.
-                            let _ = call.send((from, attempt, reply));
+                            let _ = call.send((from, attempt, reply.cleaned()));
                         }
                     }
                     Err(error) => tracing::warn!(?from, %error, "reply refused"),
@@ -231,13 +233,14 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
 }
 
 impl Shared {
-    fn call(&self, session: SessionId) -> Result<Call<'_>, Fault> {
+    /// Registers for the replies of these nodes.
+    fn call(&self, session: SessionId, nodes: &[NodeId]) -> Result<Call<'_>, Fault> {
         let (sender, replies) = mpsc::unbounded_channel();
         let mut calls = lock(&self.calls);
         if calls.contains_key(&session) {
             return Err(Fault::bug("two calls for one session"));
         }
-        calls.insert(session, sender);
+        calls.insert(session, (nodes.to_vec(), sender));
         drop(calls);
         Ok(Call {
             shared: self,
@@ -258,7 +261,7 @@ impl Shared {
         let from = self.post.id();
         let header = Header {
             kind,
-            sealed: false,
+            sealed: true,
             session,
             attempt,
             round: 0,
@@ -270,16 +273,8 @@ impl Shared {
     }
 
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let signature = self
-            .post
-            .identity()
-            .sign(&order.canonical_bytes()?)
-            .to_vec();
-        let body = encode(&KeygenRequest {
-            order: order.clone(),
-            signature,
-        })?;
-        let mut call = self.call(order.session)?;
+        let mut call = self.call(order.session, &order.signers)?;
+        self.roster.want(&order.signers);
         // All must be there at the same time.
         while !order.signers.iter().all(|signer| self.roster.live(signer)) {
             if self.clock.now_ms() >= order.expires_at_ms {
@@ -291,6 +286,10 @@ impl Shared {
             }
             sleep(LOOK).await;
         }
+        let body = encode(&KeygenRequest {
+            order: order.clone(),
+            sent_at_ms: self.clock.now_ms(),
+        })?;
         for signer in &order.signers {
             self.send(Kind::KeygenOrder, order.session, 0, *signer, &body)?;
         }
@@ -314,9 +313,6 @@ impl Shared {
                     &Trouble::of_silent(&silent),
                 ));
             };
-            if !order.signers.contains(&node) {
-                continue;
-            }
             match reply {
                 Reply::KeyMade(root) => {
                     made.insert(node, root);
@@ -368,18 +364,13 @@ impl Shared {
     ) -> Result<Vec<Signature>, Fault> {
         let deadline_ms = deadline_ms.min(order.expires_at_ms);
         let needed = usize::from(threshold);
-        let signature = self
-            .post
-            .identity()
-            .sign(&order.canonical_bytes()?)
-            .to_vec();
         let mut request = SignRequest {
             order: order.clone(),
-            signature,
             signers: Vec::new(),
-            deadline_ms,
+            attempt_ms: 0,
+            sent_at_ms: 0,
         };
-        let mut call = self.call(session)?;
+        let mut call = self.call(session, holders)?;
         let mut trouble = Trouble::default();
         let mut attempt = 0_u32;
         loop {
@@ -397,9 +388,9 @@ impl Shared {
                 Choice::Never => return Err(self.give_up(holders, needed, trouble)),
             };
             let attempt_ms = u64::try_from(self.attempt.as_millis()).unwrap_or(u64::MAX);
-            let ends_ms = now_ms.saturating_add(attempt_ms).min(deadline_ms);
             request.signers = team.signers.clone();
-            request.deadline_ms = ends_ms;
+            request.attempt_ms = attempt_ms.min(deadline_ms.saturating_sub(now_ms));
+            request.sent_at_ms = now_ms;
             let body = encode(&request)?;
             for signer in &team.signers {
                 self.send(Kind::SigningOrder, session, attempt, *signer, &body)?;
@@ -410,6 +401,7 @@ impl Shared {
             {
                 return Ok(signatures);
             }
+            trouble.failed(&team.signers);
             // The second try comes at once; what fails again and again must not spin.
             if attempt > 0 {
                 sleep(LOOK).await;
@@ -429,7 +421,8 @@ impl Shared {
         attempt: u32,
         trouble: &mut Trouble,
     ) -> Option<Vec<Signature>> {
-        let (team, ends_ms) = (request.signers.as_slice(), request.deadline_ms);
+        let team = request.signers.as_slice();
+        let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
         let mut reported: Vec<NodeId> = Vec::new();
         loop {
             let left = ends_ms
@@ -446,22 +439,28 @@ impl Shared {
                     if left > 0 && gone.is_empty() {
                         continue;
                     }
-                    let silent = if gone.is_empty() {
-                        team.iter()
-                            .filter(|node| !reported.contains(node))
-                            .copied()
-                            .collect()
-                    } else {
-                        gone
-                    };
-                    // When all have reported, those whom they missed are noted already.
-                    self.suspect(&silent, trouble);
+                    if !gone.is_empty() {
+                        // No word against the others.
+                        self.suspect(&gone, trouble);
+                        return None;
+                    }
+                    let silent: Vec<NodeId> = team
+                        .iter()
+                        .filter(|node| !reported.contains(node))
+                        .copied()
+                        .collect();
+                    self.failed(team, &silent, trouble);
                     return None;
                 }
                 // Of whichever attempt: what verifies is good.
-                Ok(Some((node, _, Reply::Signed(signatures)))) => {
+                Ok(Some((node, of, Reply::Signed(signatures)))) => {
                     if verify(order, &signatures).is_ok() {
-                        self.roster.well_done(&node);
+                        // All of them: the collector could not have done it alone.
+                        if of == attempt {
+                            for node in team {
+                                self.roster.well_done(node);
+                            }
+                        }
                         return Some(signatures);
                     }
                     tracing::warn!(?node, "a node sent signatures that do not verify");
@@ -481,11 +480,13 @@ impl Shared {
                         Class::Peer { culprits } => {
                             let banned: Vec<NodeId> = team
                                 .iter()
+                                .filter(|other| **other != node)
                                 .filter(|other| culprits.contains(&openssh_line(other, "")))
                                 .copied()
                                 .collect();
                             for other in &banned {
                                 trouble.misbehaved(node, *other);
+                                self.roster.quarrelled(&node, other);
                             }
                             if banned.is_empty() {
                                 trouble.refused(node, fault);
@@ -505,23 +506,27 @@ impl Shared {
                     },
                 ))) if of == attempt && team.contains(&node) => {
                     tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
+                    let mut named = false;
                     for culprit in culprits.iter().filter(|culprit| team.contains(culprit)) {
                         trouble.misbehaved(node, *culprit);
+                        self.roster.quarrelled(&node, culprit);
+                        named = true;
                     }
-                    if !culprits.is_empty() {
+                    if named {
                         return None;
                     }
-                    if missing.is_empty() {
-                        // Nobody can be named: try whom we have not tried.
-                        self.suspect(team, trouble);
-                        return None;
-                    }
-                    reported.push(node);
                     let missing: Vec<NodeId> = missing
                         .into_iter()
-                        .filter(|node| team.contains(node))
+                        .filter(|other| team.contains(other) && *other != node)
                         .collect();
-                    self.suspect(&missing, trouble);
+                    if missing.is_empty() {
+                        // Nobody can be named: try whom we have not tried.
+                        self.failed(team, team, trouble);
+                        return None;
+                    }
+                    // A word against a word: whoever lies, this team does not work.
+                    self.failed(team, &missing, trouble);
+                    reported.push(node);
                     if reported.len() == team.len() {
                         return None;
                     }
@@ -534,12 +539,26 @@ impl Shared {
 
     fn suspect(&self, nodes: &[NodeId], trouble: &mut Trouble) {
         for node in nodes {
-            self.roster.suspect(node);
+            self.roster.suspect(node, true);
             trouble.was_silent(*node);
         }
     }
 
+    /// The team failed, and nobody is to blame for certain: those who say whom they missed may
+    /// have kept silent themselves. So all are suspect, the missed ones more.
+    fn failed(&self, team: &[NodeId], missed: &[NodeId], trouble: &mut Trouble) {
+        for node in team {
+            self.roster.suspect(node, false);
+        }
+        self.suspect(missed, trouble);
+    }
+
     fn give_up(&self, holders: &[NodeId], needed: usize, mut trouble: Trouble) -> Fault {
+        // Fewer refusals than it takes to stop the rest are no verdict: one node may lie.
+        let verdict = holders.len().saturating_sub(needed).saturating_add(1);
+        if trouble.refusals().count() < verdict && !trouble.culprits().is_empty() {
+            return self.roster.misbehaved(&trouble.culprits());
+        }
         if let Some((node, fault)) = trouble.take_refusal() {
             let sentence = format!(
                 "{} refused to sign: {}",

@@ -1,7 +1,7 @@
 //! Which nodes there are, which live, and which were slow.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -16,10 +16,17 @@ use super::{
     NodeStatus,
     choose::{Candidate, Choice, Team, Trouble, pick},
 };
-use crate::{identity::openssh_line, message::Announcement};
+use crate::{
+    identity::openssh_line,
+    message::{Announcement, SKEW_MS},
+};
 
-/// How far a node's clock may be off before its announcements count as replays.
-const SKEW_MS: u64 = 120_000;
+/// How far a node's clock may be off before its announcements count as replays. Between
+/// [`SKEW_MS`] and this, it is seen, but refuses orders and says why.
+const REPLAY_MS: u64 = 2 * SKEW_MS;
+/// How long it is remembered, in milliseconds, that two nodes do not get along. A ban is for
+/// good, but its reporter may lie: later requests avoid the pair, and only while they can.
+const QUARREL_MS: u64 = 3_600_000;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
 /// Strangers may announce themselves too, but not without end.
@@ -38,7 +45,11 @@ struct Known {
 #[derive(Default)]
 struct State {
     known: HashMap<NodeId, Known>,
-    suspect_until: HashMap<NodeId, u64>,
+    /// Until when, and how much: 1 was in a team that failed, 2 was missed by others.
+    suspect_until: HashMap<NodeId, (u64, u8)>,
+    quarrels: HashMap<(NodeId, NodeId), u64>,
+    /// Holders of keys we use: they always have a place.
+    wanted: HashSet<NodeId>,
     busy: HashMap<NodeId, usize>,
     turn: usize,
 }
@@ -89,16 +100,32 @@ impl Roster {
             at_ms,
             leaving,
         } = announcement;
-        if at_ms.abs_diff(now_ms) > SKEW_MS {
-            tracing::warn!(?node, "an announcement from another time; check the clocks");
+        let apart_ms = at_ms.abs_diff(now_ms);
+        if apart_ms > SKEW_MS {
+            tracing::warn!(?node, apart_ms, "a node of another time; check the clocks");
+        }
+        if apart_ms > REPLAY_MS {
             return;
         }
         name.retain(|letter| !letter.is_control());
         let name: String = name.chars().take(MAX_NAME).collect();
         let mut state = lock(&self.state);
-        let full = state.known.len() >= MAX_NODES;
+        if !state.known.contains_key(&node) && state.known.len() >= MAX_NODES {
+            let State { known, wanted, .. } = &mut *state;
+            let silent = known
+                .iter()
+                .filter(|(node, _)| !wanted.contains(*node))
+                .min_by_key(|(_, known)| known.heard_ms)
+                .map(|(node, _)| *node);
+            match silent {
+                Some(silent) => known.remove(&silent),
+                None if wanted.contains(&node) => None,
+                None => return,
+            };
+        }
         match state.known.get_mut(&node) {
-            Some(known) if at_ms < known.at_ms => {}
+            // Not even the newest one again: a replay does not keep a dead node alive.
+            Some(known) if at_ms <= known.at_ms => {}
             Some(known) => {
                 *known = Known {
                     name,
@@ -107,7 +134,6 @@ impl Roster {
                     left: leaving,
                 }
             }
-            None if full => {}
             None => {
                 tracing::info!(%name, node = %openssh_line(&node, ""), "node announced itself");
                 state.known.insert(
@@ -158,10 +184,30 @@ impl Roster {
         }
     }
 
-    /// The node is asked last for a while.
-    pub(super) fn suspect(&self, node: &NodeId) {
-        let until = self.clock.now_ms().saturating_add(SUSPECT_MS);
-        lock(&self.state).suspect_until.insert(*node, until);
+    /// These nodes are never forgotten for others.
+    pub(super) fn want(&self, nodes: &[NodeId]) {
+        lock(&self.state).wanted.extend(nodes);
+    }
+
+    /// The node is asked later than others for a while; those that others missed last.
+    pub(super) fn suspect(&self, node: &NodeId, missed: bool) {
+        let now_ms = self.clock.now_ms();
+        let until = now_ms.saturating_add(SUSPECT_MS);
+        let level = if missed { 2 } else { 1 };
+        let mut state = lock(&self.state);
+        let suspect = state.suspect_until.entry(*node).or_default();
+        if now_ms >= suspect.0 {
+            suspect.1 = 0;
+        }
+        *suspect = (until, suspect.1.max(level));
+    }
+
+    /// The two are not asked together for a while, when there are others.
+    pub(super) fn quarrelled(&self, reporter: &NodeId, culprit: &NodeId) {
+        let until = self.clock.now_ms().saturating_add(QUARREL_MS);
+        lock(&self.state)
+            .quarrels
+            .insert((*reporter, *culprit), until);
     }
 
     pub(super) fn well_done(&self, node: &NodeId) {
@@ -172,6 +218,8 @@ impl Roster {
     pub(super) fn choose(&self, holders: &[NodeId], needed: usize, trouble: &Trouble) -> Choice {
         let now_ms = self.clock.now_ms();
         let mut state = lock(&self.state);
+        state.wanted.extend(holders);
+        state.quarrels.retain(|_, until| now_ms < *until);
         state.turn = state.turn.wrapping_add(1);
         let turn = state.turn;
         let count = holders.len().max(1);
@@ -188,14 +236,16 @@ impl Roster {
                     state
                         .suspect_until
                         .get(node)
-                        .is_some_and(|until| now_ms < *until),
+                        .filter(|(until, _)| now_ms < *until)
+                        .map_or(0, |(_, level)| *level),
                     state.busy.get(node).copied().unwrap_or(0),
                     // Equals take turns.
                     place.wrapping_add(turn) % count,
                 ),
             })
             .collect();
-        match pick(candidates, needed, trouble) {
+        let quarrels: BTreeSet<(NodeId, NodeId)> = state.quarrels.keys().copied().collect();
+        match pick(candidates, needed, trouble, &quarrels) {
             Ok(signers) => {
                 for node in &signers {
                     *state.busy.entry(*node).or_default() += 1;
@@ -258,5 +308,71 @@ impl Roster {
             Class::Peer { culprits },
             format!("signers broke the protocol: {}", names.join(", ")),
         )
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now_ms(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn announcement(at_ms: u64) -> Announcement {
+        Announcement {
+            name: "node".into(),
+            at_ms,
+            leaving: false,
+        }
+    }
+
+    fn roster() -> (Arc<Hand>, Roster) {
+        let clock = Arc::new(Hand::default());
+        clock.0.store(1_000_000, Ordering::Relaxed);
+        let roster = Roster::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(3));
+        (clock, roster)
+    }
+
+    #[test]
+    fn roster__should_not_take_a_replay_for_a_sign_of_life() {
+        let (clock, roster) = roster();
+        let node = NodeId([1; 32]);
+        roster.heard(node, announcement(1_000_000));
+        assert!(roster.live(&node));
+        clock.0.fetch_add(5_000, Ordering::Relaxed);
+        roster.heard(node, announcement(1_000_000));
+        assert!(!roster.live(&node));
+        roster.heard(node, announcement(1_000_001));
+        assert!(roster.live(&node));
+    }
+
+    #[test]
+    fn roster__should_have_a_place_for_holders_when_strangers_fill_it() {
+        let (clock, roster) = roster();
+        let number = |number: u32| {
+            let mut id = [0; 32];
+            id[..4].copy_from_slice(&number.to_be_bytes());
+            NodeId(id)
+        };
+        let (early, late) = (number(1), number(2));
+        roster.want(&[early, late]);
+        roster.heard(early, announcement(1_000_000));
+        for stranger in 10..2_500 {
+            clock.0.fetch_add(1, Ordering::Relaxed);
+            roster.heard(number(stranger), announcement(1_000_000));
+        }
+        roster.heard(late, announcement(1_000_000));
+        assert_eq!(roster.nodes().len(), MAX_NODES);
+        assert!(roster.nodes().iter().any(|node| node.id == early));
+        assert!(roster.live(&late) && roster.live(&number(2_499)));
     }
 }

@@ -7,10 +7,17 @@
 mod orders;
 mod sessions;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use covault_core::{
-    derive::RootKey,
+    derive::{ChildKey, RootKey},
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
@@ -40,21 +47,24 @@ const REAP: Duration = Duration::from_millis(100);
 /// How long an earlier process of the same folder has to let go of it.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
+/// Bytes of messages that wait to be verified, at most.
+const MAX_UNVERIFIED: usize = 64 << 20;
+
 /// Decides whether what an order shows is what it asks to sign.
 pub trait OrderCheck: Send + Sync {
-    /// Checks an order for a key that the node holds.
+    /// Checks an order for a key that the node holds, and that has this child at the order's path.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming what does not match.
-    fn check(&self, order: &SigningOrder, root: &RootKey) -> Result<(), Fault>;
+    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault>;
 }
 
 /// Rebuilds everything from payload and facts ([`SigningOrder::verify`]).
 pub struct Rebuild;
 
 impl OrderCheck for Rebuild {
-    fn check(&self, order: &SigningOrder, root: &RootKey) -> Result<(), Fault> {
-        order.verify(root)
+    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
+        order.verify_child(root, child)
     }
 }
 
@@ -100,6 +110,10 @@ pub struct Node {
     claims: Claims,
     keys: Keys,
     sessions: Sessions,
+    /// Bytes of messages whose signature has not been looked at.
+    unverified: AtomicUsize,
+    /// The time of the last announcement.
+    announced_ms: AtomicU64,
     runtime: Handle,
 }
 
@@ -107,8 +121,8 @@ impl Node {
     /// Opens the folder and serves orders until `shutdown` turns true or its sender is gone.
     ///
     /// # Errors
-    /// Only when it cannot start: folder, keyring or claims unusable, or the bus refuses. A bad
-    /// message or order never ends it.
+    /// When it cannot start (folder, keyring or claims unusable, or the bus refuses), and when its
+    /// claims cannot be written any more. A bad message or order never ends it.
     pub async fn run(config: NodeConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), Fault> {
         let bus = Arc::clone(&config.bus);
         let heartbeat = config.heartbeat;
@@ -132,6 +146,13 @@ impl Node {
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => node.announce(false),
                 _ = reap.tick() => node.reap(),
+                () = node.claims.broken() => {
+                    // Only a fresh start can tell what is on disk. Until then others sign.
+                    node.announce(true);
+                    return Err(Fault::unavailable(
+                        "the claims file cannot be written; is the disk full?",
+                    ));
+                }
                 message = inbox.next() => match message {
                     Some(message) => node.take(message),
                     None => break,
@@ -162,13 +183,14 @@ impl Node {
         // scrypt and the disk take their time.
         let opened = runtime.spawn_blocking(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
-            let keys = Keys::load(shares.load_all()?)?;
-            Ok::<_, Fault>((shares, keys, folder.join("claims.redb")))
+            let new = !shares.any()?;
+            Ok::<_, Fault>((shares, new, folder.join("claims.redb")))
         });
-        let (shares, keys, claims) = opened.await.map_err(Fault::bug)??;
+        let (shares, new, path) = opened.await.map_err(Fault::bug)??;
+        // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
-            match Claims::open(&claims) {
+            match Claims::open(&path, new) {
                 Ok(claims) => break claims,
                 Err(fault) if waited >= TAKEOVER => return Err(fault),
                 Err(_) => {
@@ -177,6 +199,11 @@ impl Node {
                 }
             }
         };
+        let loaded = runtime.spawn_blocking(move || {
+            let keys = Keys::load(shares.load_all()?)?;
+            Ok::<_, Fault>((shares, keys))
+        });
+        let (shares, keys) = loaded.await.map_err(Fault::bug)??;
         Ok(Self {
             name,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
@@ -189,14 +216,20 @@ impl Node {
             claims,
             keys,
             sessions: Sessions::default(),
+            unverified: AtomicUsize::new(0),
+            announced_ms: AtomicU64::new(0),
             runtime,
         })
     }
 
     fn announce(&self, leaving: bool) {
+        // Grows always: others ignore what they have heard before.
+        let last_ms = self.announced_ms.load(Ordering::Relaxed);
+        let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
+        self.announced_ms.store(at_ms, Ordering::Relaxed);
         let announcement = Announcement {
             name: self.name.clone(),
-            at_ms: self.clock.now_ms(),
+            at_ms,
             leaving,
         };
         let header = Header {
@@ -221,26 +254,46 @@ impl Node {
             tracing::debug!(node = %self.name, "malformed envelope");
             return;
         };
-        match envelope.header.kind {
+        let Header { kind, from, to, .. } = envelope.header;
+        match kind {
+            _ if to != self.post.id() => return,
             Kind::SigningOrder | Kind::KeygenOrder => {
-                if !self.trusted.contains(&envelope.header.from) {
-                    tracing::warn!(node = %self.name, from = ?envelope.header.from, "order of a stranger");
+                if !self.trusted.contains(&from) {
+                    tracing::warn!(node = %self.name, ?from, "order of a stranger");
                     return;
                 }
-                let node = Arc::clone(self);
-                self.pool
-                    .spawn(Lane::Signing, move || node.order(&envelope));
             }
-            Kind::Protocol => self.protocol(envelope),
-            Kind::Reply | Kind::Announcement => {}
+            Kind::Protocol => {}
+            Kind::Reply | Kind::Announcement => return,
         }
+        // Nothing is kept or begun before the signature was verified, and only so much waits
+        // for that.
+        let size = envelope.size();
+        let waiting = self.unverified.fetch_add(size, Ordering::Relaxed);
+        if waiting.saturating_add(size) > MAX_UNVERIFIED {
+            self.unverified.fetch_sub(size, Ordering::Relaxed);
+            tracing::warn!(node = %self.name, "too many messages wait; one dropped");
+            return;
+        }
+        let received_ms = self.clock.now_ms();
+        let node = Arc::clone(self);
+        self.pool.spawn(Lane::Signing, move || {
+            node.unverified.fetch_sub(size, Ordering::Relaxed);
+            match node.post.open(&envelope) {
+                Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
+                Ok(opened) => node.order(&envelope.header, &opened, received_ms),
+                Err(error) => {
+                    tracing::warn!(node = %node.name, ?from, %error, "message refused");
+                }
+            }
+        });
     }
 
     /// Answers an orchestrator.
     fn reply(&self, to: NodeId, session: SessionId, attempt: u32, reply: &Reply) {
         let header = Header {
             kind: Kind::Reply,
-            sealed: false,
+            sealed: true,
             session,
             attempt,
             round: 0,

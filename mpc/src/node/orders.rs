@@ -1,46 +1,68 @@
 //! What a node does with orders, and the keys it holds.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use covault_core::{
-    derive::RootKey,
+    derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
-    ids::SessionId,
+    ids::{RequestId, SessionId},
     order::{KeygenOrder, NodeId, SigningOrder},
 };
-use ed25519_dalek::Verifier as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{Node, sessions::Begin};
 use crate::{
     backend::{self, Index, KeygenSetup, SignSetup, Signer},
     claims::{Claim, ClaimError},
-    envelope::{Envelope, Kind},
-    identity::{openssh_line, verifying_key},
-    message::{KeygenRequest, Reply, SignRequest, decode},
+    envelope::{Header, Kind, Opened},
+    identity::openssh_line,
+    message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode},
     pool::Lane,
     runner::Run,
     shares::{FIRST_EPOCH, ShareRecord},
 };
 
-/// How far another machine's clock may be ahead, in milliseconds.
-const SKEW_MS: u64 = 60_000;
-/// More inputs than any transaction has.
-const MAX_INPUTS: usize = 10_000;
+/// More inputs than a transaction needs; the queue of a session has room for the messages of all.
+pub(super) const MAX_INPUTS: usize = 256;
+/// The longest that an attempt or a key generation keeps a session, in milliseconds.
+const MAX_ATTEMPT_MS: u64 = 60_000;
+const MAX_KEYGEN_MS: u64 = 600_000;
+/// Child public keys kept ready per root key.
+const CACHED_CHILDREN: usize = 4096;
 
 /// A key that the node holds a share of.
 pub(super) struct Key {
     record: ShareRecord,
     signer: Arc<dyn Signer>,
+    children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
+}
+
+impl Key {
+    /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
+    fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
+        let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = children().get(path) {
+            return Ok(Arc::clone(child));
+        }
+        let child = Arc::new(self.record.key.root.child(path)?);
+        let mut children = children();
+        if children.len() >= CACHED_CHILDREN {
+            children.clear();
+        }
+        children.insert(path.clone(), Arc::clone(&child));
+        Ok(child)
+    }
 }
 
 /// The keys of a node.
 #[derive(Default)]
 pub(super) struct Keys {
     by_root: RwLock<HashMap<Vec<u8>, Arc<Key>>>,
+    /// Who holds shares of these keys too.
+    holders: RwLock<HashSet<NodeId>>,
 }
 
 impl Keys {
@@ -57,7 +79,15 @@ impl Keys {
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
         let root = record.key.root.public_key.clone();
-        let key = Arc::new(Key { record, signer });
+        self.holders
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(&record.holders);
+        let key = Arc::new(Key {
+            record,
+            signer,
+            children: Mutex::default(),
+        });
         let mut keys = self.by_root.write().unwrap_or_else(PoisonError::into_inner);
         let newer = keys
             .get(&root)
@@ -74,6 +104,14 @@ impl Keys {
             .unwrap_or_else(PoisonError::into_inner)
             .get(root)
             .cloned()
+    }
+
+    /// Whether the node shares a key with us.
+    pub(super) fn is_holder(&self, node: &NodeId) -> bool {
+        self.holders
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(node)
     }
 
     fn of_session(&self, session: SessionId) -> Option<Arc<Key>> {
@@ -105,25 +143,25 @@ impl Node {
         Ok(root)
     }
 
-    /// Handles an order, on a pool thread.
-    pub(super) fn order(self: &Arc<Self>, envelope: &Envelope) {
-        let header = envelope.header;
-        let opened = match self.post.open(envelope) {
-            Ok(opened) => opened,
-            Err(error) => {
-                tracing::warn!(node = %self.name, %error, "order refused");
-                return;
-            }
-        };
+    /// Handles an order of a trusted orchestrator, on a pool thread. Its envelope, and so the order,
+    /// is signed by the orchestrator.
+    pub(super) fn order(self: &Arc<Self>, header: &Header, opened: &Opened, received_ms: u64) {
+        let unreadable = || refused("the order cannot be read; are all nodes of one version?");
         let outcome = match header.kind {
-            Kind::SigningOrder => decode(&opened.body)
-                .ok_or_else(|| refused("the order cannot be read; are all nodes of one version?"))
-                .and_then(|request| {
-                    self.signing_order(header.from, header.session, header.attempt, request)
-                }),
+            Kind::SigningOrder => {
+                decode(&opened.body)
+                    .ok_or_else(unreadable)
+                    .and_then(|request: SignRequest| {
+                        let attempt_ms = request.attempt_ms.min(MAX_ATTEMPT_MS);
+                        let until_ms = received_ms
+                            .saturating_add(attempt_ms)
+                            .min(request.order.expires_at_ms);
+                        self.signing_order(header, opened.fingerprint, request, until_ms)
+                    })
+            }
             _ => decode(&opened.body)
-                .ok_or_else(|| refused("the order cannot be read; are all nodes of one version?"))
-                .and_then(|request| self.keygen_order(header.from, header.session, request)),
+                .ok_or_else(unreadable)
+                .and_then(|request| self.keygen_order(header, request, received_ms)),
         };
         if let Err(fault) = outcome {
             self.refuse(header.from, header.session, header.attempt, fault);
@@ -135,17 +173,19 @@ impl Node {
         self.reply(to, session, attempt, &Reply::Refused(fault));
     }
 
-    fn check_signature(&self, from: &NodeId, bytes: &[u8], signature: &[u8]) -> Result<(), Fault> {
-        let genuine = ed25519_dalek::Signature::from_slice(signature).is_ok_and(|signature| {
-            verifying_key(from).is_ok_and(|key| key.verify(bytes, &signature).is_ok())
-        });
-        genuine
-            .then_some(())
-            .ok_or_else(|| refused("the order's signature is wrong"))
-    }
-
-    fn check_time(&self, issued_at_ms: u64, expires_at_ms: u64) -> Result<(), Fault> {
+    fn check_time(
+        &self,
+        sent_at_ms: u64,
+        issued_at_ms: u64,
+        expires_at_ms: u64,
+    ) -> Result<(), Fault> {
         let now_ms = self.clock.now_ms();
+        if sent_at_ms.abs_diff(now_ms) > SKEW_MS {
+            return Err(refused(
+                "the clocks of this node and of the orchestrator are more than a minute apart; check \
+                 the clocks",
+            ));
+        }
         if now_ms >= expires_at_ms {
             return Err(refused("the order has expired"));
         }
@@ -157,20 +197,27 @@ impl Node {
 
     fn signing_order(
         self: &Arc<Self>,
-        from: NodeId,
-        session: SessionId,
-        attempt: u32,
+        header: &Header,
+        fingerprint: [u8; 32],
         request: SignRequest,
+        until_ms: u64,
     ) -> Result<(), Fault> {
+        let (session, attempt) = (header.session, header.attempt);
         let SignRequest {
             order,
-            signature,
             signers,
-            deadline_ms,
+            attempt_ms: _,
+            sent_at_ms,
         } = request;
-        let canonical = order.canonical_bytes()?;
-        self.check_signature(&from, &canonical, &signature)?;
-        self.check_time(order.issued_at_ms, order.expires_at_ms)?;
+        if self.sessions.accepted((session, attempt)) == Some(fingerprint) {
+            // The bus has delivered it twice.
+            return Ok(());
+        }
+        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        if self.clock.now_ms() >= until_ms {
+            // It waited too long here; the orchestrator asks others by now.
+            return Ok(());
+        }
         let key = self
             .keys
             .get(&order.root_public_key)
@@ -193,9 +240,10 @@ impl Node {
             return Err(refused("an input needs another curve"));
         }
         let indices = self.indices(record, &signers)?;
-        self.check.check(&order, &record.key.root)?;
+        let child = key.child(&order.path)?;
+        self.check.check(&order, &record.key.root, &child)?;
 
-        let order_id: [u8; 32] = Sha256::digest(&canonical).into();
+        let order_id = order.id()?;
         let sessions = (0_u32..)
             .zip(&order.inputs)
             .map(|(input, what)| {
@@ -217,16 +265,21 @@ impl Node {
             .collect::<Result<Vec<_>, Fault>>()?;
         let peers = self.peers(&signers, &indices);
         let run = Run::signing(sessions, peers, order.root_public_key.clone());
-        let until_ms = deadline_ms.min(order.expires_at_ms);
+        if !self
+            .sessions
+            .accept((session, attempt), fingerprint, until_ms)
+        {
+            return Ok(());
+        }
         let begin = Begin {
             key: (session, attempt),
             run,
-            orchestrator: from,
+            orchestrator: header.from,
             until_ms,
             lane: Lane::Signing,
             record: None,
         };
-        self.claim_then_begin(digests(&order), begin);
+        self.claim_then_begin(Some((order.request, digest(&order))), begin);
         Ok(())
     }
 
@@ -264,13 +317,13 @@ impl Node {
 
     fn keygen_order(
         self: &Arc<Self>,
-        from: NodeId,
-        session: SessionId,
+        header: &Header,
         request: KeygenRequest,
+        received_ms: u64,
     ) -> Result<(), Fault> {
-        let KeygenRequest { order, signature } = request;
-        let canonical = order.canonical_bytes()?;
-        self.check_signature(&from, &canonical, &signature)?;
+        let (from, session) = (header.from, header.session);
+        let KeygenRequest { order, sent_at_ms } = request;
+        let context: [u8; 32] = Sha256::digest(order.canonical_bytes()?).into();
         if order.session != session {
             return Err(refused("the order is for another session"));
         }
@@ -287,17 +340,19 @@ impl Node {
             self.reply(from, session, 0, &Reply::KeyMade(record.key.root.clone()));
             return Ok(());
         }
-        if self.sessions.begun((session, 0)) {
-            // Running, or just over: the answer is on its way.
+        if self.sessions.accepted((session, 0)).is_some() {
+            // Claimed, running, or just over: the answer is on its way.
             return Ok(());
         }
-        self.check_time(order.issued_at_ms, order.expires_at_ms)?;
+        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        // By our clock, which may not be theirs.
+        let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
+        let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
         let KeygenOrder {
             vault,
             curve,
             threshold,
             signers,
-            expires_at_ms,
             ..
         } = order;
         let parties = Index::try_from(signers.len()).map_err(|_| refused("too many signers"))?;
@@ -313,13 +368,13 @@ impl Node {
             .and_then(|place| indices.get(place).copied())
             .ok_or_else(|| refused("we are not one of the signers"))?;
         let setup = KeygenSetup {
-            context: Sha256::digest(&canonical).into(),
+            context,
             me,
             threshold: Index::try_from(threshold).map_err(|_| refused("too many signers"))?,
             parties,
         };
         let run = Run::keygen(
-            backend::of(curve).keygen(setup)?,
+            backend::private::keygen(backend::of(curve), setup)?,
             self.peers(&signers, &indices),
         );
         let record = move |key| ShareRecord {
@@ -330,11 +385,14 @@ impl Node {
             holders: signers,
             key,
         };
+        if !self.sessions.accept((session, 0), context, until_ms) {
+            return Ok(());
+        }
         let begin = Begin {
             key: (session, 0),
             run,
             orchestrator: from,
-            until_ms: expires_at_ms,
+            until_ms,
             lane: Lane::Keygen,
             record: Some(Box::new(record)),
         };
@@ -343,17 +401,13 @@ impl Node {
     }
 
     /// Nothing of the share is used before the claim is on disk.
-    fn claim_then_begin(
-        self: &Arc<Self>,
-        digests: Option<(covault_core::ids::RequestId, Vec<[u8; 32]>)>,
-        begin: Begin,
-    ) {
+    fn claim_then_begin(self: &Arc<Self>, digest: Option<(RequestId, [u8; 32])>, begin: Begin) {
         let node = Arc::clone(self);
         let (session, attempt) = begin.key;
         let claim = Claim {
             session,
             attempt,
-            digests,
+            digest,
             now_ms: self.clock.now_ms(),
         };
         self.runtime.spawn(async move {
@@ -367,7 +421,7 @@ impl Node {
                         ClaimError::SessionUsed => {
                             Fault::new(Class::WrongState, "this session was run before")
                         }
-                        ClaimError::OtherDigest(_) => Fault::new(
+                        ClaimError::OtherDigest => Fault::new(
                             Class::WrongState,
                             "this request was to sign something else before; it never will",
                         ),
@@ -380,15 +434,64 @@ impl Node {
     }
 }
 
-/// What the claims remember of an order: key and message of each input.
-fn digests(order: &SigningOrder) -> Option<(covault_core::ids::RequestId, Vec<[u8; 32]>)> {
-    let digests = order.inputs.iter().map(|input| {
-        Sha256::new()
-            .chain_update(b"covault/claim")
-            .chain_update(Sha256::digest(&order.public_key))
-            .chain_update(Sha256::digest(&input.message))
-            .finalize()
-            .into()
-    });
-    Some((order.request, digests.collect()))
+/// What the claims remember of an order: the key, and the message of every input.
+fn digest(order: &SigningOrder) -> [u8; 32] {
+    let hash = Sha256::new()
+        .chain_update(b"covault/claim")
+        .chain_update(Sha256::digest(&order.public_key));
+    order
+        .inputs
+        .iter()
+        // Each of 32 bytes: their number shows in the length.
+        .fold(hash, |hash, input| {
+            hash.chain_update(Sha256::digest(&input.message))
+        })
+        .finalize()
+        .into()
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::{
+        chain::{Facts, SigningInput},
+        ids::VaultId,
+        network::Network,
+        signature::Curve,
+    };
+
+    use super::*;
+
+    #[test]
+    fn digest__should_cover_every_input() {
+        let of = |messages: &[&[u8]]| {
+            digest(&SigningOrder {
+                request: RequestId::from_bytes([1; 16]),
+                vault: VaultId::from_bytes([1; 16]),
+                epoch: 0,
+                network: Network::Solana,
+                root_public_key: Vec::new(),
+                path: KeyPath::new(vec![0]).unwrap(),
+                public_key: vec![2; 32],
+                address: String::new(),
+                payload: Vec::new(),
+                facts: Facts::Nothing,
+                unsigned: Vec::new(),
+                inputs: messages
+                    .iter()
+                    .map(|message| SigningInput {
+                        curve: Curve::Ed25519,
+                        message: message.to_vec(),
+                    })
+                    .collect(),
+                issued_at_ms: 0,
+                expires_at_ms: 0,
+            })
+        };
+        assert_eq!(of(&[b"a"]), of(&[b"a"]));
+        for other in [&[&b"a"[..], b"b"][..], &[b"b"], &[], &[b"a", b"a"]] {
+            assert_ne!(of(&[b"a"]), of(other));
+        }
+        assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
+    }
 }

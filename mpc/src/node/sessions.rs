@@ -8,9 +8,9 @@ use std::{
 
 use covault_core::{ids::SessionId, order::NodeId};
 
-use super::Node;
+use super::{Node, orders::MAX_INPUTS};
 use crate::{
-    envelope::{Envelope, Header, Kind},
+    envelope::{Header, Kind, Opened},
     message::Reply,
     pool::Lane,
     runner::{Failed, Finished, Progress, Run, Send},
@@ -21,24 +21,56 @@ use crate::{
 const EARLY_MS: u64 = 10_000;
 /// How long a finished session is remembered, so that late messages find it over.
 const REMEMBERED_MS: u64 = 5_000;
-/// Limits of what strangers can make us keep.
+/// How long an order is remembered after its end, in milliseconds: a bus that was away delivers
+/// what it has not acknowledged once more.
+const REPEATED_MS: u64 = 60_000;
+/// Limits of what others can make us keep before an order has come.
 const MAX_SESSIONS: usize = 50_000;
-const MAX_QUEUED: usize = 1024;
 const MAX_EARLY_BYTES: usize = 64 << 20;
+/// Of those that share no key with us: everybody before the first key, and strangers.
+const MAX_STRANGE_BYTES: usize = 16 << 20;
+/// More rounds than any protocol has.
+const MAX_ROUNDS: usize = 8;
+/// Messages of one sender that wait in one session.
+const MAX_QUEUED: usize = MAX_ROUNDS * MAX_INPUTS;
 
 type Key = (SessionId, u32);
 
-/// Sessions by id and attempt.
+/// Sessions by id and attempt. Locks are taken in this order: work, table, mail.
 #[derive(Default)]
 pub(super) struct Sessions {
     table: Mutex<Table>,
+    /// Orders that were accepted: fingerprint, and when to forget.
+    accepted: Mutex<HashMap<Key, ([u8; 32], u64)>>,
 }
 
 #[derive(Default)]
 struct Table {
     cells: HashMap<Key, Arc<Cell>>,
-    /// Of sessions whose order has not come.
-    early_bytes: usize,
+    /// Of sessions whose order has not come; from holders of our keys, and from others.
+    early: Early,
+}
+
+/// Bytes that wait for an order.
+#[derive(Default, Clone, Copy)]
+struct Early {
+    holders: usize,
+    strangers: usize,
+}
+
+impl Early {
+    fn of(&mut self, holder: bool) -> &mut usize {
+        if holder {
+            &mut self.holders
+        } else {
+            &mut self.strangers
+        }
+    }
+
+    fn minus(&mut self, other: Self) {
+        self.holders = self.holders.saturating_sub(other.holders);
+        self.strangers = self.strangers.saturating_sub(other.strangers);
+    }
 }
 
 /// One session.
@@ -50,12 +82,12 @@ struct Cell {
 }
 
 struct Mail {
-    queue: VecDeque<Envelope>,
-    bytes: usize,
+    queue: VecDeque<(Header, Opened)>,
+    early: Early,
     /// A job for the queue is waiting or running.
     scheduled: bool,
-    /// The order has come.
-    begun: bool,
+    /// Who may speak, once the order has come.
+    peers: Option<Vec<NodeId>>,
     lane: Lane,
     /// When the cell has to go or the run to end, in milliseconds since the Unix epoch.
     until_ms: u64,
@@ -89,75 +121,98 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Sessions {
-    fn cell(&self, key: Key, until_ms: u64) -> Option<Arc<Cell>> {
-        let mut table = lock(&self.table);
-        if let Some(cell) = table.cells.get(&key) {
-            return Some(Arc::clone(cell));
-        }
-        if table.cells.len() >= MAX_SESSIONS {
-            return None;
-        }
-        let mail = Mail {
-            queue: VecDeque::new(),
-            bytes: 0,
-            scheduled: false,
-            begun: false,
-            lane: Lane::Signing,
-            until_ms,
+impl Table {
+    /// The cell of a session; made when missing.
+    fn cell(&mut self, key: Key, until_ms: u64) -> Arc<Cell> {
+        let make = || {
+            Arc::new(Cell {
+                key,
+                mail: Mutex::new(Mail {
+                    queue: VecDeque::new(),
+                    early: Early::default(),
+                    scheduled: false,
+                    peers: None,
+                    lane: Lane::Signing,
+                    until_ms,
+                }),
+                work: Mutex::new(Work::Waiting),
+            })
         };
-        let cell = Arc::new(Cell {
-            key,
-            mail: Mutex::new(mail),
-            work: Mutex::new(Work::Waiting),
-        });
-        table.cells.insert(key, Arc::clone(&cell));
-        Some(cell)
+        Arc::clone(self.cells.entry(key).or_insert_with(make))
+    }
+}
+
+impl Sessions {
+    /// The fingerprint of the order that was accepted for this attempt.
+    pub(super) fn accepted(&self, key: Key) -> Option<[u8; 32]> {
+        lock(&self.accepted)
+            .get(&key)
+            .map(|(fingerprint, _)| *fingerprint)
     }
 
-    /// Whether the order of this session has come.
-    pub(super) fn begun(&self, key: Key) -> bool {
-        let cell = lock(&self.table).cells.get(&key).cloned();
-        cell.is_some_and(|cell| lock(&cell.mail).begun)
+    /// Notes an order; false when this very one is noted already.
+    pub(super) fn accept(&self, key: Key, fingerprint: [u8; 32], until_ms: u64) -> bool {
+        let forget_ms = until_ms.saturating_add(REPEATED_MS);
+        lock(&self.accepted)
+            .insert(key, (fingerprint, forget_ms))
+            .is_none_or(|(known, _)| known != fingerprint)
     }
 }
 
 impl Node {
-    /// Queues a protocol message for its session.
-    pub(super) fn protocol(self: &Arc<Self>, envelope: Envelope) {
+    /// Takes a protocol message, whose sender is certain, on a pool thread.
+    pub(super) fn protocol(self: &Arc<Self>, header: Header, opened: Opened) {
         let Header {
             session,
             attempt,
-            to,
+            from,
             ..
-        } = envelope.header;
-        let until_ms = self.clock.now_ms().saturating_add(EARLY_MS);
-        if to != self.post.id() {
-            return;
-        }
-        let Some(cell) = self.sessions.cell((session, attempt), until_ms) else {
+        } = header;
+        let key = (session, attempt);
+        let holder = self.keys.is_holder(&from);
+        let size = opened.body.len();
+        let mut table = lock(&self.sessions.table);
+        if table.cells.len() >= MAX_SESSIONS && !table.cells.contains_key(&key) {
             tracing::warn!(node = %self.name, "too many sessions; message dropped");
             return;
-        };
-        let size = envelope.size();
+        }
+        let cell = table.cell(key, self.clock.now_ms().saturating_add(EARLY_MS));
         let mut mail = lock(&cell.mail);
-        if mail.queue.len() >= MAX_QUEUED {
+        let of_sender = mail.queue.iter().filter(|(header, _)| header.from == from);
+        if of_sender.count() >= MAX_QUEUED {
             return;
         }
-        if !mail.begun {
-            let mut table = lock(&self.sessions.table);
-            if table.early_bytes.saturating_add(size) > MAX_EARLY_BYTES {
-                return;
+        match &mail.peers {
+            Some(peers) if !peers.contains(&from) => return,
+            Some(_) => {}
+            None => {
+                let limit = if holder {
+                    MAX_EARLY_BYTES
+                } else {
+                    MAX_STRANGE_BYTES
+                };
+                let early = table.early.of(holder);
+                if early.saturating_add(size) > limit {
+                    tracing::warn!(node = %self.name, ?from, "too many early messages; one dropped");
+                    return;
+                }
+                *early = early.saturating_add(size);
+                let early = mail.early.of(holder);
+                *early = early.saturating_add(size);
             }
-            table.early_bytes += size;
-            mail.bytes += size;
         }
-        mail.queue.push_back(envelope);
-        if mail.begun && !mail.scheduled {
+        drop(table);
+        mail.queue.push_back((header, opened));
+        if mail.peers.is_some() && !mail.scheduled {
             mail.scheduled = true;
             let lane = mail.lane;
             drop(mail);
-            self.schedule(lane, cell);
+            if lane == Lane::Signing {
+                // We are on a pool thread already.
+                self.guarded(&cell, || self.work_off(&cell));
+            } else {
+                self.schedule(lane, cell);
+            }
         }
     }
 
@@ -196,23 +251,28 @@ impl Node {
             lane,
             record,
         } = begin;
-        let Some(cell) = self.sessions.cell(key, until_ms) else {
-            tracing::warn!(node = %self.name, "too many sessions; order dropped");
+        if self.clock.now_ms() >= until_ms {
+            // Whoever asked has given up; what is late must not delay what is not.
+            tracing::info!(node = %self.name, session = %key.0, "too late to begin");
             return;
-        };
-        {
+        }
+        let cell = {
+            // No limit here: a trusted orchestrator asked for it.
+            let mut table = lock(&self.sessions.table);
+            let cell = table.cell(key, until_ms);
             let mut mail = lock(&cell.mail);
-            if mail.begun {
+            if mail.peers.is_some() {
                 return;
             }
-            mail.begun = true;
+            mail.queue.retain(|(header, _)| run.is_peer(&header.from));
+            mail.peers = Some(run.peers());
             mail.scheduled = true;
             mail.lane = lane;
             mail.until_ms = until_ms;
-            let mut table = lock(&self.sessions.table);
-            table.early_bytes = table.early_bytes.saturating_sub(mail.bytes);
-            mail.bytes = 0;
-        }
+            table.early.minus(std::mem::take(&mut mail.early));
+            drop(mail);
+            cell
+        };
         let running = Running {
             run,
             orchestrator,
@@ -234,36 +294,29 @@ impl Node {
     /// Works off a cell's queue until it is empty.
     fn work_off(self: &Arc<Self>, cell: &Arc<Cell>) {
         loop {
-            let next = {
+            let (next, until_ms) = {
                 let mut mail = lock(&cell.mail);
                 let next = mail.queue.pop_front();
                 if next.is_none() {
                     mail.scheduled = false;
                 }
-                next
+                (next, mail.until_ms)
             };
-            let Some(envelope) = next else { return };
+            let Some((header, opened)) = next else { return };
             let mut work = lock(&cell.work);
             let Work::Running(running) = &mut *work else {
                 continue;
             };
+            if self.clock.now_ms() >= until_ms {
+                // The reaper says so; computing on would only make others late.
+                continue;
+            }
             let Header {
                 from,
                 round,
                 sequence,
                 ..
-            } = envelope.header;
-            if !running.run.is_peer(&from) {
-                continue;
-            }
-            // Authenticated before the protocol sees it. What is not, was not sent by `from`.
-            let opened = match self.post.open(&envelope) {
-                Ok(opened) => opened,
-                Err(error) => {
-                    tracing::warn!(node = %self.name, ?from, %error, "message refused");
-                    continue;
-                }
-            };
+            } = header;
             let outcome =
                 running
                     .run
@@ -311,30 +364,39 @@ impl Node {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
-                self.ban(&running, ban);
                 let reply = Reply::Failed {
                     culprits,
                     missing: Vec::new(),
                     reason,
                 };
-                self.reply(running.orchestrator, session, attempt, &reply);
+                self.ban_then_reply(cell.key, &running, ban, reply);
             }
         }
     }
 
-    fn ban(self: &Arc<Self>, running: &Running, ban: Vec<NodeId>) {
-        let Some(root) = running.run.root().map(<[u8]>::to_vec) else {
-            return;
+    /// A ban is on disk before anybody hears of the failure: the next attempt may come at once.
+    fn ban_then_reply(
+        self: &Arc<Self>,
+        (session, attempt): Key,
+        running: &Running,
+        ban: Vec<NodeId>,
+        reply: Reply,
+    ) {
+        let orchestrator = running.orchestrator;
+        let root = match running.run.root() {
+            Some(root) if !ban.is_empty() => root.to_vec(),
+            _ => return self.reply(orchestrator, session, attempt, &reply),
         };
-        for peer in ban {
-            tracing::error!(node = %self.name, ?peer, "peer banned from this key: it cheated in signing");
-            let (node, root, now_ms) = (Arc::clone(self), root.clone(), self.clock.now_ms());
-            self.runtime.spawn(async move {
+        let (node, now_ms) = (Arc::clone(self), self.clock.now_ms());
+        self.runtime.spawn(async move {
+            for peer in ban {
+                tracing::error!(node = %node.name, ?peer, "peer banned from this key: it cheated in signing");
                 if let Err(error) = node.claims.ban(&root, peer, now_ms).await {
                     tracing::error!(node = %node.name, %error, "the ban could not be stored");
                 }
-            });
-        }
+            }
+            node.reply(orchestrator, session, attempt, &reply);
+        });
     }
 
     fn send(&self, (session, attempt): Key, message: &Send) {
@@ -356,16 +418,15 @@ impl Node {
     /// Ends what is past its deadline, and forgets what ended long ago.
     pub(super) fn reap(self: &Arc<Self>) {
         let now_ms = self.clock.now_ms();
+        lock(&self.sessions.accepted).retain(|_, (_, forget_ms)| now_ms < *forget_ms);
         let due: Vec<Arc<Cell>> = {
             let mut table = lock(&self.sessions.table);
-            let mut freed = 0;
+            let mut freed = Early::default();
             let mut due = Vec::new();
             table.cells.retain(|_, cell| {
-                // A cell that is being worked on is looked at next time.
-                let Ok(mail) = cell.mail.try_lock() else {
-                    return true;
-                };
-                if mail.begun {
+                // Held for moments only.
+                let mail = lock(&cell.mail);
+                if mail.peers.is_some() {
                     if now_ms >= mail.until_ms {
                         due.push(Arc::clone(cell));
                     }
@@ -374,10 +435,11 @@ impl Node {
                 if now_ms < mail.until_ms {
                     return true;
                 }
-                freed += mail.bytes;
+                freed.holders = freed.holders.saturating_add(mail.early.holders);
+                freed.strangers = freed.strangers.saturating_add(mail.early.strangers);
                 false
             });
-            table.early_bytes = table.early_bytes.saturating_sub(freed);
+            table.early.minus(freed);
             due
         };
         for cell in due {

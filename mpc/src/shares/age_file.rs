@@ -171,7 +171,12 @@ impl ShareStore for AgeFiles {
             root: root.clone(),
             secret: record.key.secret.to_vec(),
         };
-        let mut plain = Zeroizing::new(vec![VERSION]);
+        // Of its final size: a buffer that grows leaves copies behind.
+        let size = bcs::serialized_size(&stored)
+            .map_err(|_| Fault::bug("a share cannot be encoded"))?
+            .saturating_add(1);
+        let mut plain = Zeroizing::new(Vec::with_capacity(size));
+        plain.push(VERSION);
         bcs::serialize_into(&mut *plain, &stored)
             .map_err(|_| Fault::bug("a share cannot be encoded"))?;
         let sealed = age::encrypt(&self.identity.to_public(), &plain).map_err(Fault::bug)?;
@@ -179,7 +184,17 @@ impl ShareStore for AgeFiles {
             .map_err(|cause| Fault::unavailable("a share could not be stored").caused_by(cause))
     }
 
+    fn any(&self) -> Result<bool, Fault> {
+        Ok(!self.files()?.is_empty())
+    }
+
     fn load_all(&self) -> Result<Vec<ShareRecord>, Fault> {
+        self.files()?.iter().map(|path| self.read(path)).collect()
+    }
+}
+
+impl AgeFiles {
+    fn files(&self) -> Result<Vec<PathBuf>, Fault> {
         let failed = |cause: io::Error| {
             Fault::new(
                 Class::Invalid,
@@ -187,15 +202,15 @@ impl ShareStore for AgeFiles {
             )
             .caused_by(cause)
         };
-        let mut records = Vec::new();
+        let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             // Anything else is an interrupted write: it was never complete.
             if path.extension().is_some_and(|extension| extension == "age") {
-                records.push(self.read(&path)?);
+                files.push(path);
             }
         }
-        Ok(records)
+        Ok(files)
     }
 }
 

@@ -46,6 +46,12 @@ pub trait ShareStore: Send + Sync {
     /// already: shares are never overwritten.
     fn save(&self, record: &ShareRecord) -> Result<(), Fault>;
 
+    /// Whether there are any, readable or not.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when nobody can tell.
+    fn any(&self) -> Result<bool, Fault>;
+
     /// All shares.
     ///
     /// # Errors

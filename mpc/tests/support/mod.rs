@@ -15,7 +15,7 @@ use std::{
 
 use covault_core::{
     chain::Facts,
-    derive::{KeyPath, RootKey},
+    derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
     network::Network,
@@ -55,6 +55,15 @@ impl Clock for SystemClock {
     }
 }
 
+/// A clock that is wrong by so much.
+pub struct SkewedClock(pub i64);
+
+impl Clock for SkewedClock {
+    fn now_ms(&self) -> u64 {
+        now_ms().saturating_add_signed(self.0)
+    }
+}
+
 pub fn now_ms() -> u64 {
     SystemClock.now_ms()
 }
@@ -63,7 +72,12 @@ pub fn now_ms() -> u64 {
 pub struct AnyOrder;
 
 impl OrderCheck for AnyOrder {
-    fn check(&self, _order: &SigningOrder, _root: &RootKey) -> Result<(), Fault> {
+    fn check(
+        &self,
+        _order: &SigningOrder,
+        _root: &RootKey,
+        _child: &ChildKey,
+    ) -> Result<(), Fault> {
         Ok(())
     }
 }
@@ -72,6 +86,7 @@ impl OrderCheck for AnyOrder {
 pub enum Medium {
     Memory(Arc<MemoryBus>),
     Redis(RedisServer),
+    Other(Arc<dyn Bus>),
 }
 
 impl Medium {
@@ -87,6 +102,7 @@ impl Medium {
     pub fn bus(&self) -> Arc<dyn Bus> {
         match self {
             Self::Memory(bus) => Arc::clone(bus) as Arc<dyn Bus>,
+            Self::Other(bus) => Arc::clone(bus),
             Self::Redis(server) => RedisBus::connect(&server.url(), "test").unwrap(),
         }
     }
@@ -97,8 +113,10 @@ type Running = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
 /// A node that can be stopped and started.
 pub struct TestNode {
     pub identity: Arc<NodeIdentity>,
+    /// How wrong its clock is, in milliseconds.
+    pub skew_ms: i64,
+    pub folder: PathBuf,
     name: String,
-    folder: PathBuf,
     running: Option<Running>,
 }
 
@@ -125,6 +143,7 @@ impl TestCluster {
         let nodes = (1..=count)
             .map(|number| TestNode {
                 identity: Arc::new(NodeIdentity::generate(&SystemEntropy)),
+                skew_ms: 0,
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
                 running: None,
@@ -154,7 +173,7 @@ impl TestCluster {
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),
             bus: self.medium.bus(),
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(SkewedClock(node.skew_ms)),
             entropy: Arc::new(SystemEntropy),
             pool: Arc::clone(&self.pool),
             folder: node.folder.clone(),
@@ -172,6 +191,12 @@ impl TestCluster {
         let (shutdown, task) = self.nodes[place].running.take().unwrap();
         shutdown.send(true).unwrap();
         task.await.unwrap().unwrap();
+    }
+
+    /// How a node has ended by itself.
+    pub async fn ended(&mut self, place: usize) -> Result<(), Fault> {
+        let (_shutdown, task) = self.nodes[place].running.take().unwrap();
+        task.await.unwrap()
     }
 
     /// Stops a node without a word.
@@ -284,9 +309,13 @@ impl TestCluster {
 }
 
 pub async fn start_cluster(medium: &Medium, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {
+    start_cluster_on(medium.bus(), orchestrator).await
+}
+
+pub async fn start_cluster_on(bus: Arc<dyn Bus>, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {
     Cluster::start(ClusterConfig {
         identity: Arc::clone(orchestrator),
-        bus: medium.bus(),
+        bus,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
         live_for: Duration::from_millis(1500),

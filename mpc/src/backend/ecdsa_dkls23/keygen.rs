@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{SHARE_VERSION, abort, party_index};
+use super::{SHARE_VERSION, abort, between, blame_only, party_index};
 use crate::backend::{
     Abort, Index, KeyShare, KeygenSetup, Outgoing, Session, Turn,
     gather::{Gather, decode, encode},
@@ -111,7 +111,7 @@ impl Keygen {
         let (proof, zero, derivation) = self
             .session()?
             .phase2(&fragments)
-            .map_err(|error| abort(&error))?;
+            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
         let mut send = Vec::new();
         for zero in zero {
             let to = zero.parties.receiver.as_u8();
@@ -142,8 +142,18 @@ impl Keygen {
         for (from, body) in bodies {
             let second: Second = decode(*from, body)?;
             let sender = party_index(*from)?;
-            if second.zero.parties.sender != sender || second.derivation.sender_index != sender {
+            between(*from, me, &second.zero.parties)?;
+            if second.derivation.sender_index != sender {
                 return Err(Abort::blame(*from, "spoke for another party"));
+            }
+            // Who copies a commitment can open it too, once its maker has: the chain code would
+            // then lack the randomness of both.
+            let copied = self
+                .derivation
+                .values()
+                .any(|known| known.cc_commitment == second.derivation.cc_commitment);
+            if copied {
+                return Err(Abort::blame(*from, "copied another party's commitment"));
             }
             self.commitments.insert(*from, second.commitment);
             self.derivation.insert(sender, second.derivation);
@@ -194,10 +204,9 @@ impl Keygen {
         for (from, body) in bodies {
             let third: Third = decode(*from, body)?;
             let sender = party_index(*from)?;
-            if third.zero.parties.sender != sender
-                || third.multiplication.parties.sender != sender
-                || third.derivation.sender_index != sender
-            {
+            between(*from, self.setup.me, &third.zero.parties)?;
+            between(*from, self.setup.me, &third.multiplication.parties)?;
+            if third.derivation.sender_index != sender {
                 return Err(Abort::blame(*from, "spoke for another party"));
             }
             let commitment = *self
@@ -231,7 +240,7 @@ impl Keygen {
                 &self.openings,
                 |_| String::new(),
             )
-            .map_err(|error| abort(&error));
+            .map_err(|error| blame_only(abort(&error), self.gather.peers()));
         // The crate does not clear these.
         for message in &mut zero {
             message.seed.zeroize();

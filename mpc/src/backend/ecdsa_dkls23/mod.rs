@@ -15,7 +15,9 @@ mod sign;
 use std::sync::Arc;
 
 use covault_core::fault::Fault;
-use dkls23::protocols::{Abort as DklsAbort, AbortKind, AbortReason, Party, PartyIndex};
+use dkls23::protocols::{
+    Abort as DklsAbort, AbortKind, AbortReason, PartiesMessage, Party, PartyIndex,
+};
 use k256::Secp256k1;
 
 use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Session, Signer, check_keygen};
@@ -50,6 +52,22 @@ impl Backend for Dkls23 {
 
 fn party_index(index: Index) -> Result<PartyIndex, Abort> {
     PartyIndex::new(index).map_err(|_| Abort::new("no such index"))
+}
+
+/// Refuses a message that says it is of others than its sender and us.
+fn between(from: Index, me: Index, parties: &PartiesMessage) -> Result<(), Abort> {
+    if parties.sender.as_u8() == from && parties.receiver.as_u8() == me {
+        return Ok(());
+    }
+    Err(Abort::blame(from, "spoke for or to another party"))
+}
+
+/// The protocol cannot always name who spoilt a step; with one other party, there is no question.
+fn blame_only(mut abort: Abort, peers: &[Index]) -> Abort {
+    if let ([peer], []) = (peers, abort.culprits.as_slice()) {
+        abort.culprits.push(*peer);
+    }
+    abort
 }
 
 /// Whom the library names. A sender is named only where its message was at fault, never where

@@ -8,7 +8,7 @@ use std::{
 use covault_core::{derive::KeyPath, fault::Fault, port::Entropy, signature::Signature};
 use dkls23::{
     protocols::{
-        Parameters, Party, PartyIndex,
+        Parameters, PartiesMessage, Party, PartyIndex,
         signing::{
             Broadcast3to4, KeepPhase1to2, KeepPhase2to3, SignData, TransmitPhase1to2,
             TransmitPhase2to3, UniqueKeep1to2, UniqueKeep2to3,
@@ -19,7 +19,7 @@ use dkls23::{
 use k256::Secp256k1;
 use zeroize::Zeroizing;
 
-use super::abort;
+use super::{abort, between, blame_only};
 use crate::backend::{
     Abort, Index, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
     gather::{Gather, decode, encode},
@@ -139,6 +139,10 @@ enum SignState {
 }
 
 impl Sign {
+    fn between_us(&self, from: Index, parties: &PartiesMessage) -> Result<(), Abort> {
+        between(from, self.party.party_index.as_u8(), parties)
+    }
+
     fn first(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
@@ -151,14 +155,14 @@ impl Sign {
             .iter()
             .map(|(from, body)| {
                 let message: TransmitPhase1to2 = decode(*from, body)?;
-                spoken_by(*from, message.parties.sender)?;
+                self.between_us(*from, &message.parties)?;
                 Ok(message)
             })
             .collect::<Result<Vec<_>, Abort>>()?;
         let (unique, kept, transmit) = self
             .party
             .sign_phase2(&self.data, unique, kept, &received)
-            .map_err(|error| abort(&error))?;
+            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
         self.state = SignState::Second(unique, kept);
         let send = transmit
             .iter()
@@ -187,14 +191,14 @@ impl Sign {
             .iter()
             .map(|(from, body)| {
                 let message: TransmitPhase2to3<Secp256k1> = decode(*from, body)?;
-                spoken_by(*from, message.parties.sender)?;
+                self.between_us(*from, &message.parties)?;
                 Ok(message)
             })
             .collect::<Result<Vec<_>, Abort>>()?;
         let (x, own) = self
             .party
             .sign_phase3(&self.data, unique, kept, &received)
-            .map_err(|error| abort(&error))?;
+            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
         match self.collector {
             None => {
                 self.state = SignState::Collecting { x, own };
@@ -228,14 +232,7 @@ impl Sign {
         let (s, recovery) = self
             .party
             .sign_phase4(&self.data, &x, &received, true)
-            .map_err(|error| {
-                let mut abort = abort(&error);
-                // The protocol cannot name who spoilt this sum, unless there is one other party.
-                if let ([peer], []) = (self.gather.peers(), abort.culprits.as_slice()) {
-                    abort.culprits.push(*peer);
-                }
-                abort
-            })?;
+            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
         let (mut r_bytes, mut s_bytes) = ([0; 32], [0; 32]);
         hex::decode_to_slice(&x, &mut r_bytes)
             .and_then(|()| hex::decode_to_slice(&s, &mut s_bytes))
@@ -250,13 +247,6 @@ impl Sign {
             y_parity: recovery,
         })))
     }
-}
-
-fn spoken_by(from: Index, sender: PartyIndex) -> Result<(), Abort> {
-    if sender.as_u8() == from {
-        return Ok(());
-    }
-    Err(Abort::blame(from, "spoke for another party"))
 }
 
 impl Session<Option<Signature>> for Sign {

@@ -194,8 +194,9 @@ impl Sign {
         else {
             return Err(Abort::new("out of order"));
         };
-        let (nonces, own) = *committed;
-        let mut commitments = BTreeMap::from([(*self.child.key.identifier(), own)]);
+        // Used where they are, and cleared there: a copy would stay behind.
+        let (nonces, own) = &*committed;
+        let mut commitments = BTreeMap::from([(*self.child.key.identifier(), *own)]);
         let own = own.serialize().map_err(|error| abort(&error))?;
         let mut seen = BTreeMap::from([(self.shared.me, own.as_slice())]);
         for (from, body) in bodies {
@@ -218,8 +219,8 @@ impl Sign {
         let package = SigningPackage::new(commitments, &self.setup.message);
         // The nonces are used here, once, and dropped.
         let share =
-            round2::sign(&package, &nonces, &self.child.key).map_err(|error| abort(&error))?;
-        drop(nonces);
+            round2::sign(&package, nonces, &self.child.key).map_err(|error| abort(&error))?;
+        drop(committed);
         let Some(collector) = self
             .collector()
             .filter(|collector| *collector != self.shared.me)
@@ -239,7 +240,7 @@ impl Sign {
             send: vec![Outgoing {
                 to: collector,
                 round: 2,
-                private: false,
+                private: true,
                 body,
             }],
             done: Some(None),
