@@ -113,27 +113,11 @@ impl Claims {
                  has promised never to sign: put the file back",
             ));
         }
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(new)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|cause| refuse("cannot be opened").caused_by(cause))?;
-        let database = Database::builder()
-            .create_file(file)
-            .map_err(|cause| failed(cause.into()))?;
-        let bans = load(&database).map_err(failed)?;
         if new {
-            let folder = path
-                .parent()
-                .filter(|folder| !folder.as_os_str().is_empty())
-                .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-            fs::File::open(folder)
-                .and_then(|folder| folder.sync_all())
-                .map_err(|cause| refuse("cannot be made").caused_by(cause))?;
+            make(path).map_err(|cause| refuse("cannot be made").caused_by(cause))?;
         }
+        let database = Database::open(path).map_err(|cause| failed(cause.into()))?;
+        let bans = load(&database).map_err(failed)?;
         Self::serve(database, bans)
     }
 
@@ -214,6 +198,34 @@ impl Claims {
     }
 }
 
+/// Makes a new file, for its owner only. One that is cut off while redb lays it out never opens
+/// again; therefore it gets its name once it is whole.
+fn make(path: &Path) -> Result<(), redb::Error> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let unfinished = PathBuf::from(unfinished);
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    load(&Database::builder().create_file(file.try_clone()?)?)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    fs::File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+/// Makes the tables that are missing, and reads the bans.
 fn load(database: &Database) -> Result<Bans, redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(REQUESTS)?;
@@ -330,6 +342,19 @@ mod tests {
             digest: Some((RequestId::from_bytes([1; 16]), [digest; 32])),
             now_ms: 1,
         }
+    }
+
+    #[tokio::test]
+    async fn claims__should_open_after_a_first_start_that_was_cut_off() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claims.redb");
+        // What redb leaves when it is killed before it has written its magic number.
+        fs::write(folder.path().join("claims.redb.new"), [0; 4096]).unwrap();
+        let claims = Claims::open(&path, true).unwrap();
+        claims.claim(claim(1, 0, 7)).await.unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[tokio::test]

@@ -98,6 +98,7 @@ async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
+    test.until_live(2).await;
     let liar = impersonate(&test, 1, manner).await;
     test.until_live(3).await;
     // Whoever is asked first: the honest two sign in the end.
@@ -142,6 +143,8 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
     let mut test = TestCluster::start(Medium::memory(), 2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
+    // The real node's farewell first, or the liar would be seen under its name.
+    test.until_live(1).await;
     let _liar = impersonate(&test, 1, Manner::Garbage).await;
     test.until_live(2).await;
     let fault = test.sign(&test.order(&root), 2, 20_000).await.unwrap_err();
