@@ -13,6 +13,7 @@ use covault_core::{
     network::Network,
     order::{KeygenOrder, NodeId},
     request::{Approval, Audit, Draft, Request, State},
+    scheme::Scheme,
     signature::{Curve, Signature},
     wallet::{
         Status, Wallet,
@@ -208,7 +209,7 @@ fn wallets_and_vaults__should_load_for_ever() {
     let order = KeygenOrder {
         vault: VaultId::from_bytes([2; 16]),
         session: SessionId::from_bytes([6; 16]),
-        curve: Curve::Ed25519,
+        scheme: Scheme::FrostEd25519,
         threshold: 2,
         signers: vec![NodeId([1; 32]), NodeId([2; 32])],
         issued_at_ms: 1,
@@ -230,7 +231,10 @@ fn wallets_and_vaults__should_load_for_ever() {
         keys: Curve::ALL
             .into_iter()
             .zip(keys)
-            .map(|(curve, state)| VaultKey { curve, state })
+            .map(|(curve, state)| VaultKey {
+                scheme: Scheme::default_of(curve),
+                state,
+            })
             .collect(),
     };
     check(

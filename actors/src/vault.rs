@@ -14,7 +14,7 @@ use covault_core::{
     payload::Payload,
     request::{Effect, NonceClaim, Request, State},
     schema::wire,
-    signature::Curve,
+    scheme::Scheme,
     wallet::vault::{KeyState, Vault},
 };
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
@@ -61,7 +61,7 @@ pub enum Msg {
     /// Keys that failed for good are wanted again.
     MakeKeysAgain(RpcReplyPort<Result<Vault, Fault>>),
     /// A key is to be made (again).
-    KeygenDue(Curve),
+    KeygenDue(Scheme),
     /// The cluster answered.
     KeygenEnded(Box<KeygenOrder>, Result<RootKey, Fault>),
     /// A request's actor is to be started again, unless it lives.
@@ -205,7 +205,7 @@ impl Actor for VaultActor {
                     return Err(fault.into());
                 }
             }
-            Msg::KeygenDue(curve) => live.start_keygen(&myself, curve).await?,
+            Msg::KeygenDue(scheme) => live.start_keygen(&myself, scheme).await?,
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
             Msg::RestartDue(request) => {
                 if !live.requests.values().any(|other| *other == request) {
@@ -246,7 +246,7 @@ impl Live {
     async fn resume(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         for key in &self.vault.keys {
             if matches!(key.state, KeyState::Wanted | KeyState::Generating(_)) {
-                let _ = myself.cast(Msg::KeygenDue(key.curve));
+                let _ = myself.cast(Msg::KeygenDue(key.scheme));
             }
         }
         let mut pending = Vec::new();

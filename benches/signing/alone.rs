@@ -11,6 +11,7 @@ use std::{
 use covault_core::{
     derive::KeyPath,
     port::Entropy,
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{self, Index, KeyShare, KeygenSetup, Session, SignSetup, Signer};
@@ -51,11 +52,24 @@ fn key(curve: Curve) -> BTreeMap<Index, Arc<dyn Signer>> {
             threshold: 2,
             parties: 3,
         };
-        (me, backend::of(curve).keygen(setup).unwrap())
+        (
+            me,
+            backend::of(Scheme::default_of(curve))
+                .unwrap()
+                .keygen(setup)
+                .unwrap(),
+        )
     });
     let shares: BTreeMap<Index, KeyShare> = run(parties.collect());
-    let open =
-        |(index, share): (Index, KeyShare)| (index, backend::of(curve).open(&share).unwrap());
+    let open = |(index, share): (Index, KeyShare)| {
+        (
+            index,
+            backend::of(Scheme::default_of(curve))
+                .unwrap()
+                .open(&share)
+                .unwrap(),
+        )
+    };
     shares.into_iter().map(open).collect()
 }
 

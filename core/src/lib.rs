@@ -14,5 +14,6 @@ pub mod payload;
 pub mod port;
 pub mod request;
 pub mod schema;
+pub mod scheme;
 pub mod signature;
 pub mod wallet;

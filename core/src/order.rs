@@ -10,7 +10,7 @@ use crate::{
     ids::{RequestId, SessionId, VaultId},
     network::Network,
     payload::Payload,
-    signature::Curve,
+    scheme::Scheme,
 };
 
 /// Version of the canonical bytes below. Raised when a field is added.
@@ -179,8 +179,8 @@ pub struct KeygenOrder {
     pub vault: VaultId,
     /// The run. A new attempt is a new session.
     pub session: SessionId,
-    /// The curve.
-    pub curve: Curve,
+    /// The threshold scheme, and so the curve.
+    pub scheme: Scheme,
     /// Signers needed for a signature; 2 or more.
     pub threshold: u16,
     /// The nodes that get a share: raw Ed25519 identity keys. A node's index in the protocol
@@ -201,7 +201,7 @@ impl KeygenOrder {
         let Self {
             vault,
             session,
-            curve,
+            scheme,
             threshold,
             signers,
             issued_at_ms,
@@ -212,7 +212,7 @@ impl KeygenOrder {
             &(
                 vault,
                 session,
-                curve,
+                scheme,
                 threshold,
                 signers,
                 issued_at_ms,
@@ -220,6 +220,131 @@ impl KeygenOrder {
             ),
         )
     }
+}
+
+/// A generation of the shares of a key: who holds them, and how many are needed. Shares of two
+/// generations do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// 0 for what key generation made; raised by refresh, reshare and repair, never reused.
+    pub epoch: u32,
+    /// Signers needed for a signature; 2 or more.
+    pub threshold: u16,
+    /// The nodes that hold a share; a node's index in the protocol is its place in this list,
+    /// counted from 1.
+    pub holders: Vec<NodeId>,
+}
+
+/// Asks for a new generation of the shares of a key, whose public key stays as it is. Refresh
+/// (same holders, same threshold), reshare (others) and repair (a holder has lost its share) are
+/// all this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReshareOrder {
+    /// The vault whose key it is.
+    pub vault: VaultId,
+    /// The run. A new attempt is a new session, with a new epoch.
+    pub session: SessionId,
+    /// The scheme of the key.
+    pub scheme: Scheme,
+    /// The root public key (33 bytes secp256k1, 32 bytes Ed25519).
+    pub root_public_key: Vec<u8>,
+    /// The generation that is there. Its shares work until the new ones are activated.
+    pub old: Generation,
+    /// Exactly `old.threshold` of `old.holders`: they deal their shares out anew.
+    pub dealers: Vec<NodeId>,
+    /// The generation to make. Its epoch is above the old one's.
+    pub new: Generation,
+    /// When the order was made, in milliseconds since the Unix epoch.
+    pub issued_at_ms: u64,
+    /// When it stops being valid, in milliseconds since the Unix epoch.
+    pub expires_at_ms: u64,
+}
+
+impl ReshareOrder {
+    /// The canonical bytes, as [`SigningOrder::canonical_bytes`].
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when a field cannot be serialized.
+    pub fn canonical_bytes(&self) -> Result<Vec<u8>, Fault> {
+        let Self {
+            vault,
+            session,
+            scheme,
+            root_public_key,
+            old,
+            dealers,
+            new,
+            issued_at_ms,
+            expires_at_ms,
+        } = self;
+        canonical(
+            "covault/reshare-order",
+            &(
+                (vault, session, scheme, root_public_key, old, dealers, new),
+                (issued_at_ms, expires_at_ms),
+            ),
+        )
+    }
+
+    /// Checks that the order is one: generations that can exist, dealers that hold shares.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field.
+    pub fn check(&self) -> Result<(), Fault> {
+        for (field, generation) in [("old", &self.old), ("new", &self.new)] {
+            let Generation {
+                epoch: _,
+                threshold,
+                holders,
+            } = generation;
+            if !distinct(holders) {
+                return Err(Fault::field(
+                    format_args!("{field}.holders"),
+                    "name one node twice",
+                ));
+            }
+            if *threshold < 2 || usize::from(*threshold) > holders.len() {
+                return Err(Fault::field(
+                    format_args!("{field}.threshold"),
+                    "must be at least 2 and at most the number of holders",
+                ));
+            }
+        }
+        if self.new.epoch <= self.old.epoch {
+            return Err(Fault::field("new.epoch", "must be above the old one"));
+        }
+        if self.dealers.len() != usize::from(self.old.threshold) || !distinct(&self.dealers) {
+            return Err(Fault::field(
+                "dealers",
+                "must be as many different nodes as the old threshold",
+            ));
+        }
+        if !self
+            .dealers
+            .iter()
+            .all(|dealer| self.old.holders.contains(dealer))
+        {
+            return Err(Fault::field("dealers", "must hold old shares"));
+        }
+        Ok(())
+    }
+
+    /// Everybody who takes part: the new holders in their order, then the dealers that are not
+    /// among them. A node's index in the run is its place in this list, counted from 1.
+    pub fn parties(&self) -> Vec<NodeId> {
+        let leaving = self
+            .dealers
+            .iter()
+            .filter(|dealer| !self.new.holders.contains(dealer));
+        self.new.holders.iter().chain(leaving).copied().collect()
+    }
+}
+
+fn distinct(nodes: &[NodeId]) -> bool {
+    let mut sorted = nodes.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted.len() == nodes.len()
 }
 
 /// A signer node: its Ed25519 identity key, 32 bytes.

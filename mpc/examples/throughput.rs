@@ -24,6 +24,7 @@ use std::{
 
 use covault_core::{
     derive::{KeyPath, RootKey},
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{self, Index, KeygenSetup, Session, SignSetup, Signer};
@@ -58,14 +59,25 @@ fn crypto_alone(curve: Curve, threads: usize, time: Duration) -> (f64, f64) {
                 threshold: 2,
                 parties: 3,
             };
-            (me, backend::of(curve).keygen(setup).unwrap())
+            (
+                me,
+                backend::of(Scheme::default_of(curve))
+                    .unwrap()
+                    .keygen(setup)
+                    .unwrap(),
+            )
         })
         .collect();
     let shares = run(parties);
     let signers: Arc<Vec<Arc<dyn Signer>>> = Arc::new(
         shares
             .values()
-            .map(|share| backend::of(curve).open(share).unwrap())
+            .map(|share| {
+                backend::of(Scheme::default_of(curve))
+                    .unwrap()
+                    .open(share)
+                    .unwrap()
+            })
             .collect(),
     );
     let cpu = cpu_ms();

@@ -7,7 +7,7 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
     order::KeygenOrder,
-    signature::Curve,
+    scheme::Scheme,
     wallet::vault::{KeyState, Vault, VaultKey},
 };
 use ractor::ActorRef;
@@ -23,14 +23,14 @@ impl Live {
     pub(super) async fn start_keygen(
         &mut self,
         myself: &ActorRef<Msg>,
-        curve: Curve,
+        scheme: Scheme,
     ) -> Result<(), Fault> {
         let now = self.context.now_ms();
         // Less than this is not enough to ask anybody anything.
         let least = now.saturating_add(self.context.settings.keygen_deadline_ms / 4);
         let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
             // The run before a restart may have succeeded: repeating it gives its key.
-            KeyState::Generating(order) if key.curve == curve && order.expires_at_ms > least => {
+            KeyState::Generating(order) if key.scheme == scheme && order.expires_at_ms > least => {
                 Some(order.clone())
             }
             _ => None,
@@ -41,7 +41,7 @@ impl Live {
                 let order = KeygenOrder {
                     vault: self.vault.id,
                     session: self.context.new_session_id(),
-                    curve,
+                    scheme,
                     threshold: self.vault.threshold,
                     signers: self.vault.signers.clone(),
                     issued_at_ms: now,
@@ -84,7 +84,7 @@ impl Live {
             Err(fault) => {
                 let problem = fault.public().to_owned();
                 self.context.note_problem(self.vault.id, Some(problem));
-                tracing::warn!(vault = %self.vault.id, curve = order.curve.name(), ?fault, "key generation failed");
+                tracing::warn!(vault = %self.vault.id, scheme = order.scheme.name(), ?fault, "key generation failed");
                 // What was refused because it came too late may be asked again.
                 let in_time = self.context.now_ms() < order.expires_at_ms;
                 if in_time && matches!(fault.class(), Class::Invalid | Class::Forbidden) {
@@ -93,9 +93,9 @@ impl Live {
                         .await;
                 }
                 self.keygen_tries = self.keygen_tries.saturating_add(1);
-                let curve = order.curve;
+                let scheme = order.scheme;
                 myself.send_after(self.context.pause(self.keygen_tries), move || {
-                    Msg::KeygenDue(curve)
+                    Msg::KeygenDue(scheme)
                 });
                 Ok(())
             }
@@ -104,9 +104,9 @@ impl Live {
 
     pub(super) async fn make_keys_again(&mut self, myself: &ActorRef<Msg>) -> Result<Vault, Fault> {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
-        let curves = self.vault.keys.iter().filter(|key| failed(key));
-        let curves = curves.map(|key| key.curve).collect::<Vec<_>>();
-        if !curves.is_empty() {
+        let schemes = self.vault.keys.iter().filter(|key| failed(key));
+        let schemes = schemes.map(|key| key.scheme).collect::<Vec<_>>();
+        if !schemes.is_empty() {
             let wanted = |vault: &mut Vault| {
                 vault.want_again();
                 Ok(())
@@ -114,8 +114,8 @@ impl Live {
             self.update(wanted).await?;
             self.context.note_problem(self.vault.id, None);
         }
-        for curve in curves {
-            let _ = myself.cast(Msg::KeygenDue(curve));
+        for scheme in schemes {
+            let _ = myself.cast(Msg::KeygenDue(scheme));
         }
         Ok(self.vault.clone())
     }

@@ -124,12 +124,12 @@ impl Signers for OneKey {
             tokio::time::sleep(std::time::Duration::from_millis(whole + 20)).await;
             return Err(Fault::unavailable("not enough signers: missing node-2"));
         }
-        if order.curve == Curve::Ed25519 {
+        if order.scheme.curve() == Curve::Ed25519 {
             let mut held = self.hold_ed25519.subscribe();
             held.wait_for(|held| !held).await.unwrap();
         }
         self.seen.lock().unwrap().vaults.insert(order.vault);
-        Ok(root(order.vault, order.curve))
+        Ok(root(order.vault, order.scheme.curve()))
     }
 
     async fn sign(

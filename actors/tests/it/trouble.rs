@@ -338,7 +338,9 @@ async fn keygen__should_repeat_its_run_after_a_restart_only_when_there_is_time()
         new_vault(&gateway).await;
         let sessions = || {
             let orders = world.signers.keygens.lock().unwrap();
-            let of_curve = orders.iter().filter(|order| order.curve == Curve::Ed25519);
+            let of_curve = orders
+                .iter()
+                .filter(|order| order.scheme.curve() == Curve::Ed25519);
             of_curve.map(|order| order.session).collect::<Vec<_>>()
         };
         while sessions().is_empty() {

@@ -8,6 +8,7 @@ use crate::{
     ids::VaultId,
     order::{KeygenOrder, NodeId},
     request::Approval,
+    scheme::Scheme,
     signature::Curve,
     wallet::MAX_NAME,
 };
@@ -39,8 +40,8 @@ pub struct Vault {
 /// One root key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VaultKey {
-    /// The curve.
-    pub curve: Curve,
+    /// The threshold scheme, and so the curve.
+    pub scheme: Scheme,
     /// Where it stands.
     pub state: KeyState,
 }
@@ -100,7 +101,7 @@ impl Vault {
         let keys = Curve::ALL
             .into_iter()
             .map(|curve| VaultKey {
-                curve,
+                scheme: Scheme::default_of(curve),
                 state: KeyState::Wanted,
             })
             .collect();
@@ -119,7 +120,7 @@ impl Vault {
     /// The root key on a curve, once it is there.
     pub fn root(&self, curve: Curve) -> Option<&RootKey> {
         self.keys.iter().find_map(|key| match &key.state {
-            KeyState::Ready(root) if key.curve == curve => Some(root),
+            KeyState::Ready(root) if key.scheme.curve() == curve => Some(root),
             _ => None,
         })
     }
@@ -139,13 +140,13 @@ impl Vault {
         })
     }
 
-    /// Claims a run of the key generation on `order.curve`.
+    /// Claims a run of the key generation with `order.scheme`.
     ///
     /// # Errors
     /// [`crate::fault::Class::WrongState`] when the key is there or has failed for good: a root
     /// key is never replaced.
     pub fn claim(&mut self, order: KeygenOrder) -> Result<(), Fault> {
-        match self.state_of(order.curve)? {
+        match self.state_of(order.scheme)? {
             state @ (KeyState::Wanted | KeyState::Generating(_)) => {
                 *state = KeyState::Generating(order);
                 Ok(())
@@ -159,9 +160,11 @@ impl Vault {
     /// # Errors
     /// [`crate::fault::Class::WrongState`] when another run, or none, is claimed.
     pub fn take(&mut self, order: &KeygenOrder, key: RootKey) -> Result<(), Fault> {
-        let state = self.state_of(order.curve)?;
+        let state = self.state_of(order.scheme)?;
         match state {
-            KeyState::Generating(claimed) if claimed == order && key.curve == order.curve => {
+            KeyState::Generating(claimed)
+                if claimed == order && key.curve == order.scheme.curve() =>
+            {
                 *state = KeyState::Ready(key);
                 Ok(())
             }
@@ -174,7 +177,7 @@ impl Vault {
     /// # Errors
     /// As [`Vault::take`].
     pub fn give_up(&mut self, order: &KeygenOrder, reason: &str) -> Result<(), Fault> {
-        let state = self.state_of(order.curve)?;
+        let state = self.state_of(order.scheme)?;
         match state {
             KeyState::Generating(claimed) if claimed == order => {
                 *state = KeyState::Failed(reason.to_owned());
@@ -193,12 +196,12 @@ impl Vault {
         }
     }
 
-    fn state_of(&mut self, curve: Curve) -> Result<&mut KeyState, Fault> {
+    fn state_of(&mut self, scheme: Scheme) -> Result<&mut KeyState, Fault> {
         self.keys
             .iter_mut()
-            .find(|key| key.curve == curve)
+            .find(|key| key.scheme == scheme)
             .map(|key| &mut key.state)
-            .ok_or_else(|| Fault::bug("a vault has a key of every curve"))
+            .ok_or_else(|| Fault::bug("a vault has no key of this scheme"))
     }
 }
 
@@ -224,7 +227,7 @@ mod tests {
         KeygenOrder {
             vault: vault.id,
             session: SessionId::from_bytes([session; 16]),
-            curve,
+            scheme: Scheme::default_of(curve),
             threshold: 2,
             signers: vault.signers.clone(),
             issued_at_ms: 1,
@@ -273,14 +276,17 @@ mod tests {
         let mut vault = vault();
         let [first, second] = Curve::ALL.map(|curve| order(&vault, curve, 1));
         vault.claim(first.clone()).unwrap();
-        vault.take(&first, key(first.curve)).unwrap();
+        vault.take(&first, key(first.scheme.curve())).unwrap();
         vault.claim(second.clone()).unwrap();
         vault.give_up(&second, "no").unwrap();
         vault.want_again();
         assert_eq!(vault.failed_reason(), None);
-        assert_eq!(vault.root(first.curve), Some(&key(first.curve)));
+        assert_eq!(
+            vault.root(first.scheme.curve()),
+            Some(&key(first.scheme.curve()))
+        );
         vault.claim(second.clone()).unwrap();
-        vault.take(&second, key(second.curve)).unwrap();
+        vault.take(&second, key(second.scheme.curve())).unwrap();
         assert!(vault.ready());
     }
 

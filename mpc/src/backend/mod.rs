@@ -17,7 +17,8 @@ use covault_core::{
     derive::{KeyPath, RootKey},
     fault::Fault,
     port::Entropy,
-    signature::{Curve, Signature},
+    scheme::Scheme,
+    signature::Signature,
 };
 use zeroize::Zeroizing;
 
@@ -178,11 +179,15 @@ pub trait Backend: Send + Sync {
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault>;
 }
 
-/// The backend of a curve.
-pub fn of(curve: Curve) -> &'static dyn Backend {
-    match curve {
-        Curve::Secp256k1 => &ecdsa_dkls23::Dkls23,
-        Curve::Ed25519 => &frost_ed25519::Frost,
+/// The backend of a scheme.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Invalid`] when this build does not have it.
+pub fn of(scheme: Scheme) -> Result<&'static dyn Backend, Fault> {
+    match scheme {
+        Scheme::FrostEd25519 => Ok(&frost_ed25519::Frost),
+        Scheme::Dkls23 => Ok(&ecdsa_dkls23::Dkls23),
+        Scheme::Cggmp24 => Err(Fault::field("scheme", "cggmp24 is not in this build")),
     }
 }
 

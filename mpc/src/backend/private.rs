@@ -188,7 +188,7 @@ impl<T> Session<T> for Private<T> {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use covault_core::signature::Curve;
+    use covault_core::{scheme::Scheme, signature::Curve};
 
     use super::*;
     use crate::{backend::of, test_support::SystemEntropy};
@@ -315,7 +315,10 @@ mod tests {
                     threshold: 2,
                     parties: 3,
                 };
-                (me, keygen(of(Curve::Ed25519), setup).unwrap())
+                (
+                    me,
+                    keygen(of(Scheme::default_of(Curve::Ed25519)).unwrap(), setup).unwrap(),
+                )
             })
             .collect();
         let roots: Vec<_> = run(parties, |_, _| {})

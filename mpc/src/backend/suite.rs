@@ -7,6 +7,7 @@ use std::{
 
 use covault_core::{
     derive::{KeyPath, RootKey},
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use zeroize::Zeroizing;
@@ -61,7 +62,13 @@ fn keygen_parties(curve: Curve, threshold: u8, parties: u8) -> Parties<KeyShare>
                 threshold,
                 parties,
             };
-            (me, of(curve).keygen(setup).unwrap())
+            (
+                me,
+                of(Scheme::default_of(curve))
+                    .unwrap()
+                    .keygen(setup)
+                    .unwrap(),
+            )
         })
         .collect()
 }
@@ -75,7 +82,10 @@ fn keygen(curve: Curve, threshold: u8, parties: u8) -> (RootKey, BTreeMap<Index,
         .map(|(index, share)| {
             let share = share.unwrap_or_else(|abort| panic!("party {index}: {abort:?}"));
             roots.push(share.root.clone());
-            (index, of(curve).open(&share).unwrap())
+            (
+                index,
+                of(Scheme::default_of(curve)).unwrap().open(&share).unwrap(),
+            )
         })
         .collect();
     assert!(roots.windows(2).all(|pair| pair[0] == pair[1]));
@@ -338,7 +348,10 @@ macro_rules! suite {
                         parties,
                     };
                     assert!(
-                        of($curve).keygen(setup).is_err(),
+                        of(Scheme::default_of($curve))
+                            .unwrap()
+                            .keygen(setup)
+                            .is_err(),
                         "{threshold} {parties} {me}"
                     );
                 }

@@ -346,7 +346,7 @@ impl Shared {
             if made.len() == order.signers.len() {
                 let mut keys = made.into_values();
                 let first = keys.next().ok_or_else(|| Fault::bug("no signers"))?;
-                if first.curve != order.curve || keys.any(|key| key != first) {
+                if first.curve != order.scheme.curve() || keys.any(|key| key != first) {
                     return Err(Fault::bug("the nodes report different keys"));
                 }
                 return Ok(first);

@@ -75,7 +75,7 @@ impl Keys {
     }
 
     fn insert(&self, mut record: ShareRecord) -> Result<(), Fault> {
-        let signer = backend::of(record.key.root.curve).open(&record.key)?;
+        let signer = backend::of(record.scheme)?.open(&record.key)?;
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
         let root = record.key.root.public_key.clone();
@@ -331,7 +331,7 @@ impl Node {
             // It has succeeded before.
             let record = &key.record;
             if record.vault != order.vault
-                || record.key.root.curve != order.curve
+                || record.scheme != order.scheme
                 || record.threshold != order.threshold
                 || record.holders != order.signers
             {
@@ -350,7 +350,7 @@ impl Node {
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
         let KeygenOrder {
             vault,
-            curve,
+            scheme,
             threshold,
             signers,
             ..
@@ -374,12 +374,13 @@ impl Node {
             parties,
         };
         let run = Run::keygen(
-            backend::private::keygen(backend::of(curve), setup)?,
+            backend::private::keygen(backend::of(scheme)?, setup)?,
             self.peers(&signers, &indices),
         );
         let record = move |key| ShareRecord {
             vault,
             epoch: FIRST_EPOCH,
+            scheme,
             session,
             threshold,
             holders: signers,

@@ -17,6 +17,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
     order::NodeId,
+    scheme::Scheme,
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,7 @@ pub struct AgeFiles {
 struct Stored {
     vault: VaultId,
     epoch: u32,
+    scheme: Scheme,
     session: SessionId,
     threshold: u16,
     holders: Vec<NodeId>,
@@ -134,6 +136,7 @@ impl AgeFiles {
         Ok(ShareRecord {
             vault: stored.vault,
             epoch: stored.epoch,
+            scheme: stored.scheme,
             session: stored.session,
             threshold: stored.threshold,
             holders: std::mem::take(&mut stored.holders),
@@ -165,6 +168,7 @@ impl ShareStore for AgeFiles {
         let stored = Stored {
             vault: record.vault,
             epoch: record.epoch,
+            scheme: record.scheme,
             session: record.session,
             threshold: record.threshold,
             holders: record.holders.clone(),
@@ -225,6 +229,7 @@ mod tests {
         ShareRecord {
             vault: VaultId::from_bytes([1; 16]),
             epoch: 0,
+            scheme: Scheme::FrostEd25519,
             session: SessionId::from_bytes([2; 16]),
             threshold: 2,
             holders: vec![NodeId([3; 32]), NodeId([4; 32])],

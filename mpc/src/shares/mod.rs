@@ -6,6 +6,7 @@ use covault_core::{
     fault::Fault,
     ids::{SessionId, VaultId},
     order::NodeId,
+    scheme::Scheme,
 };
 
 use crate::backend::{Index, KeyShare};
@@ -19,7 +20,9 @@ pub struct ShareRecord {
     pub vault: VaultId,
     /// Generation of the vault's shares.
     pub epoch: u32,
-    /// The key generation that made it.
+    /// The scheme that made it, and signs with it.
+    pub scheme: Scheme,
+    /// The run that made it.
     pub session: SessionId,
     /// Signers needed.
     pub threshold: u16,

@@ -23,6 +23,7 @@ use covault_core::{
     payload::{Payload, WireKind},
     port::{Clock, Entropy, random_16},
     schema::wire,
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::{
@@ -214,7 +215,7 @@ impl TestCluster {
         KeygenOrder {
             vault: self.vault,
             session: SessionId::from_random(random_16(&SystemEntropy)),
-            curve,
+            scheme: Scheme::default_of(curve),
             threshold,
             signers: self.holders(),
             issued_at_ms: now_ms(),

@@ -1,0 +1,53 @@
+//! Threshold signature schemes: which protocol made a key, and signs with it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::signature::Curve;
+
+/// A threshold signature scheme. Chosen per vault and curve when the key is made; a key keeps its
+/// scheme for life. Stored and sent by its place in this list: new ones go to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Scheme {
+    /// FROST on Ed25519 (RFC 9591).
+    FrostEd25519,
+    /// ECDSA on secp256k1 by DKLs23 (eprint 2023/765): fast, by oblivious transfer.
+    Dkls23,
+    /// ECDSA on secp256k1 by CGGMP24 (eprint 2021/060): slow, by Paillier encryption; other
+    /// code and other assumptions than [`Scheme::Dkls23`].
+    Cggmp24,
+}
+
+impl Scheme {
+    /// All schemes.
+    pub const ALL: [Scheme; 3] = [Scheme::FrostEd25519, Scheme::Dkls23, Scheme::Cggmp24];
+
+    /// The curve of its keys.
+    pub fn curve(self) -> Curve {
+        match self {
+            Scheme::FrostEd25519 => Curve::Ed25519,
+            Scheme::Dkls23 | Scheme::Cggmp24 => Curve::Secp256k1,
+        }
+    }
+
+    /// A short name for logs, commands and configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::FrostEd25519 => "frost-ed25519",
+            Scheme::Dkls23 => "dkls23",
+            Scheme::Cggmp24 => "cggmp24",
+        }
+    }
+
+    /// The scheme of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scheme| scheme.name() == name)
+    }
+
+    /// What a key of this curve gets when nobody chooses.
+    pub fn default_of(curve: Curve) -> Self {
+        match curve {
+            Curve::Secp256k1 => Scheme::Dkls23,
+            Curve::Ed25519 => Scheme::FrostEd25519,
+        }
+    }
+}
