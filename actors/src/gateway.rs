@@ -29,6 +29,14 @@ use crate::{
     vault, views,
 };
 
+pub use crate::{
+    operations::ShareBackup,
+    vault::{
+        Wish as Reshare,
+        view::{KeyView, VaultView, WorkView},
+    },
+};
+
 /// How long [`Gateway::stop`] waits for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -79,6 +87,26 @@ pub enum Command {
         /// The nodes that get a share.
         signers: Vec<NodeId>,
     },
+    /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the wish is
+    /// stored; the keys' views say how it goes. Repeating it while it is in work changes nothing.
+    ReshareVault {
+        /// The vault's uuid.
+        vault: String,
+        /// What is wanted.
+        reshare: Reshare,
+    },
+    /// Cancels that, before the new shares are in use.
+    CancelReshare {
+        /// The vault's uuid.
+        vault: String,
+    },
+    /// Has every holder of a vault's keys encrypt its share to recipients that are kept offline.
+    BackupVault {
+        /// The vault's uuid.
+        vault: String,
+        /// age recipients ("age1..."), all of which each node's own configuration must name.
+        recipients: Vec<String>,
+    },
 }
 
 /// What a command made.
@@ -90,6 +118,8 @@ pub enum Receipt {
     SigningRequest(Box<wire::SigningRequest>),
     /// The vault.
     Vault(VaultView),
+    /// Encrypted shares.
+    Backups(Vec<ShareBackup>),
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -157,25 +187,6 @@ pub enum View {
     Nodes(Vec<crate::port::NodeView>),
     /// Ready.
     Ready,
-}
-
-/// A vault as operators see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VaultView {
-    /// Id.
-    pub id: covault_core::ids::VaultId,
-    /// Name.
-    pub name: String,
-    /// Signers needed.
-    pub threshold: u16,
-    /// Share holders, in the order of the keygen.
-    pub signers: Vec<NodeId>,
-    /// Whether both root keys exist.
-    pub ready: bool,
-    /// Why key generation failed, where it did for good.
-    pub failed_reason: Option<String>,
-    /// Why it has not worked yet, where it is tried again; since the start of the process.
-    pub problem: Option<String>,
 }
 
 /// The door. Cheap to clone.
@@ -296,8 +307,11 @@ impl Inner {
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            // Its name is its key.
-            Command::CreateVault { .. } => None,
+            // A vault's name is its key; the others can be repeated.
+            Command::CreateVault { .. }
+            | Command::ReshareVault { .. }
+            | Command::CancelReshare { .. }
+            | Command::BackupVault { .. } => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -333,6 +347,15 @@ impl Inner {
                 threshold,
                 signers,
             } => Receipt::Vault(self.create_vault(caller, name, threshold, signers).await?),
+            Command::ReshareVault { vault, reshare } => {
+                Receipt::Vault(self.reshare(caller, &vault, reshare).await?)
+            }
+            Command::CancelReshare { vault } => {
+                Receipt::Vault(self.cancel_reshare(caller, &vault).await?)
+            }
+            Command::BackupVault { vault, recipients } => {
+                Receipt::Backups(self.backup(caller, &vault, recipients).await?)
+            }
         };
         Ok(Submitted {
             receipt,
@@ -385,7 +408,10 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
         Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
             .map(|request| Receipt::SigningRequest(Box::new(request))),
-        Command::CreateVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
+        Command::CreateVault { .. }
+        | Command::ReshareVault { .. }
+        | Command::CancelReshare { .. }
+        | Command::BackupVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
     }
     .map_err(Fault::bug)
 }
