@@ -144,6 +144,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
         check: Arc::new(Rebuild),
+        backup_recipients: Vec::new(),
         heartbeat: HEARTBEAT,
     }
 }

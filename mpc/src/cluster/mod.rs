@@ -1,6 +1,7 @@
 //! The client of the signer nodes, for the orchestrator.
 
 mod choose;
+mod life;
 mod roster;
 
 use std::{

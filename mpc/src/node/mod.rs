@@ -93,6 +93,9 @@ pub struct NodeConfig {
     pub trusted: Vec<NodeId>,
     /// What is checked before a share is used; [`Rebuild`] outside tests.
     pub check: Arc<dyn OrderCheck>,
+    /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
+    /// no backups.
+    pub backup_recipients: Vec<String>,
     /// How often it announces itself.
     pub heartbeat: Duration,
 }
@@ -177,6 +180,7 @@ impl Node {
             work_factor,
             trusted,
             check,
+            backup_recipients: _,
             heartbeat: _,
         } = config;
         let runtime = Handle::current();

@@ -1,6 +1,7 @@
 //! Where a node keeps its shares.
 
 pub mod age_file;
+pub mod backup;
 
 use covault_core::{
     fault::Fault,

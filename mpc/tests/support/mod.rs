@@ -182,6 +182,7 @@ impl TestCluster {
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
             check: Arc::clone(&self.check),
+            backup_recipients: Vec::new(),
             heartbeat: Duration::from_millis(200),
         };
         node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));

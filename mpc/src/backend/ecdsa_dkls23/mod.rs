@@ -20,7 +20,10 @@ use dkls23::protocols::{
 };
 use k256::Secp256k1;
 
-use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Session, Signer, check_keygen};
+use super::{
+    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
+    check_keygen,
+};
 use keygen::Keygen;
 use sign::DklsSigner;
 
@@ -34,6 +37,18 @@ impl Backend for Dkls23 {
     fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault> {
         check_keygen(&setup)?;
         Ok(Box::new(Keygen::new(setup)?))
+    }
+
+    fn reshare(
+        &self,
+        _setup: ReshareSetup,
+        _share: Option<PlainShare>,
+    ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
+        Err(Fault::bug("not built"))
+    }
+
+    fn plain(&self, _share: &KeyShare) -> Result<PlainShare, Fault> {
+        Err(Fault::bug("not built"))
     }
 
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {

@@ -22,7 +22,10 @@ use frost_ed25519::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize as _;
 
-use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Session, Signer, check_keygen};
+use super::{
+    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
+    check_keygen,
+};
 use keygen::Keygen;
 use sign::{FrostSigner, Shared};
 
@@ -36,6 +39,18 @@ impl Backend for Frost {
     fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault> {
         check_keygen(&setup)?;
         Ok(Box::new(Keygen::new(setup)))
+    }
+
+    fn reshare(
+        &self,
+        _setup: ReshareSetup,
+        _share: Option<PlainShare>,
+    ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
+        Err(Fault::bug("not built"))
+    }
+
+    fn plain(&self, _share: &KeyShare) -> Result<PlainShare, Fault> {
+        Err(Fault::bug("not built"))
     }
 
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
