@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
-    port::{NodeView, Signers, SigningAttempt},
+    port::{NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
 };
 use covault_core::{
     derive::RootKey,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::{Curve, Signature},
 };
 use secrecy::SecretString;
@@ -28,20 +28,32 @@ struct NoSigners;
 #[async_trait]
 impl Signers for NoSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let generator = match order.curve {
+        let generator = match order.scheme.curve() {
             Curve::Secp256k1 => {
                 "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
             }
             Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
         };
         Ok(RootKey {
-            curve: order.curve,
+            curve: order.scheme.curve(),
             public_key: hex::decode(generator).expect("hex"),
             chain_code: [7; 32],
         })
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 
