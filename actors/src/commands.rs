@@ -16,8 +16,7 @@ use covault_core::{
 use ractor::rpc::CallResult;
 
 use crate::{
-    building,
-    directory,
+    building, directory,
     gateway::{Caller, Inner, answer, in_scope, too_many, vault_in_scope},
     idempotency::Pledge,
     rows,

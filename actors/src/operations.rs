@@ -10,8 +10,8 @@ use ractor::RpcReplyPort;
 
 use crate::{
     directory::{self, NewVault},
-    port::NodeBackup,
     gateway::{Caller, Inner, VaultScope, VaultView, answer},
+    port::NodeBackup,
     vault::{self, LifeMsg, Wish, view::view},
 };
 

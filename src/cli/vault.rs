@@ -129,6 +129,7 @@ async fn list(target: Target) -> anyhow::Result<()> {
             ready,
             failed_reason,
             problem,
+            keys: _,
         } = vault;
         let state = match (ready, failed_reason, problem) {
             (true, ..) => "ready".to_owned(),

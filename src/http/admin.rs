@@ -1,5 +1,7 @@
 //! `/admin/v1`: what operators do. Plain JSON, not part of the platform schema.
 
+pub mod life;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -28,6 +30,7 @@ pub(super) fn routes(api: &Arc<Api>) -> Router {
         .route("/admin/v1/createVault", route.clone().post(create_vault))
         .route("/admin/v1/listVaults", route.clone().post(list_vaults))
         .route("/admin/v1/listNodes", route.post(list_nodes))
+        .merge(life::routes(api))
 }
 
 /// A vault to be made.
@@ -58,6 +61,9 @@ pub struct Vault {
     /// Why there are no keys yet, where they are tried again.
     #[serde(default)]
     pub problem: Option<String>,
+    /// Its root keys, with who holds their shares.
+    #[serde(default)]
+    pub keys: Vec<life::Key>,
 }
 
 /// A signer node.
@@ -100,7 +106,7 @@ async fn create_vault(call: Call) -> Result<Answer, Fault> {
     let command = Command::CreateVault {
         name: request.name,
         threshold: request.threshold,
-        signers: parse_signers(&request.signers)?,
+        signers: parse_lines("signers", &request.signers)?,
     };
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
     match done.receipt {
@@ -129,14 +135,14 @@ async fn list_nodes(call: Call) -> Result<Answer, Fault> {
     }
 }
 
-fn parse_signers(lines: &[String]) -> Result<Vec<NodeId>, Fault> {
+fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, Fault> {
     lines
         .iter()
         .enumerate()
         .map(|(index, line)| {
             identity::parse_openssh_line(line).map_err(|error| {
                 Fault::field(
-                    format_args!("signers[{index}]"),
+                    format_args!("{field}[{index}]"),
                     "must be an OpenSSH line: ssh-ed25519 AAAA...",
                 )
                 .caused_by(error)
@@ -154,6 +160,7 @@ fn vault(view: VaultView) -> Vault {
         ready,
         failed_reason,
         problem,
+        keys,
     } = view;
     Vault {
         uuid: id.to_string(),
@@ -166,6 +173,7 @@ fn vault(view: VaultView) -> Vault {
         ready,
         failed_reason,
         problem,
+        keys: keys.into_iter().map(life::key).collect(),
     }
 }
 

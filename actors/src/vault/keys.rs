@@ -78,8 +78,7 @@ impl Live {
         match result {
             Ok(key) => {
                 self.update(|vault| vault.take(order, key)).await?;
-                self.context
-                    .note_problem(self.vault.id, order.scheme, None);
+                self.context.note_problem(self.vault.id, order.scheme, None);
                 Ok(())
             }
             Err(fault) => {

@@ -148,9 +148,7 @@ impl Live {
                 self.start_telling(myself, scheme);
                 Ok(())
             }
-            Msg::ActivationEnded(order, result) => {
-                self.telling_ended(myself, &order, result).await
-            }
+            Msg::ActivationEnded(order, result) => self.telling_ended(myself, &order, result).await,
         }
     }
 
@@ -219,9 +217,8 @@ impl Live {
             Reshare::Preparing { order, .. } if failed_runs == 0 && order.expires_at_ms > least => {
                 Ok((order.clone(), true))
             }
-            Reshare::Preparing { target, .. } | Reshare::Wanted(target) => self
-                .dealers(live, target, failed_runs > 0)
-                .map(|dealers| {
+            Reshare::Preparing { target, .. } | Reshare::Wanted(target) => {
+                self.dealers(live, target, failed_runs > 0).map(|dealers| {
                     let new = Generation {
                         epoch: live.next_epoch,
                         threshold: target.threshold,
@@ -239,7 +236,8 @@ impl Live {
                         expires_at_ms: now.saturating_add(deadline),
                     };
                     (order, false)
-                }),
+                })
+            }
         };
         let (order, claimed) = match planned {
             Ok(planned) => planned,

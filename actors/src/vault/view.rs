@@ -62,7 +62,11 @@ pub enum WorkView {
 
 /// A vault as operators see it.
 pub fn view(context: &Context, vault: &Vault) -> VaultView {
-    let keys: Vec<KeyView> = vault.keys.iter().map(|key| one(context, vault, key)).collect();
+    let keys: Vec<KeyView> = vault
+        .keys
+        .iter()
+        .map(|key| one(context, vault, key))
+        .collect();
     let generation = keys.iter().find_map(|key| key.generation.clone());
     let (threshold, signers) = match generation {
         Some(Generation {
