@@ -128,6 +128,7 @@ pub struct SignerParts {
     pub passphrase: SecretString,
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
+    pub backup_recipients: Vec<String>,
 }
 
 /// What `Node::run` takes.
@@ -144,7 +145,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
         check: Arc::new(Rebuild),
-        backup_recipients: Vec::new(),
+        backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,
     }
 }

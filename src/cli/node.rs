@@ -1,6 +1,6 @@
 //! `covault node`: the signer nodes that an orchestrator knows.
 
-use super::{answer, client::Target};
+use super::{answer, client::Target, restore};
 use crate::http::admin::{Node, NodesAnswer};
 
 /// Signer nodes.
@@ -11,10 +11,14 @@ pub enum Command {
         #[command(flatten)]
         target: Target,
     },
+    Restore(restore::Args),
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
-    let Command::List { target } = command;
+    let target = match command {
+        Command::List { target } => target,
+        Command::Restore(args) => return restore::run(args),
+    };
     let NodesAnswer { nodes } = target
         .client()?
         .call("listNodes", &serde_json::json!({}))

@@ -62,6 +62,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         passphrase,
         work_factor,
         orchestrators,
+        backup_recipients: signer.backup_recipients.clone(),
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     tracing::info!("stopped");
@@ -70,7 +71,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 /// The passphrase of the share files, made on first start where configuration says so, and
 /// scrypt's work factor for it.
-fn passphrase(signer: &Signer, shares: &Path) -> anyhow::Result<(SecretString, u8)> {
+pub fn passphrase(signer: &Signer, shares: &Path) -> anyhow::Result<(SecretString, u8)> {
     let path = signer.passphrase_file();
     if path.exists() {
         return Ok((files::read_secret(&path)?, wiring::WORK_FACTOR));

@@ -94,6 +94,7 @@ pub struct Signer {
     passphrase_file: PathBuf,
     pub generate_passphrase: bool,
     pub orchestrators: Vec<String>,
+    pub backup_recipients: Vec<String>,
 }
 
 impl Signer {
