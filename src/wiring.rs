@@ -143,6 +143,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         passphrase: parts.passphrase,
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
+        peers: None,
         check: Arc::new(Rebuild),
         backup_recipients: Vec::new(),
         heartbeat: HEARTBEAT,

@@ -169,6 +169,7 @@ impl TestCluster {
     /// Starts a node from its folder.
     pub fn start_node(&mut self, place: usize) {
         let (shutdown, receiver) = watch::channel(false);
+        let peers = self.holders();
         let node = &mut self.nodes[place];
         let config = NodeConfig {
             name: node.name.clone(),
@@ -181,6 +182,7 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
+            peers: Some(peers),
             check: Arc::clone(&self.check),
             backup_recipients: Vec::new(),
             heartbeat: Duration::from_millis(200),
