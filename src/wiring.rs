@@ -144,6 +144,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         passphrase: parts.passphrase,
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
+        peers: None,
         check: Arc::new(Rebuild),
         backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,

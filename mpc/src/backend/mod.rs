@@ -8,6 +8,9 @@ mod ecdsa_dkls23;
 mod frost_ed25519;
 mod gather;
 pub mod private;
+mod reshare;
+#[cfg(test)]
+mod reshare_tests;
 #[cfg(test)]
 mod suite;
 
@@ -20,7 +23,8 @@ use covault_core::{
     scheme::Scheme,
     signature::Signature,
 };
-use zeroize::Zeroizing;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// A party's place in the keygen's list of signers, counted from 1.
 pub type Index = u8;
@@ -176,6 +180,58 @@ pub struct PlainShare {
     /// The public counterparts of all holders' shares, by index, where known: 33 bytes compressed
     /// (secp256k1), 32 bytes (Ed25519).
     pub verifying: BTreeMap<Index, Vec<u8>>,
+}
+
+/// As it is stored; the root key is stored beside it.
+#[derive(Serialize, Deserialize)]
+struct StoredPlain {
+    version: u8,
+    index: Index,
+    secret: [u8; 32],
+    verifying: BTreeMap<Index, Vec<u8>>,
+}
+
+impl Drop for StoredPlain {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+/// Version of a stored plain share.
+const PLAIN_VERSION: u8 = 1;
+
+impl PlainShare {
+    /// The share in bytes, without the root key. BCS, with a version.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it cannot be encoded.
+    pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, Fault> {
+        let stored = StoredPlain {
+            version: PLAIN_VERSION,
+            index: self.index,
+            secret: *self.secret,
+            verifying: self.verifying.clone(),
+        };
+        gather::encode(&stored).map_err(|_| Fault::bug("a share cannot be encoded"))
+    }
+
+    /// Reads what [`PlainShare::encode`] gave for a share of `root`.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it is damaged.
+    pub fn decode(root: &RootKey, bytes: &[u8]) -> Result<Self, Fault> {
+        let damaged = || Fault::bug("a plain share is damaged");
+        let mut stored: StoredPlain = bcs::from_bytes(bytes).map_err(|_| damaged())?;
+        if stored.version != PLAIN_VERSION {
+            return Err(damaged());
+        }
+        Ok(Self {
+            root: root.clone(),
+            index: stored.index,
+            secret: Zeroizing::new(stored.secret),
+            verifying: std::mem::take(&mut stored.verifying),
+        })
+    }
 }
 
 /// An old holder that deals its share out anew.

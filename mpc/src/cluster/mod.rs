@@ -228,7 +228,12 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                     shared.roster.heard(from, announcement);
                 }
             }
-            Kind::SigningOrder | Kind::KeygenOrder | Kind::Protocol => {}
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder
+            | Kind::Protocol => {}
         }
     }
 }
@@ -342,7 +347,7 @@ impl Shared {
                 } => {
                     return Err(self.roster.misbehaved(&culprits).caused_by(reason));
                 }
-                Reply::Signed(_) => {}
+                Reply::Signed(_) | Reply::Prepared(_) | Reply::Activated | Reply::Backup(_) => {}
             }
             if made.len() == order.signers.len() {
                 let mut keys = made.into_values();

@@ -4,10 +4,12 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod life;
 mod orders;
 mod sessions;
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     sync::{
         Arc,
@@ -39,6 +41,7 @@ use crate::{
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
+use life::Life;
 use orders::Keys;
 use sessions::Sessions;
 
@@ -91,6 +94,8 @@ pub struct NodeConfig {
     pub work_factor: u8,
     /// The orchestrators it takes orders from.
     pub trusted: Vec<NodeId>,
+    /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
+    pub peers: Option<Vec<NodeId>>,
     /// What is checked before a share is used; [`Rebuild`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
@@ -108,10 +113,12 @@ pub struct Node {
     entropy: Arc<dyn Entropy>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
+    peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     claims: Claims,
     keys: Keys,
+    life: Life,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -179,8 +186,9 @@ impl Node {
             passphrase,
             work_factor,
             trusted,
+            peers,
             check,
-            backup_recipients: _,
+            backup_recipients,
             heartbeat: _,
         } = config;
         let runtime = Handle::current();
@@ -205,9 +213,14 @@ impl Node {
         };
         let loaded = runtime.spawn_blocking(move || {
             let keys = Keys::load(shares.load_all()?)?;
-            Ok::<_, Fault>((shares, keys))
+            // An activation that was interrupted is finished.
+            for (vault, root, epoch) in keys.epochs() {
+                shares.erase(vault, &root, epoch)?;
+            }
+            let life = Life::new(shares.load_pending()?, backup_recipients)?;
+            Ok::<_, Fault>((shares, keys, life))
         });
-        let (shares, keys) = loaded.await.map_err(Fault::bug)??;
+        let (shares, keys, life) = loaded.await.map_err(Fault::bug)??;
         Ok(Self {
             name,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
@@ -215,10 +228,12 @@ impl Node {
             entropy,
             pool,
             trusted,
+            peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
             claims,
             keys,
+            life,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             announced_ms: AtomicU64::new(0),
@@ -261,7 +276,11 @@ impl Node {
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
             _ if to != self.post.id() => return,
-            Kind::SigningOrder | Kind::KeygenOrder => {
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
                     tracing::warn!(node = %self.name, ?from, "order of a stranger");
                     return;
