@@ -4,7 +4,7 @@ use std::{io::IsTerminal as _, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 use covault_core::derive::KeyPath;
-use covault_mpc::shares::backup::{self, Backup, RecoveredKey};
+use covault_mpc::shares::backup::{self, Backup};
 use zeroize::Zeroizing;
 
 use crate::{files, wiring::explain};
@@ -93,11 +93,29 @@ fn recover(args: &Args) -> anyhow::Result<Zeroizing<String>> {
             .map_err(explain)
             .with_context(|| format!("the {} key of vault {}", first.scheme.name(), first.vault))?;
         if args.paths.is_empty() {
-            entries.push(entry(first, "m", &root));
+            let mut fields = vec![
+                ("path", Zeroizing::new("m".to_owned())),
+                (
+                    "publicKey",
+                    Zeroizing::new(hex::encode(&root.root.public_key)),
+                ),
+                (
+                    "chainCode",
+                    Zeroizing::new(hex::encode(root.root.chain_code)),
+                ),
+                ("privateKey", root.private_hex()),
+            ];
+            fields.extend(root.xprv().map(|xprv| ("extendedPrivateKey", xprv)));
+            entries.push(entry(first, &fields));
         }
         for path in &args.paths {
             let child = root.child(path).map_err(explain)?;
-            entries.push(entry(first, &path.to_string(), &child));
+            let fields = [
+                ("path", Zeroizing::new(path.to_string())),
+                ("publicKey", Zeroizing::new(hex::encode(&child.public_key))),
+                ("privateKey", child.private_hex()),
+            ];
+            entries.push(entry(first, &fields));
         }
     }
     let mut text = Zeroizing::new(String::with_capacity(1024 * (entries.len() + 1)));
@@ -114,24 +132,20 @@ fn recover(args: &Args) -> anyhow::Result<Zeroizing<String>> {
 
 /// One key as JSON. Every value is of an alphabet that needs no escaping; nothing else holds the
 /// text, so that it can be wiped.
-fn entry(share: &Backup, path: &str, key: &RecoveredKey) -> Zeroizing<String> {
+fn entry(share: &Backup, fields: &[(&str, Zeroizing<String>)]) -> Zeroizing<String> {
+    let vault = share.vault.to_string();
+    let known = [
+        ("vaultUuid", vault.as_str()),
+        ("scheme", share.scheme.name()),
+        ("curve", share.root.curve.name()),
+    ];
+    let fields = fields.iter().map(|(name, value)| (*name, value.as_str()));
     let mut text = Zeroizing::new(String::with_capacity(1024));
-    let mut field = |name: &str, value: &str| {
-        let text: &mut String = &mut text;
-        text.push_str(if text.is_empty() { "  {\n" } else { ",\n" });
+    for (number, (name, value)) in known.into_iter().chain(fields).enumerate() {
+        text.push_str(if number == 0 { "  {\n" } else { ",\n" });
         for part in ["    \"", name, "\": \"", value, "\""] {
             text.push_str(part);
         }
-    };
-    field("vaultUuid", &share.vault.to_string());
-    field("scheme", share.scheme.name());
-    field("curve", key.root.curve.name());
-    field("path", path);
-    field("publicKey", &hex::encode(&key.root.public_key));
-    field("chainCode", &hex::encode(key.root.chain_code));
-    field("privateKey", &key.private_hex());
-    if let Some(xprv) = key.xprv() {
-        field("extendedPrivateKey", &xprv);
     }
     text.push_str("\n  }");
     text

@@ -24,9 +24,9 @@ use ractor::{ActorRef, RpcReplyPort};
 use super::{Live, Msg as VaultMsg};
 use crate::{context::GRACE_MS, port::NodeView, signing::AbortOnDrop};
 
-/// How long the nodes are waited for at a time when they are told to use new shares: requests
-/// wait as long. Those that did not confirm are told again.
-const TELLING: Duration = Duration::from_secs(10);
+/// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
+/// itself, and says who has not confirmed; they are told again.
+const TELLING: Duration = Duration::from_secs(20);
 
 /// Messages.
 pub enum Msg {
