@@ -22,6 +22,8 @@ use crate::{
     context::Context,
     directory,
     idempotency::{Entry, InWork},
+    nodes,
+    port::{NodeView, StrangerView},
     root::{self, DirectoryAddress, Root},
     rows::Operation,
     settings::Orchestrator,
@@ -79,6 +81,15 @@ pub enum Command {
         /// The nodes that get a share.
         signers: Vec<NodeId>,
     },
+    /// Lets a signer node be used. Repeating it changes nothing but the name, if one is given.
+    AdmitNode {
+        /// Its identity.
+        id: NodeId,
+        /// What operators call it; empty: what it calls itself.
+        name: String,
+    },
+    /// Ends the use of a signer node; refused while it holds shares.
+    RemoveNode(NodeId),
 }
 
 /// What a command made.
@@ -90,6 +101,8 @@ pub enum Receipt {
     SigningRequest(Box<wire::SigningRequest>),
     /// The vault.
     Vault(VaultView),
+    /// The list of nodes is as it was asked for.
+    NodesChanged,
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -130,7 +143,7 @@ pub enum Query {
     Vault(String),
     /// All vaults in scope.
     Vaults,
-    /// All signer nodes.
+    /// All admitted signer nodes, and those that want to join.
     Nodes,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
@@ -154,7 +167,12 @@ pub enum View {
     /// Vaults.
     Vaults(Vec<VaultView>),
     /// Signer nodes.
-    Nodes(Vec<crate::port::NodeView>),
+    Nodes {
+        /// Admitted, by name.
+        nodes: Vec<NodeView>,
+        /// Not admitted, by key.
+        strangers: Vec<StrangerView>,
+    },
     /// Ready.
     Ready,
 }
@@ -208,6 +226,7 @@ impl Gateway {
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
+        nodes::tell(&context).await?;
         let (address, mut directory) = watch::channel(None);
         let arguments = (Arc::clone(&context), address);
         let (root, _) = Actor::spawn(None, Root, arguments)
@@ -298,6 +317,8 @@ impl Inner {
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
             // Its name is its key.
             Command::CreateVault { .. } => None,
+            // Repeating these does no harm.
+            Command::AdmitNode { .. } | Command::RemoveNode(_) => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -333,6 +354,13 @@ impl Inner {
                 threshold,
                 signers,
             } => Receipt::Vault(self.create_vault(caller, name, threshold, signers).await?),
+            Command::AdmitNode { id, name } => {
+                self.change_nodes(caller, nodes::Change::Admit { id, name })
+                    .await?
+            }
+            Command::RemoveNode(id) => {
+                self.change_nodes(caller, nodes::Change::Remove(id)).await?
+            }
         };
         Ok(Submitted {
             receipt,
@@ -385,7 +413,9 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
         Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
             .map(|request| Receipt::SigningRequest(Box::new(request))),
-        Command::CreateVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
+        Command::CreateVault { .. } | Command::AdmitNode { .. } | Command::RemoveNode(_) => {
+            return Err(Fault::bug("only wallets and requests have stored receipts"));
+        }
     }
     .map_err(Fault::bug)
 }

@@ -2,6 +2,7 @@
 
 mod choose;
 mod roster;
+mod strangers;
 
 use std::{
     collections::HashMap,
@@ -32,6 +33,9 @@ use crate::{
 };
 use choose::{Choice, Trouble};
 use roster::Roster;
+
+pub use self::strangers::Stranger;
+pub use crate::message::Ban;
 
 /// How often a waiting call looks at which nodes live.
 const LOOK: Duration = Duration::from_millis(200);
@@ -65,6 +69,14 @@ pub struct NodeStatus {
     pub live: bool,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
+    /// The version of its program.
+    pub version: String,
+    /// How many keys it says it holds a share of.
+    pub keys: u32,
+    /// Whom it says it has banned for cheating.
+    pub bans: Vec<Ban>,
+    /// How far its clock is ahead of ours, in milliseconds; the way of the message counts as well.
+    pub skew_ms: i64,
 }
 
 /// Who says what about which attempt.
@@ -175,9 +187,21 @@ impl Cluster {
             .await
     }
 
-    /// Every node that ever announced itself.
+    /// From now on only these nodes are used and listed; the rest are strangers. Until somebody
+    /// calls this, every node that announces itself counts.
+    pub fn admit(&self, nodes: &[NodeId]) {
+        self.shared.roster.admit(nodes);
+    }
+
+    /// Every admitted node that ever announced itself.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.shared.roster.nodes()
+    }
+
+    /// The nodes that announced themselves lately without being admitted. A short list, whatever
+    /// happens on the bus.
+    pub fn strangers(&self) -> Vec<Stranger> {
+        self.shared.roster.strangers()
     }
 
     /// Whether the bus was reachable when it was last used.
@@ -220,6 +244,9 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                 }
             }
             Kind::Announcement => {
+                if !shared.roster.listens_to(&from) {
+                    continue;
+                }
                 let Ok(opened) = shared.post.open(&envelope) else {
                     continue;
                 };

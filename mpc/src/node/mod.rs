@@ -5,9 +5,11 @@
 //! about to do, on disk, and only then uses its share.
 
 mod orders;
+mod peers;
 mod sessions;
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     sync::{
         Arc,
@@ -21,7 +23,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
 };
 use secrecy::SecretString;
 use tokio::{
@@ -91,6 +93,8 @@ pub struct NodeConfig {
     pub work_factor: u8,
     /// The orchestrators it takes orders from.
     pub trusted: Vec<NodeId>,
+    /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
+    pub peers: Option<Vec<NodeId>>,
     /// What is checked before a share is used; [`Rebuild`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// How often it announces itself.
@@ -105,6 +109,7 @@ pub struct Node {
     entropy: Arc<dyn Entropy>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
+    peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     claims: Claims,
@@ -114,6 +119,8 @@ pub struct Node {
     unverified: AtomicUsize,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    /// Names this start of the node.
+    boot: [u8; 16],
     runtime: Handle,
 }
 
@@ -176,6 +183,7 @@ impl Node {
             passphrase,
             work_factor,
             trusted,
+            peers,
             check,
             heartbeat: _,
         } = config;
@@ -204,13 +212,16 @@ impl Node {
             Ok::<_, Fault>((shares, keys))
         });
         let (shares, keys) = loaded.await.map_err(Fault::bug)??;
+        let boot = random_16(&*entropy);
         Ok(Self {
             name,
+            boot,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
             clock,
             entropy,
             pool,
             trusted,
+            peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
             claims,
@@ -231,6 +242,10 @@ impl Node {
             name: self.name.clone(),
             at_ms,
             leaving,
+            boot: self.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
+            bans: self.announced_bans(),
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -263,7 +278,12 @@ impl Node {
                     return;
                 }
             }
-            Kind::Protocol => {}
+            Kind::Protocol => {
+                if !self.is_peer(&from) {
+                    tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
+                    return;
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits

@@ -239,6 +239,7 @@ impl Node {
         {
             return Err(refused("an input needs another curve"));
         }
+        self.check_peers("signers", &signers)?;
         let indices = self.indices(record, &signers)?;
         let child = key.child(&order.path)?;
         self.check.check(&order, &record.key.root, &child)?;
@@ -345,6 +346,7 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_peers("signers", &order.signers)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
