@@ -19,7 +19,9 @@ use ractor::rpc::CallResult;
 use crate::{
     building,
     directory::{self, NewVault},
-    gateway::{Caller, Inner, Receipt, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope},
+    gateway::{
+        Caller, Inner, Receipt, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope,
+    },
     idempotency::Pledge,
     nodes, rows,
     vault::{self, NewRequest, NewWallet, Place},

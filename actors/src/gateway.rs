@@ -358,9 +358,7 @@ impl Inner {
                 self.change_nodes(caller, nodes::Change::Admit { id, name })
                     .await?
             }
-            Command::RemoveNode(id) => {
-                self.change_nodes(caller, nodes::Change::Remove(id)).await?
-            }
+            Command::RemoveNode(id) => self.change_nodes(caller, nodes::Change::Remove(id)).await?,
         };
         Ok(Submitted {
             receipt,

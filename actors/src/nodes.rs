@@ -67,7 +67,11 @@ pub async fn change(context: &Context, change: Change) -> Result<(), Fault> {
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
 pub async fn tell(context: &Context) -> Result<(), Fault> {
-    let nodes: Vec<NodeId> = admitted(context).await?.iter().map(|node| node.id).collect();
+    let nodes: Vec<NodeId> = admitted(context)
+        .await?
+        .iter()
+        .map(|node| node.id)
+        .collect();
     context.signers.admit(&nodes);
     Ok(())
 }
@@ -76,17 +80,12 @@ pub async fn tell(context: &Context) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Class::Invalid`] naming the field, the first such node and the command that admits it.
-pub async fn check_admitted(
-    context: &Context,
-    field: &str,
-    nodes: &[NodeId],
-) -> Result<(), Fault> {
+pub async fn check_admitted(context: &Context, field: &str, nodes: &[NodeId]) -> Result<(), Fault> {
     for node in nodes {
         if context.store.get(&rows::node(*node)).await?.is_none() {
             let line = context.signers.line(node);
-            let problem = format!(
-                "{line} is not admitted; admit it first: covault node admit '{line}'"
-            );
+            let problem =
+                format!("{line} is not admitted; admit it first: covault node admit '{line}'");
             return Err(Fault::field(field, problem));
         }
     }

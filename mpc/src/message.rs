@@ -178,9 +178,16 @@ mod tests {
             }],
         };
         let bytes = encode(&announcement).unwrap();
-        let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/wire/announcement-v1.hex");
-        let sample = std::fs::read_to_string(sample)
-            .unwrap_or_else(|_| panic!("{sample} is missing; it would hold\n{}", hex::encode(&bytes)));
+        let sample = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/wire/announcement-v1.hex"
+        );
+        let sample = std::fs::read_to_string(sample).unwrap_or_else(|_| {
+            panic!(
+                "{sample} is missing; it would hold\n{}",
+                hex::encode(&bytes)
+            )
+        });
         assert_eq!(sample.trim(), hex::encode(&bytes));
         let loaded: Announcement = decode(&hex::decode(sample.trim()).unwrap()).unwrap();
         assert_eq!(encode(&loaded).unwrap(), bytes);

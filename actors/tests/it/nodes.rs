@@ -19,10 +19,7 @@ fn node(number: u8) -> NodeId {
 }
 
 async fn submit(gateway: &Gateway, command: Command) -> Result<(), Fault> {
-    gateway
-        .submit(&admin(), command, None)
-        .await
-        .map(|_| ())
+    gateway.submit(&admin(), command, None).await.map(|_| ())
 }
 
 fn admit_as(number: u8, name: &str) -> Command {
@@ -61,7 +58,10 @@ async fn vault__should_be_refused_with_a_node_that_was_not_admitted() {
     assert_eq!(fault.class(), &Class::Invalid);
     let line = hex::encode([2; 32]);
     let sentence = fault.public();
-    assert!(sentence.starts_with(&format!("signers: {line} ")), "{sentence}");
+    assert!(
+        sentence.starts_with(&format!("signers: {line} ")),
+        "{sentence}"
+    );
     assert!(
         sentence.contains(&format!("covault node admit '{line}'")),
         "{sentence}"
@@ -94,13 +94,20 @@ async fn admission__should_outlive_a_restart_and_reach_the_cluster() {
     let expected = [(node(9), "graz".to_owned()), (node(2), "vienna".to_owned())];
     assert_eq!(names(&gateway).await, expected);
     let seen = list(&gateway).await;
-    assert!(!seen[0].live && seen[0].last_seen_ms.is_none(), "nobody has heard of it");
+    assert!(
+        !seen[0].live && seen[0].last_seen_ms.is_none(),
+        "nobody has heard of it"
+    );
     assert!(seen[1].live);
 
-    submit(&gateway, Command::RemoveNode(node(2))).await.unwrap();
+    submit(&gateway, Command::RemoveNode(node(2)))
+        .await
+        .unwrap();
     assert_eq!(*world.signers.admitted.lock().unwrap(), [node(9)]);
     assert_eq!(list(&gateway).await.len(), 1);
-    let fault = submit(&gateway, Command::RemoveNode(node(2))).await.unwrap_err();
+    let fault = submit(&gateway, Command::RemoveNode(node(2)))
+        .await
+        .unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     gateway.stop().await;
 }
@@ -111,7 +118,9 @@ async fn node__should_not_be_removed_while_it_holds_shares() {
     let gateway = world.start().await;
     vault(&gateway, "main").await;
     vault(&gateway, "other").await;
-    let fault = submit(&gateway, Command::RemoveNode(node(3))).await.unwrap_err();
+    let fault = submit(&gateway, Command::RemoveNode(node(3)))
+        .await
+        .unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
     assert!(fault.public().contains("main, other"), "{fault}");
     assert_eq!(list(&gateway).await.len(), 3);
@@ -123,7 +132,10 @@ async fn nodes__should_be_changed_by_operators_only_and_have_sane_names() {
     let world = World::new();
     let gateway = world.start().await;
     for command in [admit_as(1, ""), Command::RemoveNode(node(1))] {
-        let fault = gateway.submit(&stranger(), command, None).await.unwrap_err();
+        let fault = gateway
+            .submit(&stranger(), command, None)
+            .await
+            .unwrap_err();
         assert_eq!(fault.class(), &Class::Forbidden);
     }
     for name in ["\u{1b}[2J", &"x".repeat(65)] {

@@ -29,6 +29,7 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::{NodeIdentity, openssh_line},
     message::{Announcement, KeygenRequest, Reply, SignRequest, decode, encode},
+    meter,
     verify::verify,
 };
 use choose::{Choice, Trouble};
@@ -112,7 +113,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.calls).remove(&self.session);
+        let mut calls = lock(&self.shared.calls);
+        calls.remove(&self.session);
+        meter::calls(calls.len());
     }
 }
 
@@ -268,6 +271,7 @@ impl Shared {
             return Err(Fault::bug("two calls for one session"));
         }
         calls.insert(session, (nodes.to_vec(), sender));
+        meter::calls(calls.len());
         drop(calls);
         Ok(Call {
             shared: self,
@@ -422,10 +426,11 @@ impl Shared {
             for signer in &team.signers {
                 self.send(Kind::SigningOrder, session, attempt, *signer, &body)?;
             }
-            if let Some(signatures) = self
+            let signed = self
                 .await_attempt(order, &mut call, &request, attempt, &mut trouble)
-                .await
-            {
+                .await;
+            meter::attempted(signed.is_some());
+            if let Some(signatures) = signed {
                 return Ok(signatures);
             }
             trouble.failed(&team.signers);
@@ -501,6 +506,7 @@ impl Shared {
                     if of == attempt && team.contains(&node) =>
                 {
                     tracing::warn!(?node, ?fault, "a node refused an order");
+                    meter::was_refused(&fault);
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], trouble),
                         // It has banned one of the others.

@@ -38,6 +38,7 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
+    meter,
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
@@ -238,6 +239,8 @@ impl Node {
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
         let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
         self.announced_ms.store(at_ms, Ordering::Relaxed);
+        let bans = self.announced_bans();
+        meter::holdings(&self.name, self.keys.count(), bans.len());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
@@ -245,7 +248,7 @@ impl Node {
             boot: self.boot,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
-            bans: self.announced_bans(),
+            bans,
         };
         let header = Header {
             kind: Kind::Announcement,

@@ -12,6 +12,7 @@ use covault_core::{
     order::{KeygenOrder, NodeId, SigningOrder},
 };
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::{Node, sessions::Begin};
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     envelope::{Header, Kind, Opened},
     identity::openssh_line,
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode},
+    meter,
     pool::Lane,
     runner::Run,
     shares::{FIRST_EPOCH, ShareRecord},
@@ -170,6 +172,7 @@ impl Node {
 
     fn refuse(&self, to: NodeId, session: SessionId, attempt: u32, fault: Fault) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
+        meter::node_refused(&self.name, &fault);
         self.reply(to, session, attempt, &Reply::Refused(fault));
     }
 
@@ -414,7 +417,10 @@ impl Node {
             now_ms: self.clock.now_ms(),
         };
         self.runtime.spawn(async move {
-            match node.claims.claim(claim).await {
+            let began = Instant::now();
+            let claimed = node.claims.claim(claim).await;
+            meter::claimed(&node.name, began.elapsed());
+            match claimed {
                 Ok(()) => {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(begin.lane, move || node.begin(begin));

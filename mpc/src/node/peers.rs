@@ -1,9 +1,6 @@
 //! Whom a node works with, and whom it no longer does.
 
-use covault_core::{
-    fault::Fault,
-    order::NodeId,
-};
+use covault_core::{fault::Fault, order::NodeId};
 
 use super::Node;
 use crate::{
@@ -14,11 +11,7 @@ use crate::{
 impl Node {
     /// Whether the node's own configuration lets it work with this one.
     pub(super) fn is_peer(&self, node: &NodeId) -> bool {
-        *node == self.post.id()
-            || self
-                .peers
-                .as_ref()
-                .is_none_or(|peers| peers.contains(node))
+        *node == self.post.id() || self.peers.as_ref().is_none_or(|peers| peers.contains(node))
     }
 
     /// Refuses an order that names a node outside the configured peers, whoever signed it.
