@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn nodes__should_be_written_as_prometheus_reads_them() {
         let seen = NodeView {
-            name: "vi\"enna\\\n".into(),
+            name: "vi\"enna\\".into(),
             live: true,
             last_seen_ms: Some(12_345),
             keys: 2,
@@ -232,7 +232,7 @@ mod tests {
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
             .collect();
         assert_eq!(samples.len(), 2 + 4, "{}", text.0);
-        let labels = r#"name="vi\"enna\\\n"} "#;
+        let labels = r#"name="vi\"enna\\"} "#;
         for (name, value) in [
             ("covault_node_up", "1"),
             ("covault_node_last_seen_seconds", "12"),

@@ -86,6 +86,8 @@ impl Actor for Directory {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => {
+                // Before any vault may ask a signer.
+                nodes::tell(&live.context).await?;
                 let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
                 for (_, row) in live.context.store.scan(&all).await? {
                     // One that cannot be read must not stop the others.

@@ -226,7 +226,6 @@ impl Gateway {
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
-        nodes::tell(&context).await?;
         let (address, mut directory) = watch::channel(None);
         let arguments = (Arc::clone(&context), address);
         let (root, _) = Actor::spawn(None, Root, arguments)

@@ -236,9 +236,12 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
     })
     .await;
     assert!(find(&list(&cluster), "nodes", &made).is_none());
-    let said = |text: &str| cluster.serve.log().matches(text).count();
+    let log = cluster.serve.log();
+    let said = |line: &&str| {
+        line.contains("an unknown node announces itself") && line.contains(&key(&made))
+    };
     assert_eq!(
-        said("an unknown node announces itself"),
+        log.lines().filter(said).count(),
         1,
         "once, however often it is heard"
     );
@@ -315,8 +318,9 @@ async fn metrics__should_show_a_node_that_died_and_the_bus() {
         );
         fs::write(path, text).unwrap();
     }
+    // It says farewell: no order goes to it before it is there again.
+    assert_eq!(cluster.signers[0].terminate(), Some(0));
     cluster.restart_serve().await;
-    cluster.signers[0].kill();
     cluster.restart_signer(0);
     let vault = cluster.create_vault("treasury");
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
