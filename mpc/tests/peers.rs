@@ -22,6 +22,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
     let root = cluster.keygen(Curve::Ed25519, 2).await;
     let ids = cluster.holders();
     cluster.stop_node(0).await;
+    cluster.until_live(2).await;
     cluster.nodes[0].peers = Some(vec![ids[1]]);
     cluster.start_node(0);
     cluster.until_live(3).await;
@@ -45,6 +46,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
     cluster.until_live(2).await;
     cluster.sign_well(&root, 2).await;
     cluster.start_node(2);
+    cluster.until_live(3).await;
     cluster.stop_node(1).await;
     cluster.until_live(2).await;
     let order = cluster.order(&root);
