@@ -345,12 +345,13 @@ async fn metrics__should_show_a_node_that_died_and_the_bus() {
     let signed = sample(&text, "covault_signing_attempts_total{outcome=\"signed\"}");
     assert!(signed >= Some(2.0), "{text}");
 
-    let text = scrape(signer_port).await.unwrap();
-    assert_eq!(
-        sample(&text, "covault_signer_keys{node=\"signer-1\"}"),
-        Some(2.0),
-        "{text}"
-    );
+    // Holdings are counted with every heartbeat.
+    let text = eventually("the signer counts its keys", async || {
+        let text = scrape(signer_port).await?;
+        let keys = sample(&text, "covault_signer_keys{node=\"signer-1\"}");
+        (keys == Some(2.0)).then_some(text)
+    })
+    .await;
     assert_eq!(
         sample(&text, "covault_signer_bans{node=\"signer-1\"}"),
         Some(0.0),
