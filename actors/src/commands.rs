@@ -17,9 +17,9 @@ use ractor::rpc::CallResult;
 
 use crate::{
     building, directory,
-    gateway::{Caller, Inner, answer, in_scope, too_many, vault_in_scope},
+    gateway::{Caller, Inner, Receipt, VaultScope, answer, in_scope, too_many, vault_in_scope},
     idempotency::Pledge,
-    rows,
+    nodes, rows,
     vault::{self, NewRequest, NewWallet, Place},
     wallets::{self, Plan},
 };
@@ -193,6 +193,25 @@ impl Inner {
                 }
             }
         });
+    }
+}
+
+impl Inner {
+    pub(crate) async fn change_nodes(
+        &self,
+        caller: &Caller,
+        change: nodes::Change,
+    ) -> Result<Receipt, Fault> {
+        if caller.vaults != VaultScope::All {
+            return Err(Fault::new(
+                Class::Forbidden,
+                "this token cannot admit or remove nodes",
+            ));
+        }
+        let directory = self.directory()?;
+        let message = |reply| directory::Msg::ChangeNodes(change, reply);
+        answer(directory.call(message, self.context.call_timeout()).await)??;
+        Ok(Receipt::NodesChanged)
     }
 }
 

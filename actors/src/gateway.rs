@@ -22,6 +22,8 @@ use crate::{
     context::Context,
     directory,
     idempotency::{Entry, InWork},
+    nodes,
+    port::{NodeView, StrangerView},
     root::{self, DirectoryAddress, Root},
     rows::Operation,
     settings::Orchestrator,
@@ -107,6 +109,15 @@ pub enum Command {
         /// age recipients ("age1..."), all of which each node's own configuration must name.
         recipients: Vec<String>,
     },
+    /// Lets a signer node be used. Repeating it changes nothing but the name, if one is given.
+    AdmitNode {
+        /// Its identity.
+        id: NodeId,
+        /// What operators call it; empty: what it calls itself.
+        name: String,
+    },
+    /// Ends the use of a signer node; refused while it holds shares.
+    RemoveNode(NodeId),
 }
 
 /// What a command made.
@@ -120,6 +131,8 @@ pub enum Receipt {
     Vault(VaultView),
     /// Encrypted shares.
     Backups(Vec<ShareBackup>),
+    /// The list of nodes is as it was asked for.
+    NodesChanged,
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -160,7 +173,7 @@ pub enum Query {
     Vault(String),
     /// All vaults in scope.
     Vaults,
-    /// All signer nodes.
+    /// All admitted signer nodes, and those that want to join.
     Nodes,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
@@ -184,7 +197,12 @@ pub enum View {
     /// Vaults.
     Vaults(Vec<VaultView>),
     /// Signer nodes.
-    Nodes(Vec<crate::port::NodeView>),
+    Nodes {
+        /// Admitted, by name.
+        nodes: Vec<NodeView>,
+        /// Not admitted, by key.
+        strangers: Vec<StrangerView>,
+    },
     /// Ready.
     Ready,
 }
@@ -307,11 +325,13 @@ impl Inner {
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            // A vault's name is its key; the others can be repeated.
+            // A vault's name is its key; repeating the others does no harm.
             Command::CreateVault { .. }
             | Command::ReshareVault { .. }
             | Command::CancelReshare { .. }
-            | Command::BackupVault { .. } => None,
+            | Command::BackupVault { .. }
+            | Command::AdmitNode { .. }
+            | Command::RemoveNode(_) => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -356,6 +376,11 @@ impl Inner {
             Command::BackupVault { vault, recipients } => {
                 Receipt::Backups(self.backup(caller, &vault, recipients).await?)
             }
+            Command::AdmitNode { id, name } => {
+                self.change_nodes(caller, nodes::Change::Admit { id, name })
+                    .await?
+            }
+            Command::RemoveNode(id) => self.change_nodes(caller, nodes::Change::Remove(id)).await?,
         };
         Ok(Submitted {
             receipt,
@@ -411,7 +436,11 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateVault { .. }
         | Command::ReshareVault { .. }
         | Command::CancelReshare { .. }
-        | Command::BackupVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
+        | Command::BackupVault { .. }
+        | Command::AdmitNode { .. }
+        | Command::RemoveNode(_) => {
+            return Err(Fault::bug("only wallets and requests have stored receipts"));
+        }
     }
     .map_err(Fault::bug)
 }

@@ -11,6 +11,7 @@ use ractor::RpcReplyPort;
 use crate::{
     directory::{self, NewVault},
     gateway::{Caller, Inner, VaultScope, VaultView, answer},
+    nodes,
     port::NodeBackup,
     vault::{self, LifeMsg, Wish, view::view},
 };
@@ -72,6 +73,10 @@ impl Inner {
         vault: &str,
         wish: Wish,
     ) -> Result<VaultView, Fault> {
+        operators_only(caller)?;
+        if let Some((_, holders)) = &wish.to {
+            nodes::check_admitted(&self.context, "signers", holders).await?;
+        }
         self.life(caller, vault, |reply| LifeMsg::Want(Box::new(wish), reply))
             .await
     }

@@ -17,4 +17,5 @@ mod crash;
 mod dev;
 mod errors;
 mod life;
+mod nodes;
 mod support;

@@ -7,7 +7,6 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     fault::Fault,
     ids::SessionId,
@@ -277,7 +276,7 @@ impl Live {
         let is_live = |node: &NodeId| nodes.iter().any(|view| view.id == *node && view.live);
         let away = |all: &[NodeId]| {
             let away = all.iter().filter(|node| !is_live(node));
-            away.map(|node| name(&nodes, node)).collect::<Vec<_>>()
+            away.map(|node| self.name(&nodes, node)).collect::<Vec<_>>()
         };
         let missing = away(&target.holders);
         if !missing.is_empty() {
@@ -414,6 +413,15 @@ impl Live {
         }
     }
 
+    /// A node as an operator knows it: the name it announced, and its key.
+    fn name(&self, nodes: &[NodeView], node: &NodeId) -> String {
+        let line = self.context.signers.line(node);
+        match nodes.iter().find(|view| view.id == *node) {
+            Some(view) if !view.name.is_empty() => format!("{} ({line})", view.name),
+            _ => line,
+        }
+    }
+
     /// Lets the actors of requests see which shares sign.
     pub(super) fn show(&self) {
         self.in_use.send_replace(in_use(&self.vault, &self.works));
@@ -429,14 +437,4 @@ fn live_key(vault: &Vault, scheme: Scheme) -> Option<&LiveKey> {
 
 fn reshare_of(vault: &Vault, scheme: Scheme) -> Option<&Reshare> {
     live_key(vault, scheme).map(|live| &live.reshare)
-}
-
-/// A node as an operator knows it: the name it announced, and its OpenSSH public key.
-fn name(nodes: &[NodeView], node: &NodeId) -> String {
-    const TYPE: &[u8] = b"\0\0\0\x0bssh-ed25519\0\0\0\x20";
-    let key = STANDARD.encode([TYPE, &node.0].concat());
-    match nodes.iter().find(|view| view.id == *node) {
-        Some(view) if !view.name.is_empty() => format!("{} (ssh-ed25519 {key})", view.name),
-        _ => format!("ssh-ed25519 {key}"),
-    }
 }

@@ -17,6 +17,7 @@ mod failures;
 mod held_store;
 mod idempotency;
 mod life;
+mod nodes;
 mod nonces;
 mod one_key;
 

@@ -56,6 +56,8 @@ pub struct OneKey {
     pub hold_activation: tokio::sync::watch::Sender<bool>,
     /// Nodes that are not there.
     pub away: Mutex<BTreeSet<NodeId>>,
+    /// Whom the orchestrator has admitted, as it said last.
+    pub admitted: Mutex<Vec<NodeId>>,
     /// Whether `sign` answers at all.
     pub silent: std::sync::atomic::AtomicBool,
 }
@@ -298,6 +300,10 @@ impl Signers for OneKey {
         Ok(holders.collect())
     }
 
+    fn admit(&self, nodes: &[NodeId]) {
+        *self.admitted.lock().unwrap() = nodes.to_vec();
+    }
+
     fn nodes(&self) -> Vec<NodeView> {
         let away = self.away.lock().unwrap().clone();
         (1..=5)
@@ -305,7 +311,8 @@ impl Signers for OneKey {
                 id: NodeId([number; 32]),
                 name: format!("node-{number}"),
                 live: !away.contains(&NodeId([number; 32])),
-                last_seen_ms: 1,
+                last_seen_ms: Some(1),
+                ..NodeView::unseen(NodeId([number; 32]))
             })
             .collect()
     }

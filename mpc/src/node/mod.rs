@@ -6,6 +6,7 @@
 
 mod life;
 mod orders;
+mod peers;
 mod sessions;
 
 use std::{
@@ -23,7 +24,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
 };
 use secrecy::SecretString;
 use tokio::{
@@ -38,6 +39,7 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
+    meter,
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
@@ -124,6 +126,8 @@ pub struct Node {
     unverified: AtomicUsize,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    /// Names this start of the node.
+    boot: [u8; 16],
     runtime: Handle,
 }
 
@@ -221,8 +225,10 @@ impl Node {
             Ok::<_, Fault>((shares, keys, life))
         });
         let (shares, keys, life) = loaded.await.map_err(Fault::bug)??;
+        let boot = random_16(&*entropy);
         Ok(Self {
             name,
+            boot,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
             clock,
             entropy,
@@ -246,10 +252,16 @@ impl Node {
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
         let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
         self.announced_ms.store(at_ms, Ordering::Relaxed);
+        let bans = self.announced_bans();
+        meter::holdings(&self.name, self.keys.count(), bans.len());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
             leaving,
+            boot: self.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
+            bans,
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -286,7 +298,12 @@ impl Node {
                     return;
                 }
             }
-            Kind::Protocol => {}
+            Kind::Protocol => {
+                if !self.is_peer(&from) {
+                    tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
+                    return;
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits

@@ -9,16 +9,20 @@ use anyhow::{Context as _, bail};
 use covault_mpc::identity::parse_openssh_line;
 use serde_json::json;
 
-use super::{Which, line};
+use super::Which;
 use crate::{
     cli::{
         answer,
         client::{Client, Target},
         progress::Progress,
+        public_key,
     },
-    http::admin::{
-        Node, NodesAnswer, Vault, VaultAnswer,
-        life::{CancelReshare, Key, ReshareVault, Shares, Work},
+    http::{
+        admin::{
+            Vault, VaultAnswer,
+            life::{CancelReshare, Key, ReshareVault, Shares, Work},
+        },
+        nodes::{Node, NodesAnswer},
     },
 };
 
@@ -76,7 +80,7 @@ pub async fn reshare(wish: Wish, set: NewSet) -> anyhow::Result<()> {
 }
 
 fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
-    nodes.iter().map(|node| line(node)).collect()
+    nodes.iter().map(|node| public_key(node)).collect()
 }
 
 async fn cancel(wish: Wish) -> anyhow::Result<()> {
@@ -208,7 +212,7 @@ fn state(keys: &[&Key]) -> String {
 pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
     let client = target.client()?;
     let vault = which.find(&client).await?;
-    let NodesAnswer { nodes } = client.call("listNodes", &json!({})).await?;
+    let NodesAnswer { nodes, .. } = client.call("listNodes", &json!({})).await?;
     answer(format_args!(
         "{}  {}  {}",
         vault.uuid,

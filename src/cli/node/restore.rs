@@ -6,8 +6,13 @@ use anyhow::Context as _;
 use covault_mpc::{identity::NodeIdentity, shares::backup};
 use zeroize::Zeroizing;
 
-use super::signer;
-use crate::{config::Config, files, wiring::explain};
+use super::keyring;
+use crate::{
+    config::Config,
+    files,
+    passphrase::{self, Passphrase},
+    wiring::explain,
+};
 
 /// Put shares back into a node's folder, from backups of its own.
 ///
@@ -33,7 +38,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let node = &config.signer;
     let _owned = files::own_folder(&node.data_dir)?;
     let identity = NodeIdentity::load(&node.identity_file()).map_err(explain)?;
-    let (passphrase, work_factor) = signer::passphrase(node, &node.data_dir.join("shares"))?;
+    let Passphrase {
+        secret,
+        work_factor,
+    } = passphrase::obtain(node, &keyring(node))?;
     let mut identities = Vec::new();
     for path in &args.identities {
         let text = std::fs::read_to_string(path)
@@ -47,15 +55,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let share = backup::open(&sealed, &identities).map_err(explain);
         let share = share.with_context(|| path.display().to_string())?;
-        backup::restore(
-            &node.data_dir,
-            &passphrase,
-            work_factor,
-            &identity.id(),
-            &share,
-        )
-        .map_err(explain)
-        .with_context(|| path.display().to_string())?;
+        backup::restore(&node.data_dir, &secret, work_factor, &identity.id(), &share)
+            .map_err(explain)
+            .with_context(|| path.display().to_string())?;
         eprintln!(
             "restored the {} share of vault {}, epoch {}: start the node, then `covault vault refresh --vault {}`. It does not sign before that",
             share.scheme.name(),
