@@ -5,6 +5,7 @@
     non_snake_case,
     missing_docs,
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic
 )]
