@@ -5,6 +5,7 @@
     non_snake_case,
     missing_docs,
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic
 )]
@@ -12,7 +13,7 @@
 mod support;
 
 use covault_core::{fault::Class, signature::Curve};
-use covault_mpc::identity::openssh_line;
+use covault_mpc::{claims::Claims, identity::openssh_line};
 use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,4 +81,36 @@ async fn stranger__should_not_be_used_before_it_is_admitted() {
     cluster.cluster.admit(&ids);
     cluster.until_live(3).await;
     cluster.keygen(Curve::Ed25519, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bans__should_be_shown_to_operators() {
+    let mut cluster = TestCluster::start(Medium::memory(), 2).await;
+    cluster.until_live(2).await;
+    let root = cluster.keygen(Curve::Ed25519, 2).await;
+    let ids = cluster.holders();
+    cluster.stop_node(0).await;
+    cluster.until_live(1).await;
+    let path = cluster.nodes[0].folder.join("claims.redb");
+    let claims = loop {
+        // The node lets go of its file a moment after it has ended.
+        match Claims::open(&path, false) {
+            Ok(claims) => break claims,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+        }
+    };
+    claims
+        .ban(&root.public_key, ids[1], now_ms())
+        .await
+        .unwrap();
+    drop(claims);
+    cluster.start_node(0);
+    cluster.until_live(2).await;
+    let nodes = cluster.cluster.nodes();
+    let of = |id| nodes.iter().find(|node| node.id == id).unwrap();
+    let bans = &of(ids[0]).bans;
+    assert_eq!((bans.len(), bans[0].peer), (1, ids[1]));
+    assert_eq!(bans[0].key, root.public_key[..8]);
+    assert!(of(ids[1]).bans.is_empty());
+    assert_eq!((of(ids[0]).keys, of(ids[1]).keys), (1, 1));
 }
