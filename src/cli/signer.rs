@@ -22,8 +22,8 @@ use crate::{
 /// Run one signer node.
 ///
 /// It holds shares of keys, never a key, and signs with other nodes what an orchestrator orders
-/// that its configuration names. It rebuilds every transaction from the request itself before it
-/// uses a share. On the first start it makes its identity (identity, identity.pub) in its data
+/// that its configuration names. It rebuilds every transaction from the request itself, and applies
+/// its own policy file, before it uses a share. On the first start it makes its identity (identity, identity.pub) in its data
 /// folder; share files there are encrypted with the passphrase in the configured file.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -42,6 +42,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut stop = shutdown::on_signals()?;
     let signer = &config.signer;
     let _owned = files::own_folder(&signer.data_dir)?;
+    let policy = wiring::policy(signer)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
     let folder = signer.data_dir.clone();
     let (passphrase, work_factor) = passphrase(signer, &folder.join("shares"))?;
@@ -62,6 +63,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         passphrase,
         work_factor,
         orchestrators,
+        policy,
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     tracing::info!("stopped");
