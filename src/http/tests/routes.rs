@@ -28,14 +28,14 @@ struct NoSigners;
 #[async_trait]
 impl Signers for NoSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let generator = match order.curve {
+        let generator = match order.scheme.curve() {
             Curve::Secp256k1 => {
                 "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
             }
             Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
         };
         Ok(RootKey {
-            curve: order.curve,
+            curve: order.scheme.curve(),
             public_key: hex::decode(generator).expect("hex"),
             chain_code: [7; 32],
         })
