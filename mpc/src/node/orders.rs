@@ -278,10 +278,8 @@ impl Node {
         if signers.len() != usize::from(record.threshold) || !signers.contains(&self.post.id()) {
             return Err(refused("the order names other signers than needed"));
         }
-        if (1..signers.len()).any(|place| {
-            let (before, rest) = signers.split_at(place);
-            rest.first().is_some_and(|node| before.contains(node))
-        }) {
+        let distinct: HashSet<&NodeId> = signers.iter().collect();
+        if distinct.len() != signers.len() {
             return Err(refused("a node is named twice"));
         }
         let root = &record.key.root.public_key;
