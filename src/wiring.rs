@@ -20,6 +20,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{NodeConfig, Rebuild},
+    nonces::Marks,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -128,6 +129,7 @@ pub struct SignerParts {
     pub passphrase: SecretString,
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
+    pub nonces: Marks,
 }
 
 /// What `Node::run` takes.
@@ -145,6 +147,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         trusted: parts.orchestrators,
         check: Arc::new(Rebuild),
         heartbeat: HEARTBEAT,
+        nonces: parts.nonces,
     }
 }
 

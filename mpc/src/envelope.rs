@@ -51,6 +51,8 @@ pub enum Kind {
     Reply = 4,
     /// Node to everyone: I am here.
     Announcement = 5,
+    /// Node to holders and orchestrators: nonces made ahead; back: a question for them.
+    Nonces = 9,
 }
 
 impl Kind {
@@ -61,6 +63,8 @@ impl Kind {
             Self::SigningOrder | Self::KeygenOrder | Self::Reply => true,
             // The protocol decides for each message.
             Self::Protocol | Self::Announcement => false,
+            // Commitments and numbers: public.
+            Self::Nonces => false,
         }
     }
 }
@@ -145,6 +149,7 @@ impl Header {
             3 => Kind::Protocol,
             4 => Kind::Reply,
             5 => Kind::Announcement,
+            9 => Kind::Nonces,
             _ => return None,
         };
         let [sealed] = reader.take()?;

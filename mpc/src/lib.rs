@@ -13,6 +13,7 @@ pub mod envelope;
 pub mod identity;
 mod message;
 pub mod node;
+pub mod nonces;
 pub mod pool;
 mod runner;
 pub mod shares;

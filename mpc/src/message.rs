@@ -22,6 +22,9 @@ pub(crate) struct SignRequest {
     pub order: SigningOrder,
     /// Exactly threshold many holders; the first collects.
     pub signers: Vec<NodeId>,
+    /// The nonces to use that were made ahead: for each signer, in the order of `signers`, one
+    /// number per input. Empty: none, commit as the first round.
+    pub nonces: Vec<Vec<u64>>,
     /// How long the attempt has, in milliseconds. A duration, so that clocks need not agree.
     pub attempt_ms: u64,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
@@ -53,6 +56,39 @@ pub(crate) enum Reply {
         missing: Vec<NodeId>,
         /// Without secrets.
         reason: String,
+    },
+    /// Nonces that the request names cannot be used; without them we might sign.
+    NoNonces {
+        /// Whose they are: ours, which are gone, or a peer's, which we do not know.
+        of: NodeId,
+    },
+}
+
+/// About nonces made ahead. Public: nothing in it is secret.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum NonceNews {
+    /// Node to the other holders of the key.
+    Made {
+        /// Root public key and epoch of the shares.
+        of: (Vec<u8>, u32),
+        /// Whatever is below is used up.
+        floor: u64,
+        /// Number and commitments of each.
+        nonces: Vec<(u64, Vec<u8>)>,
+    },
+    /// Node to the orchestrators it trusts: these can be named in requests.
+    Ready {
+        /// Root public key and epoch of the shares.
+        of: (Vec<u8>, u32),
+        /// The numbers.
+        ids: Vec<u64>,
+    },
+    /// Orchestrator or holder to node: say again what you have.
+    Ask {
+        /// Root public key and epoch of the shares.
+        of: (Vec<u8>, u32),
+        /// The asker names no number below this any more. Of an orchestrator only.
+        spent_below: u64,
     },
 }
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
 use covault_core::{fault::Fault, order::NodeId};
-use covault_mpc::{bus::Bus, node::Node};
+use covault_mpc::{bus::Bus, node::Node, nonces::Marks};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -161,6 +161,7 @@ impl Nodes {
             passphrase,
             work_factor: wiring::WORK_FACTOR_RANDOM,
             orchestrators: vec![orchestrator],
+            nonces: Marks::default(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::order::NodeId;
-use covault_mpc::{identity::parse_openssh_line, node::Node};
+use covault_mpc::{identity::parse_openssh_line, node::Node, nonces::Marks};
 use secrecy::SecretString;
 
 use crate::{
@@ -62,6 +62,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         passphrase,
         work_factor,
         orchestrators,
+        nonces: Marks {
+            low: signer.nonce_pool_low,
+            high: signer.nonce_pool_high,
+        },
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     tracing::info!("stopped");

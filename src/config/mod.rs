@@ -94,6 +94,8 @@ pub struct Signer {
     passphrase_file: PathBuf,
     pub generate_passphrase: bool,
     pub orchestrators: Vec<String>,
+    pub nonce_pool_low: usize,
+    pub nonce_pool_high: usize,
 }
 
 impl Signer {

@@ -4,6 +4,7 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod ahead;
 mod orders;
 mod sessions;
 
@@ -36,9 +37,11 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
+    nonces::Marks,
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
+use ahead::Pools;
 use orders::Keys;
 use sessions::Sessions;
 
@@ -49,6 +52,8 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
+/// As much of it may be about nonces, which wait until nothing else does.
+const MAX_UNVERIFIED_IDLE: usize = 8 << 20;
 
 /// Decides whether what an order shows is what it asks to sign.
 pub trait OrderCheck: Send + Sync {
@@ -95,6 +100,8 @@ pub struct NodeConfig {
     pub check: Arc<dyn OrderCheck>,
     /// How often it announces itself.
     pub heartbeat: Duration,
+    /// How many signing nonces it makes ahead, per key.
+    pub nonces: Marks,
 }
 
 /// A signer node.
@@ -109,6 +116,7 @@ pub struct Node {
     shares: Box<dyn ShareStore>,
     claims: Claims,
     keys: Keys,
+    pools: Pools,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -138,6 +146,7 @@ impl Node {
         let mut reap = interval(REAP);
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
+        node.tend(true);
         loop {
             if *shutdown.borrow() {
                 break;
@@ -145,7 +154,10 @@ impl Node {
             tokio::select! {
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => node.announce(false),
-                _ = reap.tick() => node.reap(),
+                _ = reap.tick() => {
+                    node.reap();
+                    node.tend(false);
+                }
                 () = node.claims.broken() => {
                     // Only a fresh start can tell what is on disk. Until then others sign.
                     node.announce(true);
@@ -178,6 +190,7 @@ impl Node {
             trusted,
             check,
             heartbeat: _,
+            nonces: marks,
         } = config;
         let runtime = Handle::current();
         // scrypt and the disk take their time.
@@ -201,9 +214,10 @@ impl Node {
         };
         let loaded = runtime.spawn_blocking(move || {
             let keys = Keys::load(shares.load_all()?)?;
-            Ok::<_, Fault>((shares, keys))
+            let pools = Pools::new(shares.nonces(&claims)?, marks);
+            Ok::<_, Fault>((shares, claims, keys, pools))
         });
-        let (shares, keys) = loaded.await.map_err(Fault::bug)??;
+        let (shares, claims, keys, pools) = loaded.await.map_err(Fault::bug)??;
         Ok(Self {
             name,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
@@ -215,6 +229,7 @@ impl Node {
             shares: Box::new(shares),
             claims,
             keys,
+            pools,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             announced_ms: AtomicU64::new(0),
@@ -264,22 +279,33 @@ impl Node {
                 }
             }
             Kind::Protocol => {}
+            Kind::Nonces => {
+                if !self.trusted.contains(&from) && !self.keys.is_holder(&from) {
+                    tracing::warn!(node = %self.name, ?from, "nonces of a stranger");
+                    return;
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
+        let (lane, limit) = match kind {
+            Kind::Nonces => (Lane::Idle, MAX_UNVERIFIED_IDLE),
+            _ => (Lane::Signing, MAX_UNVERIFIED),
+        };
         let size = envelope.size();
         let waiting = self.unverified.fetch_add(size, Ordering::Relaxed);
-        if waiting.saturating_add(size) > MAX_UNVERIFIED {
+        if waiting.saturating_add(size) > limit {
             self.unverified.fetch_sub(size, Ordering::Relaxed);
             tracing::warn!(node = %self.name, "too many messages wait; one dropped");
             return;
         }
         let received_ms = self.clock.now_ms();
         let node = Arc::clone(self);
-        self.pool.spawn(Lane::Signing, move || {
+        self.pool.spawn(lane, move || {
             node.unverified.fetch_sub(size, Ordering::Relaxed);
             match node.post.open(&envelope) {
+                Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
                 Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
                 Err(error) => {

@@ -352,6 +352,7 @@ impl Node {
                             }
                         };
                         self.reply(running.orchestrator, session, attempt, &reply);
+                        self.tend(true);
                     }
                 }
             }
