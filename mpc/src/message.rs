@@ -187,4 +187,37 @@ mod tests {
         };
         assert_eq!((culprits.len(), reason.len()), (MAX_NAMED, MAX_TEXT));
     }
+
+    /// As the first release sends them; they are understood for ever.
+    #[test]
+    fn nonce_news__should_be_read_as_version_1_wrote_it() {
+        let samples = [
+            include_str!("../../tests/wire/nonce-news-v1-made.hex"),
+            include_str!("../../tests/wire/nonce-news-v1-ready.hex"),
+            include_str!("../../tests/wire/nonce-news-v1-ask.hex"),
+        ];
+        let read = samples.map(|text| {
+            let bytes = hex::decode(text.trim()).unwrap();
+            let news: NonceNews = decode(&bytes).unwrap();
+            assert_eq!(encode(&news).unwrap(), bytes);
+            assert!(decode::<NonceNews>(&bytes[..bytes.len() - 1]).is_none());
+            news
+        });
+        let shares = (vec![5; 32], 2);
+        let [
+            NonceNews::Made { of, floor, nonces },
+            NonceNews::Ready { of: ready, ids },
+            NonceNews::Ask {
+                of: asked,
+                spent_below,
+            },
+        ] = read
+        else {
+            panic!("another message")
+        };
+        assert_eq!((&of, &ready, &asked), (&shares, &shares, &shares));
+        assert_eq!((floor, spent_below), (7, 9));
+        assert_eq!(nonces, [(8, vec![1, 2, 3]), (300, vec![4])]);
+        assert_eq!(ids, [8, 9, 300]);
+    }
 }

@@ -1,8 +1,8 @@
 //! Which nonces the nodes have made ahead, and which of them were named in requests.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
 use covault_core::{order::NodeId, port::Clock};
@@ -54,6 +54,8 @@ struct Pool {
 pub(super) struct Ahead {
     clock: Arc<dyn Clock>,
     pools: Mutex<HashMap<Vec<u8>, Pool>>,
+    /// Whose nonces are of interest.
+    nodes: RwLock<HashSet<NodeId>>,
 }
 
 impl Known {
@@ -75,6 +77,7 @@ impl Ahead {
         Self {
             clock,
             pools: Mutex::default(),
+            nodes: RwLock::default(),
         }
     }
 
@@ -101,15 +104,23 @@ impl Ahead {
             pool.nodes.retain(|node, _| holders.contains(node));
         }
         for holder in holders {
-            pool.nodes.entry(*holder).or_default();
+            if pool.nodes.contains_key(holder) {
+                continue;
+            }
+            pool.nodes.insert(*holder, Known::default());
+            self.nodes
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(*holder);
         }
     }
 
     /// Whether a message of this node about nonces is worth a look.
     pub(super) fn expects(&self, node: &NodeId) -> bool {
-        self.lock()
-            .values()
-            .any(|pool| pool.nodes.contains_key(node))
+        self.nodes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(node)
     }
 
     /// Notes what a node, who is certain, has ready.

@@ -52,8 +52,6 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
-/// As much of it may be about nonces, which wait until nothing else does.
-const MAX_UNVERIFIED_IDLE: usize = 8 << 20;
 
 /// Decides whether what an order shows is what it asks to sign.
 pub trait OrderCheck: Send + Sync {
@@ -289,20 +287,16 @@ impl Node {
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
-        let (lane, limit) = match kind {
-            Kind::Nonces => (Lane::Idle, MAX_UNVERIFIED_IDLE),
-            _ => (Lane::Signing, MAX_UNVERIFIED),
-        };
         let size = envelope.size();
         let waiting = self.unverified.fetch_add(size, Ordering::Relaxed);
-        if waiting.saturating_add(size) > limit {
+        if waiting.saturating_add(size) > MAX_UNVERIFIED {
             self.unverified.fetch_sub(size, Ordering::Relaxed);
             tracing::warn!(node = %self.name, "too many messages wait; one dropped");
             return;
         }
         let received_ms = self.clock.now_ms();
         let node = Arc::clone(self);
-        self.pool.spawn(lane, move || {
+        self.pool.spawn(Lane::Signing, move || {
             node.unverified.fetch_sub(size, Ordering::Relaxed);
             match node.post.open(&envelope) {
                 Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),

@@ -120,3 +120,75 @@ impl PeerNonces {
         self.lock().retain(|(of, _), _| current.contains(of));
     }
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use frost_ed25519::{keys::SigningShare, round1};
+
+    use super::*;
+    use crate::{entropy::EntropyRng, test_support::SystemEntropy};
+
+    const PEER: NodeId = NodeId([1; 32]);
+
+    fn shares(epoch: u32) -> ShareEpoch {
+        ShareEpoch {
+            root: vec![5; 32],
+            epoch,
+        }
+    }
+
+    fn commitments() -> Vec<u8> {
+        let mut one = [0; 32];
+        one[0] = 1;
+        let share = SigningShare::deserialize(&one).unwrap();
+        let (_, commitments) = round1::commit(&share, &mut EntropyRng(&SystemEntropy));
+        commitments.serialize().unwrap()
+    }
+
+    fn batch(ids: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>)> {
+        ids.map(|id| (id, commitments())).collect()
+    }
+
+    #[test]
+    fn take__should_give_all_or_none_and_each_once() {
+        let peers = PeerNonces::default();
+        peers.heard(shares(0), PEER, 0, batch(0..40));
+        let take = |ids: &[u64]| peers.take(&shares(0), PEER, ids);
+        assert!(take(&[3, 99]).is_none());
+        // Parsed ahead or not.
+        assert!(peers.parse_some(&shares(0), PEER));
+        assert_eq!(take(&[3, 39]).unwrap().len(), 2);
+        assert!(take(&[3]).is_none());
+        assert!(peers.take(&shares(1), PEER, &[4]).is_none());
+        assert!(peers.take(&shares(0), NodeId([2; 32]), &[4]).is_none());
+        while peers.parse_some(&shares(0), PEER) {}
+        assert!(take(&[4, 38]).is_some());
+        peers.retain(&[shares(1)]);
+        assert!(take(&[5]).is_none());
+    }
+
+    #[test]
+    fn heard__should_be_bounded_and_keep_what_was_said_first() {
+        let peers = PeerNonces::default();
+        let first = batch(7..8);
+        peers.heard(shares(0), PEER, 0, first.clone());
+        peers.heard(shares(0), PEER, 0, batch(7..8));
+        let taken = peers.take(&shares(0), PEER, &[7]).unwrap();
+        let parsed = Commitments::parse(first[0].1.clone()).unwrap();
+        assert!(taken[0].same(&parsed));
+        // What cannot be read is not there, nor is what is too large, used up, or too much.
+        peers.heard(shares(0), PEER, 0, vec![(8, vec![1; 9]), (9, vec![0; 200])]);
+        assert!(peers.take(&shares(0), PEER, &[8]).is_none());
+        assert!(peers.take(&shares(0), PEER, &[9]).is_none());
+        peers.heard(shares(0), PEER, 20, batch(15..25));
+        assert!(peers.take(&shares(0), PEER, &[19]).is_none());
+        let one = commitments();
+        let many = (100..100 + 2 * MOST as u64).map(|id| (id, one.clone()));
+        peers.heard(shares(0), PEER, 0, many.collect());
+        assert_eq!(
+            peers.lock().values().map(BTreeMap::len).sum::<usize>(),
+            MOST
+        );
+    }
+}
