@@ -184,7 +184,7 @@ impl Node {
             record: None,
             reshare: Some(Box::new(order)),
         };
-        self.claim_then_begin(None, Vec::new(), begin);
+        self.claim_plain(begin);
         Ok(())
     }
 
@@ -346,7 +346,7 @@ impl Node {
 
     /// Takes a prepared share into use and erases the old ones.
     pub(super) fn activate_order(
-        &self,
+        self: &Arc<Self>,
         header: &Header,
         request: ActivateRequest,
     ) -> Result<(), Fault> {
@@ -387,7 +387,7 @@ impl Node {
         };
         self.shares.erase(order.vault, &root, order.new.epoch)?;
         pending.retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
-        self.on_epoch_change(&order.root_public_key, order.new.epoch);
+        self.on_epoch_change();
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
         self.reply(
             header.from,
@@ -424,8 +424,8 @@ impl Node {
 
     /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
     /// must not be used any more.
-    fn on_epoch_change(&self, root: &[u8], epoch: u32) {
-        let _ = (root, epoch);
+    fn on_epoch_change(self: &Arc<Self>) {
+        self.tend(true);
     }
 
     /// Gives our share, encrypted to recipients that our own configuration names.

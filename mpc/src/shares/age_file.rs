@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{ShareRecord, ShareStore};
-use crate::{backend::KeyShare, identity::write_private};
+use crate::{backend::KeyShare, claims::Claims, identity::write_private, nonces::Nonces};
 
 /// The name of the keyring in a node's folder.
 pub const KEYRING: &str = "keyring.age";
@@ -118,6 +118,14 @@ impl AgeFiles {
             folder: shares,
             identity,
         })
+    }
+
+    /// The node's nonces in `claims`, sealed with a key that is made from the keyring.
+    ///
+    /// # Errors
+    /// As [`Nonces::new`].
+    pub fn nonces(&self, claims: &Claims) -> Result<Nonces, Fault> {
+        Nonces::new(self.identity.to_string().expose_secret().as_bytes(), claims)
     }
 
     fn read(&self, path: &Path) -> Result<ShareRecord, Fault> {
