@@ -4,6 +4,7 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod backups;
 mod life;
 mod orders;
 mod sessions;
