@@ -5,6 +5,7 @@
 //! about to do, on disk, and only then uses its share.
 
 mod ahead;
+mod backups;
 mod check;
 mod life;
 mod orders;
