@@ -11,6 +11,7 @@ use covault_core::{
     payload::Payload,
     request::{Request, State},
     schema::wire,
+    scheme::Scheme,
     wallet::check_labels,
 };
 
@@ -205,6 +206,7 @@ impl Inner {
         name: String,
         threshold: u16,
         signers: Vec<NodeId>,
+        ecdsa: Scheme,
     ) -> Result<VaultView, Fault> {
         if caller.vaults != VaultScope::All {
             return Err(Fault::new(
@@ -218,6 +220,7 @@ impl Inner {
                 name,
                 threshold,
                 signers,
+                ecdsa,
                 reply,
             }))
         };

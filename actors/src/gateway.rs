@@ -13,6 +13,7 @@ use covault_core::{
     ids::{TokenId, VaultId},
     order::NodeId,
     schema::wire,
+    scheme::Scheme,
 };
 use prost::Message as _;
 use ractor::{Actor, ActorRef, rpc::CallResult};
@@ -78,6 +79,8 @@ pub enum Command {
         threshold: u16,
         /// The nodes that get a share.
         signers: Vec<NodeId>,
+        /// The scheme of its ECDSA key.
+        ecdsa: Scheme,
     },
 }
 
@@ -170,6 +173,8 @@ pub struct VaultView {
     pub threshold: u16,
     /// Share holders, in the order of the keygen.
     pub signers: Vec<NodeId>,
+    /// The scheme of its ECDSA key.
+    pub ecdsa: Scheme,
     /// Whether both root keys exist.
     pub ready: bool,
     /// Why key generation failed, where it did for good.
@@ -332,7 +337,11 @@ impl Inner {
                 name,
                 threshold,
                 signers,
-            } => Receipt::Vault(self.create_vault(caller, name, threshold, signers).await?),
+                ecdsa,
+            } => Receipt::Vault(
+                self.create_vault(caller, name, threshold, signers, ecdsa)
+                    .await?,
+            ),
         };
         Ok(Submitted {
             receipt,

@@ -75,6 +75,7 @@ pub fn vault(context: &Context, vault: &Vault) -> VaultView {
         name: vault.name.clone(),
         threshold: vault.threshold,
         signers: vault.signers.clone(),
+        ecdsa: vault.ecdsa(),
         ready: vault.ready(),
         failed_reason: vault.failed_reason().map(str::to_owned),
         problem: context.problem(vault.id).filter(|_| !vault.ready()),

@@ -14,6 +14,7 @@ pub mod identity;
 mod message;
 pub mod node;
 pub mod pool;
+pub mod primes;
 mod runner;
 pub mod shares;
 #[cfg(test)]

@@ -10,8 +10,10 @@ use covault_actors::{
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
+    scheme::Scheme,
+    signature::Curve,
 };
-use covault_mpc::identity;
+use covault_mpc::{backend, identity};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Answer, Api, Area, Call, Route, unexpected};
@@ -40,6 +42,9 @@ pub struct CreateVault {
     pub threshold: u16,
     /// OpenSSH lines of the nodes that get a share.
     pub signers: Vec<String>,
+    /// `dkls23` (the default) or `cggmp24`, which this build may lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecdsa_backend: Option<String>,
 }
 
 /// A vault.
@@ -51,6 +56,9 @@ pub struct Vault {
     pub threshold: u16,
     /// OpenSSH lines.
     pub signers: Vec<String>,
+    /// `dkls23` or `cggmp24`.
+    #[serde(default)]
+    pub ecdsa_backend: String,
     /// Both root keys exist.
     pub ready: bool,
     /// Why there will be no keys.
@@ -101,6 +109,7 @@ async fn create_vault(call: Call) -> Result<Answer, Fault> {
         name: request.name,
         threshold: request.threshold,
         signers: parse_signers(&request.signers)?,
+        ecdsa: ecdsa_backend(request.ecdsa_backend.as_deref())?,
     };
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
     match done.receipt {
@@ -129,6 +138,20 @@ async fn list_nodes(call: Call) -> Result<Answer, Fault> {
     }
 }
 
+/// The scheme of a vault's ECDSA key. It is refused here when this build lacks it: the signers'
+/// builds are expected to have what the orchestrator's has.
+fn ecdsa_backend(name: Option<&str>) -> Result<Scheme, Fault> {
+    let Some(name) = name else {
+        return Ok(Scheme::default_of(Curve::Secp256k1));
+    };
+    let field = "ecdsaBackend";
+    let scheme = Scheme::parse(name)
+        .filter(|scheme| scheme.curve() == Curve::Secp256k1)
+        .ok_or_else(|| Fault::field(field, "must be dkls23 or cggmp24"))?;
+    backend::of(scheme).map_err(|_| Fault::field(field, backend::MISSING))?;
+    Ok(scheme)
+}
+
 fn parse_signers(lines: &[String]) -> Result<Vec<NodeId>, Fault> {
     lines
         .iter()
@@ -151,6 +174,7 @@ fn vault(view: VaultView) -> Vault {
         name,
         threshold,
         signers,
+        ecdsa,
         ready,
         failed_reason,
         problem,
@@ -163,6 +187,7 @@ fn vault(view: VaultView) -> Vault {
             .iter()
             .map(|id| identity::openssh_line(id, ""))
             .collect(),
+        ecdsa_backend: ecdsa.name().to_owned(),
         ready,
         failed_reason,
         problem,

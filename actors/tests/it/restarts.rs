@@ -69,6 +69,7 @@ async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
         signers: (1..=3)
             .map(|number| covault_core::order::NodeId([number; 32]))
             .collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return accepted;
@@ -193,6 +194,7 @@ async fn run_telling(
         signers: (1..=3)
             .map(|number| covault_core::order::NodeId([number; 32]))
             .collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return vec![];

@@ -37,6 +37,7 @@ use crate::{
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
     pool::{CpuPool, Lane},
+    primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
 };
 use orders::Keys;
@@ -107,6 +108,8 @@ pub struct Node {
     trusted: Vec<NodeId>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
+    /// Made ahead for the backend that needs some.
+    primes: Arc<Primes>,
     claims: Claims,
     keys: Keys,
     sessions: Sessions,
@@ -183,10 +186,11 @@ impl Node {
         // scrypt and the disk take their time.
         let opened = runtime.spawn_blocking(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
+            let primes = shares.primes()?;
             let new = !shares.any()?;
-            Ok::<_, Fault>((shares, new, folder.join("claims.redb")))
+            Ok::<_, Fault>((shares, primes, new, folder.join("claims.redb")))
         });
-        let (shares, new, path) = opened.await.map_err(Fault::bug)??;
+        let (shares, primes, new, path) = opened.await.map_err(Fault::bug)??;
         // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
@@ -213,6 +217,7 @@ impl Node {
             trusted,
             check,
             shares: Box::new(shares),
+            primes: Arc::new(primes),
             claims,
             keys,
             sessions: Sessions::default(),

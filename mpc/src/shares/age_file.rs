@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{ShareRecord, ShareStore};
-use crate::{backend::KeyShare, identity::write_private};
+use crate::{backend::KeyShare, identity::write_private, primes::Primes};
 
 /// Version of a share's plaintext.
 const VERSION: u8 = 1;
@@ -113,6 +113,14 @@ impl AgeFiles {
             folder: shares,
             identity,
         })
+    }
+
+    /// The primes of the same folder, encrypted to the same keyring.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when their folder cannot be made.
+    pub fn primes(&self) -> Result<Primes, Fault> {
+        Primes::open(self.folder.with_file_name("primes"), self.identity.clone())
     }
 
     fn read(&self, path: &Path) -> Result<ShareRecord, Fault> {
