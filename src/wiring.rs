@@ -87,7 +87,7 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::make_folder(folder)?;
     }
     let identity = if path.exists() {
-        NodeIdentity::load(path).map_err(explain)?
+        load_identity(path)?
     } else {
         let identity = NodeIdentity::generate(&OsEntropy);
         identity.save(path).map_err(explain)?;
@@ -100,6 +100,14 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::write_public(&public, line.as_bytes())?;
     }
     Ok(Arc::new(identity))
+}
+
+/// Loads an identity that is there.
+///
+/// # Errors
+/// When the file is missing, readable by others, or none.
+pub fn load_identity(path: &Path) -> anyhow::Result<NodeIdentity> {
+    NodeIdentity::load(path).map_err(explain)
 }
 
 /// `identity` -> `identity.pub`.
@@ -128,6 +136,7 @@ pub struct SignerParts {
     pub passphrase: SecretString,
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
+    pub peers: Option<Vec<NodeId>>,
 }
 
 /// What `Node::run` takes.
@@ -143,6 +152,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         passphrase: parts.passphrase,
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
+        peers: parts.peers,
         check: Arc::new(Rebuild),
         heartbeat: HEARTBEAT,
     }
@@ -169,6 +179,7 @@ pub fn tokens(serve: &Serve) -> anyhow::Result<TokenPair> {
 /// An orchestrator that runs, and its API.
 pub struct Running {
     pub gateway: Gateway,
+    pub bus: Arc<dyn Bus>,
     api: Arc<Api>,
     patience: Patience,
 }
@@ -187,7 +198,7 @@ pub async fn orchestrator(
     let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
-        bus,
+        bus: Arc::clone(&bus),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         live_for: LIVE_FOR,
@@ -227,6 +238,7 @@ pub async fn orchestrator(
     };
     Ok(Running {
         gateway,
+        bus,
         api,
         patience,
     })

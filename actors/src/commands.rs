@@ -20,9 +20,11 @@ use ractor::rpc::CallResult;
 use crate::{
     building,
     directory::{self, NewVault},
-    gateway::{Caller, Inner, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope},
+    gateway::{
+        Caller, Inner, Receipt, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope,
+    },
     idempotency::Pledge,
-    rows,
+    nodes, rows,
     vault::{self, NewRequest, NewWallet, Place},
     views,
     wallets::{self, Plan},
@@ -233,6 +235,25 @@ impl Inner {
             .call(vault::Msg::MakeKeysAgain, self.context.call_timeout())
             .await;
         Ok(views::vault(&self.context, &answer(again)??))
+    }
+}
+
+impl Inner {
+    pub(crate) async fn change_nodes(
+        &self,
+        caller: &Caller,
+        change: nodes::Change,
+    ) -> Result<Receipt, Fault> {
+        if caller.vaults != VaultScope::All {
+            return Err(Fault::new(
+                Class::Forbidden,
+                "this token cannot admit or remove nodes",
+            ));
+        }
+        let directory = self.directory()?;
+        let message = |reply| directory::Msg::ChangeNodes(change, reply);
+        answer(directory.call(message, self.context.call_timeout()).await)??;
+        Ok(Receipt::NodesChanged)
     }
 }
 

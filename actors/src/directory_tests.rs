@@ -61,6 +61,17 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         settings: Settings::default(),
     }));
     let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
+    for number in 1..=2 {
+        let admit = |reply| {
+            let change = nodes::Change::Admit {
+                id: NodeId([number; 32]),
+                name: String::new(),
+            };
+            Msg::ChangeNodes(change, reply)
+        };
+        let admitted = directory.call(admit, None).await.unwrap();
+        admitted.unwrap().unwrap();
+    }
     let create = |reply| {
         Msg::CreateVault(Box::new(NewVault {
             name: "main".into(),

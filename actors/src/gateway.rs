@@ -23,6 +23,8 @@ use crate::{
     context::Context,
     directory,
     idempotency::{Entry, InWork},
+    nodes,
+    port::{NodeView, StrangerView},
     root::{self, DirectoryAddress, Root},
     rows::Operation,
     settings::Orchestrator,
@@ -82,6 +84,15 @@ pub enum Command {
         /// The scheme of its ECDSA key.
         ecdsa: Scheme,
     },
+    /// Lets a signer node be used. Repeating it changes nothing but the name, if one is given.
+    AdmitNode {
+        /// Its identity.
+        id: NodeId,
+        /// What operators call it; empty: what it calls itself.
+        name: String,
+    },
+    /// Ends the use of a signer node; refused while it holds shares.
+    RemoveNode(NodeId),
 }
 
 /// What a command made.
@@ -93,6 +104,8 @@ pub enum Receipt {
     SigningRequest(Box<wire::SigningRequest>),
     /// The vault.
     Vault(VaultView),
+    /// The list of nodes is as it was asked for.
+    NodesChanged,
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -133,7 +146,7 @@ pub enum Query {
     Vault(String),
     /// All vaults in scope.
     Vaults,
-    /// All signer nodes.
+    /// All admitted signer nodes, and those that want to join.
     Nodes,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
@@ -157,7 +170,12 @@ pub enum View {
     /// Vaults.
     Vaults(Vec<VaultView>),
     /// Signer nodes.
-    Nodes(Vec<crate::port::NodeView>),
+    Nodes {
+        /// Admitted, by name.
+        nodes: Vec<NodeView>,
+        /// Not admitted, by key.
+        strangers: Vec<StrangerView>,
+    },
     /// Ready.
     Ready,
 }
@@ -303,6 +321,8 @@ impl Inner {
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
             // Its name is its key.
             Command::CreateVault { .. } => None,
+            // Repeating these does no harm.
+            Command::AdmitNode { .. } | Command::RemoveNode(_) => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -342,6 +362,11 @@ impl Inner {
                 self.create_vault(caller, name, threshold, signers, ecdsa)
                     .await?,
             ),
+            Command::AdmitNode { id, name } => {
+                self.change_nodes(caller, nodes::Change::Admit { id, name })
+                    .await?
+            }
+            Command::RemoveNode(id) => self.change_nodes(caller, nodes::Change::Remove(id)).await?,
         };
         Ok(Submitted {
             receipt,
@@ -394,7 +419,9 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
         Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
             .map(|request| Receipt::SigningRequest(Box::new(request))),
-        Command::CreateVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
+        Command::CreateVault { .. } | Command::AdmitNode { .. } | Command::RemoveNode(_) => {
+            return Err(Fault::bug("only wallets and requests have stored receipts"));
+        }
     }
     .map_err(Fault::bug)
 }

@@ -9,6 +9,7 @@ pub mod gateway;
 mod idempotency;
 mod lanes;
 mod ledger;
+mod nodes;
 pub mod port;
 mod reaper;
 mod root;

@@ -31,6 +31,43 @@ pub struct NodeView {
     pub name: String,
     /// Whether it announced itself lately.
     pub live: bool,
+    /// When it last announced itself, in milliseconds since the Unix epoch; `None`: not since
+    /// this process started.
+    pub last_seen_ms: Option<u64>,
+    /// The version of its program; empty while unseen.
+    pub version: String,
+    /// How many keys it says it holds a share of.
+    pub keys: u32,
+    /// Whom it says it has banned for cheating: the first bytes of the root public key, and the
+    /// peer.
+    pub bans: Vec<([u8; 8], NodeId)>,
+    /// How far its clock is ahead, in milliseconds.
+    pub skew_ms: i64,
+}
+
+impl NodeView {
+    /// A node of which nothing is known but its identity.
+    pub fn unseen(id: NodeId) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            live: false,
+            last_seen_ms: None,
+            version: String::new(),
+            keys: 0,
+            bans: Vec::new(),
+            skew_ms: 0,
+        }
+    }
+}
+
+/// A node that announces itself and was not admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrangerView {
+    /// Identity.
+    pub id: NodeId,
+    /// The name it announced; anybody can announce any.
+    pub name: String,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
 }
@@ -55,6 +92,20 @@ pub trait Signers: Send + Sync {
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
 
-    /// Every node that ever announced itself.
+    /// Every admitted node that announced itself since this process started.
     fn nodes(&self) -> Vec<NodeView>;
+
+    /// From now on only these nodes are used and listed. Called before anything else, and with
+    /// every change.
+    fn admit(&self, _nodes: &[NodeId]) {}
+
+    /// Nodes that announced themselves lately and were not admitted: a short list.
+    fn strangers(&self) -> Vec<StrangerView> {
+        Vec::new()
+    }
+
+    /// A node's key as operators write it.
+    fn line(&self, node: &NodeId) -> String {
+        hex::encode(node.0)
+    }
 }

@@ -274,6 +274,16 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
 }
 
 #[test]
+fn node__should_load_for_ever() {
+    let admitted = crate::nodes::Admitted {
+        id: NodeId([4; 32]),
+        name: "vienna".into(),
+        at_ms: 1_000,
+    };
+    check("node-v1", &admitted);
+}
+
+#[test]
 fn keys__should_be_where_they_always_were() {
     let claim = draft().claim.unwrap();
     assert_eq!(

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::{
     context::Context,
     gateway::{Caller, Query, VaultScope, VaultView, View, in_scope, vault_in_scope},
-    rows,
+    nodes, rows,
     rpc::{ChainError, Refusal},
     store::{Batch, Expect, Key, Scan, Space},
 };
@@ -60,7 +60,10 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             View::Vault(vault(context, &found))
         }
         Query::Vaults => View::Vaults(vaults(context, caller).await?),
-        Query::Nodes => View::Nodes(context.signers.nodes()),
+        Query::Nodes => View::Nodes {
+            nodes: nodes::view(context).await?,
+            strangers: context.signers.strangers(),
+        },
         Query::Ready => {
             ready(context).await?;
             View::Ready

@@ -1,10 +1,10 @@
 //! `covault vault`: making and listing vaults.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use super::{answer, client::Target, progress::Progress};
+use super::{answer, client::Target, progress::Progress, public_key};
 use crate::http::admin::{CreateVault, Vault, VaultAnswer, VaultsAnswer};
 
 const POLL: Duration = Duration::from_millis(250);
@@ -24,7 +24,7 @@ pub enum Command {
         #[arg(long, value_name = "N")]
         threshold: u16,
         /// The nodes that get a share, separated by commas: OpenSSH lines ("ssh-ed25519 AAAA...",
-        /// as `covault node list` prints them) or paths of .pub files.
+        /// as `covault node list` prints them) or paths of .pub files. Admit them first.
         #[arg(
             long,
             value_name = "KEY,KEY,KEY",
@@ -69,7 +69,7 @@ async fn create(
     target: Target,
 ) -> anyhow::Result<()> {
     let client = target.client()?;
-    let signers: Result<Vec<_>, _> = signers.iter().map(|signer| line(signer)).collect();
+    let signers: Result<Vec<_>, _> = signers.iter().map(|signer| public_key(signer)).collect();
     let request = CreateVault {
         name: name.to_owned(),
         threshold,
@@ -106,19 +106,6 @@ async fn create(
     drop(progress);
     answer(vault.uuid);
     Ok(())
-}
-
-/// A signer as the API takes it: an OpenSSH line, or what a .pub file holds.
-fn line(signer: &str) -> anyhow::Result<String> {
-    let signer = signer.trim();
-    if signer.starts_with("ssh-") {
-        return Ok(signer.to_owned());
-    }
-    std::fs::read_to_string(Path::new(signer))
-        .map(|line| line.trim().to_owned())
-        .with_context(|| {
-            format!("signer {signer:?} is neither an OpenSSH line nor a file that can be read")
-        })
 }
 
 async fn list(target: Target) -> anyhow::Result<()> {

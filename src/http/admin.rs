@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use covault_actors::{
-    gateway::{Command, Query, Receipt, VaultView, View},
-    port::NodeView,
-};
+use covault_actors::gateway::{Command, Query, Receipt, VaultView, View};
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
@@ -16,7 +13,11 @@ use covault_core::{
 use covault_mpc::{backend, identity};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Answer, Api, Area, Call, Route, unexpected};
+use super::{
+    Answer, Api, Area, Call, Route,
+    nodes::{self, Nothing},
+    unexpected,
+};
 
 /// The routes.
 pub(super) fn routes(api: &Arc<Api>) -> Router {
@@ -29,7 +30,7 @@ pub(super) fn routes(api: &Arc<Api>) -> Router {
     Router::new()
         .route("/admin/v1/createVault", route.clone().post(create_vault))
         .route("/admin/v1/listVaults", route.clone().post(list_vaults))
-        .route("/admin/v1/listNodes", route.post(list_nodes))
+        .merge(nodes::routes(&route))
 }
 
 /// A vault to be made.
@@ -68,18 +69,6 @@ pub struct Vault {
     pub problem: Option<String>,
 }
 
-/// A signer node.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Node {
-    /// OpenSSH line.
-    pub public_key: String,
-    pub name: String,
-    pub live: bool,
-    /// Milliseconds since the Unix epoch.
-    pub last_seen_ms: u64,
-}
-
 /// Answer of createVault.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VaultAnswer {
@@ -91,17 +80,6 @@ pub struct VaultAnswer {
 pub struct VaultsAnswer {
     pub vaults: Vec<Vault>,
 }
-
-/// Answer of listNodes.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct NodesAnswer {
-    pub nodes: Vec<Node>,
-}
-
-/// A request without fields.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 async fn create_vault(call: Call) -> Result<Answer, Fault> {
     let request: CreateVault = decode(&call.body)?;
@@ -123,16 +101,6 @@ async fn list_vaults(call: Call) -> Result<Answer, Fault> {
     match call.api.gateway.view(&call.caller, Query::Vaults).await? {
         View::Vaults(views) => encode(&VaultsAnswer {
             vaults: views.into_iter().map(vault).collect(),
-        }),
-        other => Err(unexpected(&other)),
-    }
-}
-
-async fn list_nodes(call: Call) -> Result<Answer, Fault> {
-    let Nothing {} = decode(&call.body)?;
-    match call.api.gateway.view(&call.caller, Query::Nodes).await? {
-        View::Nodes(views) => encode(&NodesAnswer {
-            nodes: views.into_iter().map(node).collect(),
         }),
         other => Err(unexpected(&other)),
     }
@@ -194,27 +162,12 @@ fn vault(view: VaultView) -> Vault {
     }
 }
 
-fn node(view: NodeView) -> Node {
-    let NodeView {
-        id,
-        name,
-        live,
-        last_seen_ms,
-    } = view;
-    Node {
-        public_key: identity::openssh_line(&id, &name),
-        name,
-        live,
-        last_seen_ms,
-    }
-}
-
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+pub(super) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     serde_json::from_slice(body)
         .map_err(|error| Fault::new(Class::Invalid, format!("malformed request: {error}")))
 }
 
-fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
+pub(super) fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
     serde_json::to_string(answer)
         .map(Answer::new)
         .map_err(Fault::bug)

@@ -16,4 +16,5 @@ mod cluster;
 mod crash;
 mod dev;
 mod errors;
+mod nodes;
 mod support;

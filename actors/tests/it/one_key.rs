@@ -41,6 +41,8 @@ pub struct OneKey {
     pub hold_ed25519: tokio::sync::watch::Sender<bool>,
     /// Refuse every order.
     pub refuse: std::sync::atomic::AtomicBool,
+    /// Whom the orchestrator has admitted, as it said last.
+    pub admitted: Mutex<Vec<NodeId>>,
     /// Whether `sign` answers at all.
     pub silent: std::sync::atomic::AtomicBool,
 }
@@ -180,13 +182,18 @@ impl Signers for OneKey {
             .collect())
     }
 
+    fn admit(&self, nodes: &[NodeId]) {
+        *self.admitted.lock().unwrap() = nodes.to_vec();
+    }
+
     fn nodes(&self) -> Vec<NodeView> {
         (1..=3)
             .map(|number| NodeView {
                 id: NodeId([number; 32]),
                 name: format!("node-{number}"),
                 live: true,
-                last_seen_ms: 1,
+                last_seen_ms: Some(1),
+                ..NodeView::unseen(NodeId([number; 32]))
             })
             .collect()
     }

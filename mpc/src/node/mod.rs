@@ -5,9 +5,11 @@
 //! about to do, on disk, and only then uses its share.
 
 mod orders;
+mod peers;
 mod sessions;
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     sync::{
         Arc,
@@ -21,7 +23,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
 };
 use secrecy::SecretString;
 use tokio::{
@@ -36,6 +38,7 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
+    meter,
     pool::{CpuPool, Lane},
     primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
@@ -92,6 +95,8 @@ pub struct NodeConfig {
     pub work_factor: u8,
     /// The orchestrators it takes orders from.
     pub trusted: Vec<NodeId>,
+    /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
+    pub peers: Option<Vec<NodeId>>,
     /// What is checked before a share is used; [`Rebuild`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// How often it announces itself.
@@ -106,6 +111,7 @@ pub struct Node {
     entropy: Arc<dyn Entropy>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
+    peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     /// Made ahead for the backend that needs some.
@@ -117,6 +123,8 @@ pub struct Node {
     unverified: AtomicUsize,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    /// Names this start of the node.
+    boot: [u8; 16],
     runtime: Handle,
 }
 
@@ -179,6 +187,7 @@ impl Node {
             passphrase,
             work_factor,
             trusted,
+            peers,
             check,
             heartbeat: _,
         } = config;
@@ -208,13 +217,16 @@ impl Node {
             Ok::<_, Fault>((shares, keys))
         });
         let (shares, keys) = loaded.await.map_err(Fault::bug)??;
+        let boot = random_16(&*entropy);
         Ok(Self {
             name,
+            boot,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
             clock,
             entropy,
             pool,
             trusted,
+            peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
             primes: Arc::new(primes),
@@ -232,10 +244,16 @@ impl Node {
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
         let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
         self.announced_ms.store(at_ms, Ordering::Relaxed);
+        let bans = self.announced_bans();
+        meter::holdings(&self.name, self.keys.count(), bans.len());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
             leaving,
+            boot: self.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
+            bans,
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -268,7 +286,12 @@ impl Node {
                     return;
                 }
             }
-            Kind::Protocol => {}
+            Kind::Protocol => {
+                if !self.is_peer(&from) {
+                    tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
+                    return;
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits

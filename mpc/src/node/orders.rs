@@ -12,6 +12,7 @@ use covault_core::{
     order::{KeygenOrder, NodeId, SigningOrder},
 };
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::{Node, sessions::Begin};
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     envelope::{Header, Kind, Opened},
     identity::openssh_line,
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode},
+    meter,
     pool::Lane,
     primes,
     runner::Run,
@@ -171,6 +173,7 @@ impl Node {
 
     fn refuse(&self, to: NodeId, session: SessionId, attempt: u32, fault: Fault) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
+        meter::node_refused(&self.name, &fault);
         self.reply(to, session, attempt, &Reply::Refused(fault));
     }
 
@@ -240,6 +243,7 @@ impl Node {
         {
             return Err(refused("an input needs another curve"));
         }
+        self.check_peers("signers", &signers)?;
         let indices = self.indices(record, &signers)?;
         let child = key.child(&order.path)?;
         self.check.check(&order, &record.key.root, &child)?;
@@ -346,6 +350,7 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_peers("signers", &order.signers)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
@@ -419,7 +424,10 @@ impl Node {
             now_ms: self.clock.now_ms(),
         };
         self.runtime.spawn(async move {
-            match node.claims.claim(claim).await {
+            let began = Instant::now();
+            let claimed = node.claims.claim(claim).await;
+            meter::claimed(&node.name, began.elapsed());
+            match claimed {
                 Ok(()) => {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(begin.lane, move || node.begin(begin));

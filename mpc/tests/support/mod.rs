@@ -116,6 +116,8 @@ pub struct TestNode {
     pub identity: Arc<NodeIdentity>,
     /// How wrong its clock is, in milliseconds.
     pub skew_ms: i64,
+    /// Whom it works with, from its next start on.
+    pub peers: Option<Vec<NodeId>>,
     pub folder: PathBuf,
     name: String,
     running: Option<Running>,
@@ -145,6 +147,7 @@ impl TestCluster {
             .map(|number| TestNode {
                 identity: Arc::new(NodeIdentity::generate(&SystemEntropy)),
                 skew_ms: 0,
+                peers: None,
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
                 running: None,
@@ -181,6 +184,7 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
+            peers: node.peers.clone(),
             check: Arc::clone(&self.check),
             heartbeat: Duration::from_millis(200),
         };

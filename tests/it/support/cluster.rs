@@ -63,6 +63,7 @@ impl Cluster {
         cluster.keys = keys;
         cluster.admin_token = admin_token;
         cluster.api = Api::new(&base, &token);
+        cluster.admit();
         cluster
     }
 
@@ -107,6 +108,18 @@ impl Cluster {
         assert_eq!(self.serve.terminate(), Some(0), "{}", self.serve.log());
         self.serve = Self::launch(self.folder.path(), "serve", "serve");
         self.ready().await;
+    }
+
+    /// `covault node admit` for every signer.
+    fn admit(&self) {
+        let output = covault()
+            .args(["node", "admit", "--config"])
+            .arg(self.folder.path().join("serve.toml"))
+            .args(&self.keys)
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{err}");
     }
 
     /// `covault vault create`, and the vault's uuid.
