@@ -122,6 +122,9 @@ pub trait Session<T>: Send {
     fn waiting_for(&self) -> Vec<Index>;
 }
 
+/// Gives a set of primes that were made ahead ([`crate::primes`]), which is used up by that.
+pub type PrimeSource = Box<dyn FnOnce() -> Result<Zeroizing<Vec<u8>>, Fault> + Send>;
+
 /// The frame of a key generation.
 #[derive(Clone, Debug)]
 pub struct KeygenSetup {
@@ -166,9 +169,6 @@ pub trait Signer: Send + Sync {
     fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault>;
 }
 
-/// Gives a set of primes that were made ahead ([`crate::primes`]), which is used up by that.
-pub type PrimeSource = Box<dyn FnOnce() -> Result<Zeroizing<Vec<u8>>, Fault> + Send>;
-
 /// A threshold signature scheme with its key generation.
 pub trait Backend: Send + Sync {
     /// A key generation session.
@@ -176,6 +176,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] when threshold or number of parties is impossible.
     fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault>;
+
+    /// Loads a share.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it is damaged.
+    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault>;
 
     /// Whether every party of a key generation needs primes that were made ahead.
     fn needs_primes(&self) -> bool {
@@ -194,12 +200,6 @@ pub trait Backend: Send + Sync {
         drop(primes);
         self.keygen(setup)
     }
-
-    /// Loads a share.
-    ///
-    /// # Errors
-    /// [`covault_core::fault::Class::Bug`] when it is damaged.
-    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault>;
 }
 
 /// The backend of a scheme.

@@ -14,7 +14,8 @@ use crypto_box::{
 };
 use zeroize::Zeroizing;
 
-use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, PrimeSource, Session, Turn};
+use super::PrimeSource;
+use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, Session, Turn};
 
 /// The round in which the keys are exchanged; the protocol's own rounds follow.
 const KEYS: u16 = 1;
