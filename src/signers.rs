@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use covault_actors::port::{NodeView, Signers, SigningAttempt, StrangerView};
+use covault_actors::port::{NodeBackup, NodeView, Signers, SigningAttempt, StrangerView};
 use covault_core::{
     derive::RootKey,
     fault::Fault,
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 use covault_mpc::{
@@ -38,6 +38,18 @@ impl Signers for ClusterSigners {
         self.0
             .sign(order, *session, holders, *threshold, *deadline_ms)
             .await
+    }
+
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        self.0.reshare(order).await
+    }
+
+    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+        self.0.activate(order, proof).await
+    }
+
+    async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
+        self.0.backup(order).await
     }
 
     fn nodes(&self) -> Vec<NodeView> {

@@ -136,6 +136,7 @@ pub struct SignerParts {
     pub passphrase: SecretString,
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
+    pub backup_recipients: Vec<String>,
     pub peers: Option<Vec<NodeId>>,
 }
 
@@ -154,6 +155,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         trusted: parts.orchestrators,
         peers: parts.peers,
         check: Arc::new(Rebuild),
+        backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,
     }
 }

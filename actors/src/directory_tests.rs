@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use covault_core::{
     derive::RootKey,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, KeygenOrder, ReshareOrder, ReshareProof, SigningOrder},
     port::{Clock, Entropy},
     signature::Signature,
 };
 
 use super::*;
 use crate::{
-    port::{NodeView, Signers, SigningAttempt},
+    port::{NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
@@ -26,6 +26,18 @@ impl Signers for Nobody {
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        std::future::pending().await
+    }
+
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        std::future::pending().await
+    }
+
+    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+        std::future::pending().await
+    }
+
+    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
         std::future::pending().await
     }
 

@@ -32,6 +32,14 @@ use crate::{
     vault, views,
 };
 
+pub use crate::{
+    operations::ShareBackup,
+    vault::{
+        Wish as Reshare,
+        view::{KeyView, VaultView, WorkView},
+    },
+};
+
 /// How long [`Gateway::stop`] waits for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -84,6 +92,26 @@ pub enum Command {
         /// The scheme of its ECDSA key.
         ecdsa: Scheme,
     },
+    /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the wish is
+    /// stored; the keys' views say how it goes. Repeating it while it is in work changes nothing.
+    ReshareVault {
+        /// The vault's uuid.
+        vault: String,
+        /// What is wanted.
+        reshare: Reshare,
+    },
+    /// Cancels that, before the new shares are in use.
+    CancelReshare {
+        /// The vault's uuid.
+        vault: String,
+    },
+    /// Has every holder of a vault's keys encrypt its share to recipients that are kept offline.
+    BackupVault {
+        /// The vault's uuid.
+        vault: String,
+        /// age recipients ("age1..."), all of which each node's own configuration must name.
+        recipients: Vec<String>,
+    },
     /// Lets a signer node be used. Repeating it changes nothing but the name, if one is given.
     AdmitNode {
         /// Its identity.
@@ -104,6 +132,8 @@ pub enum Receipt {
     SigningRequest(Box<wire::SigningRequest>),
     /// The vault.
     Vault(VaultView),
+    /// Encrypted shares.
+    Backups(Vec<ShareBackup>),
     /// The list of nodes is as it was asked for.
     NodesChanged,
 }
@@ -178,27 +208,6 @@ pub enum View {
     },
     /// Ready.
     Ready,
-}
-
-/// A vault as operators see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VaultView {
-    /// Id.
-    pub id: covault_core::ids::VaultId,
-    /// Name.
-    pub name: String,
-    /// Signers needed.
-    pub threshold: u16,
-    /// Share holders, in the order of the keygen.
-    pub signers: Vec<NodeId>,
-    /// The scheme of its ECDSA key.
-    pub ecdsa: Scheme,
-    /// Whether both root keys exist.
-    pub ready: bool,
-    /// Why key generation failed, where it did for good.
-    pub failed_reason: Option<String>,
-    /// Why it has not worked yet, where it is tried again; since the start of the process.
-    pub problem: Option<String>,
 }
 
 /// The door. Cheap to clone.
@@ -319,10 +328,13 @@ impl Inner {
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            // Its name is its key.
-            Command::CreateVault { .. } => None,
-            // Repeating these does no harm.
-            Command::AdmitNode { .. } | Command::RemoveNode(_) => None,
+            // A vault's name is its key; repeating the others does no harm.
+            Command::CreateVault { .. }
+            | Command::ReshareVault { .. }
+            | Command::CancelReshare { .. }
+            | Command::BackupVault { .. }
+            | Command::AdmitNode { .. }
+            | Command::RemoveNode(_) => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -362,6 +374,15 @@ impl Inner {
                 self.create_vault(caller, name, threshold, signers, ecdsa)
                     .await?,
             ),
+            Command::ReshareVault { vault, reshare } => {
+                Receipt::Vault(self.reshare(caller, &vault, reshare).await?)
+            }
+            Command::CancelReshare { vault } => {
+                Receipt::Vault(self.cancel_reshare(caller, &vault).await?)
+            }
+            Command::BackupVault { vault, recipients } => {
+                Receipt::Backups(self.backup(caller, &vault, recipients).await?)
+            }
             Command::AdmitNode { id, name } => {
                 self.change_nodes(caller, nodes::Change::Admit { id, name })
                     .await?
@@ -419,7 +440,12 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
         Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
             .map(|request| Receipt::SigningRequest(Box::new(request))),
-        Command::CreateVault { .. } | Command::AdmitNode { .. } | Command::RemoveNode(_) => {
+        Command::CreateVault { .. }
+        | Command::ReshareVault { .. }
+        | Command::CancelReshare { .. }
+        | Command::BackupVault { .. }
+        | Command::AdmitNode { .. }
+        | Command::RemoveNode(_) => {
             return Err(Fault::bug("only wallets and requests have stored receipts"));
         }
     }

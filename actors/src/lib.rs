@@ -10,6 +10,7 @@ mod idempotency;
 mod lanes;
 mod ledger;
 mod nodes;
+mod operations;
 pub mod port;
 mod reaper;
 mod root;

@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
-    wallet::vault::Vault,
+    wallet::{
+        generation::Reshare,
+        vault::{KeyState, Vault},
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -192,7 +195,22 @@ async fn remove(context: &Context, id: NodeId) -> Result<(), Fault> {
 
 /// The nodes that a vault cannot do without.
 fn needed_by(vault: &Vault) -> HashSet<NodeId> {
-    vault.signers.iter().copied().collect()
+    let mut nodes = HashSet::new();
+    for key in &vault.keys {
+        let KeyState::Ready(live) = &key.state else {
+            nodes.extend(&vault.signers);
+            continue;
+        };
+        nodes.extend(&live.generation.holders);
+        if let Reshare::Wanted(target) | Reshare::Preparing { target, .. } = &live.reshare {
+            nodes.extend(&target.holders);
+        }
+        // Those that leave are still to be told that they have to erase their shares.
+        if let Some(activation) = &live.activation {
+            nodes.extend(&activation.order.old.holders);
+        }
+    }
+    nodes
 }
 
 async fn commit(context: &Context, batch: Batch) -> Result<(), Fault> {

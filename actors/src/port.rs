@@ -5,7 +5,7 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 
@@ -14,7 +14,8 @@ use covault_core::{
 pub struct SigningAttempt {
     /// The session. Claimed in the store before it is used, and never used again.
     pub session: SessionId,
-    /// Every node that holds a share of the key, in the order of its keygen.
+    /// Every node that holds a share of the generation that the order names, in the order of
+    /// their indices.
     pub holders: Vec<NodeId>,
     /// Signers needed.
     pub threshold: u16,
@@ -72,6 +73,9 @@ pub struct StrangerView {
     pub last_seen_ms: u64,
 }
 
+/// A node's share, encrypted with age, or why there is none.
+pub type NodeBackup = Result<Vec<u8>, Fault>;
+
 /// The cluster of signer nodes.
 #[async_trait]
 pub trait Signers: Send + Sync {
@@ -91,6 +95,30 @@ pub trait Signers: Send + Sync {
         order: &SigningOrder,
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
+
+    /// Makes a new generation of shares; the old one signs until [`Signers::activate`]. Repeating
+    /// an order that has succeeded returns the same proof.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
+    /// expired, [`covault_core::fault::Class::Peer`] when some misbehaved,
+    /// [`covault_core::fault::Class::Invalid`] when nodes refused. Another attempt needs a new
+    /// session and a new epoch.
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault>;
+
+    /// Has a generation taken into use and the one before it erased. To be repeated until it is
+    /// Ok, also after the order has expired.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] naming who has not confirmed yet.
+    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault>;
+
+    /// Has holders encrypt their shares to the order's recipients: each one's backup, or why
+    /// there is none.
+    ///
+    /// # Errors
+    /// When nobody could be asked.
+    async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault>;
 
     /// Every admitted node that announced itself since this process started.
     fn nodes(&self) -> Vec<NodeView>;

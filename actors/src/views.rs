@@ -8,7 +8,7 @@ use covault_core::{
     network::Network,
     request::Request,
     schema::wire,
-    wallet::{Wallet, vault::Vault},
+    wallet::Wallet,
 };
 use tokio::sync::Notify;
 
@@ -18,6 +18,7 @@ use crate::{
     nodes, rows,
     rpc::{ChainError, Refusal},
     store::{Batch, Expect, Key, Scan, Space},
+    vault::view as vault,
 };
 
 /// Most entries of a page, and how many it has when nobody asks for fewer.
@@ -57,7 +58,7 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
                 .filter(|(id, _)| in_scope(caller, *id))
                 .ok_or_else(unknown)?;
             let (found, _) = context.vault(id).await?.ok_or_else(unknown)?;
-            View::Vault(vault(context, &found))
+            View::Vault(vault::view(context, &found))
         }
         Query::Vaults => View::Vaults(vaults(context, caller).await?),
         Query::Nodes => View::Nodes {
@@ -69,20 +70,6 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             View::Ready
         }
     })
-}
-
-/// A vault as operators see it.
-pub fn vault(context: &Context, vault: &Vault) -> VaultView {
-    VaultView {
-        id: vault.id,
-        name: vault.name.clone(),
-        threshold: vault.threshold,
-        signers: vault.signers.clone(),
-        ecdsa: vault.ecdsa(),
-        ready: vault.ready(),
-        failed_reason: vault.failed_reason().map(str::to_owned),
-        problem: context.problem(vault.id).filter(|_| !vault.ready()),
-    }
 }
 
 async fn request(context: &Context, caller: &Caller, id: RequestId) -> Result<Request, Fault> {
@@ -259,7 +246,7 @@ async fn vaults(context: &Context, caller: &Caller) -> Result<Vec<VaultView>, Fa
     let mut found = Vec::new();
     for id in ids {
         if let Some((one, _)) = context.vault(id).await? {
-            found.push(vault(context, &one));
+            found.push(vault::view(context, &one));
         }
     }
     Ok(found)

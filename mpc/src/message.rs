@@ -3,7 +3,7 @@
 use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -40,6 +40,33 @@ pub(crate) struct KeygenRequest {
     pub sent_at_ms: u64,
 }
 
+/// Orchestrator to node: make a new generation of shares. Signed as a [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ReshareRequest {
+    pub order: ReshareOrder,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: take the new share into use, erase the old one. Signed as a
+/// [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ActivateRequest {
+    pub order: ReshareOrder,
+    /// That all new holders have their shares on disk.
+    pub proof: ReshareProof,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: give your share, encrypted. Signed as a [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BackupRequest {
+    pub order: BackupOrder,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
 /// Node to orchestrator.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Reply {
@@ -58,6 +85,13 @@ pub(crate) enum Reply {
         /// Without secrets.
         reason: String,
     },
+    /// Our new share is on disk: our signature over [`ReshareOrder::statement`], 64 bytes. Empty
+    /// from a dealer that leaves.
+    Prepared(Vec<u8>),
+    /// The new share is in use and the old ones are erased.
+    Activated,
+    /// Our share, encrypted with age.
+    Backup(Vec<u8>),
 }
 
 impl Reply {

@@ -165,6 +165,7 @@ impl Nodes {
             passphrase,
             work_factor: wiring::WORK_FACTOR_RANDOM,
             orchestrators: vec![orchestrator],
+            backup_recipients: Vec::new(),
             peers: None,
         });
         self.running.spawn(Node::run(config, stop));

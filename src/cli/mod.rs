@@ -4,6 +4,7 @@ mod client;
 mod dev;
 mod node;
 mod progress;
+mod recover;
 mod serve;
 mod signer;
 mod vault;
@@ -29,12 +30,13 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Signer(signer::Args),
-    /// Make and list vaults (asks a running orchestrator).
+    /// Vaults: make, list, refresh, reshare, back up (asks a running orchestrator).
     #[command(subcommand)]
     Vault(vault::Command),
     /// Make a signer node; admit, remove and list them (asks a running orchestrator).
     #[command(subcommand)]
     Node(node::Command),
+    Recover(recover::Args),
 }
 
 /// Runs a command to its end.
@@ -55,6 +57,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Signer(args) => signer::run(args).await,
             Command::Vault(command) => vault::run(command).await,
             Command::Node(command) => node::run(command).await,
+            Command::Recover(args) => recover::run(args),
         }
     })
 }

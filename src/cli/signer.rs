@@ -76,6 +76,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         passphrase,
         work_factor,
         orchestrators,
+        backup_recipients: signer.backup_recipients.clone(),
         peers,
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;

@@ -95,6 +95,7 @@ pub struct Signer {
     passphrase_file: PathBuf,
     pub generate_passphrase: bool,
     pub orchestrators: Vec<String>,
+    pub backup_recipients: Vec<String>,
     pub peers: Vec<String>,
     pub metrics_listen: String,
 }

@@ -1,5 +1,7 @@
 //! `/admin/v1`: what operators do. Plain JSON, not part of the platform schema.
 
+pub mod life;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -30,6 +32,7 @@ pub(super) fn routes(api: &Arc<Api>) -> Router {
     Router::new()
         .route("/admin/v1/createVault", route.clone().post(create_vault))
         .route("/admin/v1/listVaults", route.clone().post(list_vaults))
+        .merge(life::routes(api))
         .merge(nodes::routes(&route))
 }
 
@@ -67,6 +70,9 @@ pub struct Vault {
     /// Why there are no keys yet, where they are tried again.
     #[serde(default)]
     pub problem: Option<String>,
+    /// Its root keys, with who holds their shares.
+    #[serde(default)]
+    pub keys: Vec<life::Key>,
 }
 
 /// Answer of createVault.
@@ -86,7 +92,7 @@ async fn create_vault(call: Call) -> Result<Answer, Fault> {
     let command = Command::CreateVault {
         name: request.name,
         threshold: request.threshold,
-        signers: parse_signers(&request.signers)?,
+        signers: parse_lines("signers", &request.signers)?,
         ecdsa: ecdsa_backend(request.ecdsa_backend.as_deref())?,
     };
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
@@ -120,14 +126,14 @@ fn ecdsa_backend(name: Option<&str>) -> Result<Scheme, Fault> {
     Ok(scheme)
 }
 
-fn parse_signers(lines: &[String]) -> Result<Vec<NodeId>, Fault> {
+fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, Fault> {
     lines
         .iter()
         .enumerate()
         .map(|(index, line)| {
             identity::parse_openssh_line(line).map_err(|error| {
                 Fault::field(
-                    format_args!("signers[{index}]"),
+                    format_args!("{field}[{index}]"),
                     "must be an OpenSSH line: ssh-ed25519 AAAA...",
                 )
                 .caused_by(error)
@@ -142,11 +148,13 @@ fn vault(view: VaultView) -> Vault {
         name,
         threshold,
         signers,
-        ecdsa,
         ready,
         failed_reason,
         problem,
+        keys,
     } = view;
+    let mut schemes = keys.iter().map(|key| key.scheme);
+    let ecdsa = schemes.find(|scheme| scheme.curve() == Curve::Secp256k1);
     Vault {
         uuid: id.to_string(),
         name,
@@ -155,10 +163,11 @@ fn vault(view: VaultView) -> Vault {
             .iter()
             .map(|id| identity::openssh_line(id, ""))
             .collect(),
-        ecdsa_backend: ecdsa.name().to_owned(),
+        ecdsa_backend: ecdsa.map_or("", Scheme::name).to_owned(),
         ready,
         failed_reason,
         problem,
+        keys: keys.into_iter().map(life::key).collect(),
     }
 }
 

@@ -16,6 +16,7 @@ mod evm_node;
 mod failures;
 mod held_store;
 mod idempotency;
+mod life;
 mod nodes;
 mod nonces;
 mod one_key;

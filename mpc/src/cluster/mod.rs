@@ -1,6 +1,7 @@
 //! The client of the signer nodes, for the orchestrator.
 
 mod choose;
+mod life;
 mod roster;
 mod strangers;
 
@@ -257,7 +258,12 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                     shared.roster.heard(from, announcement);
                 }
             }
-            Kind::SigningOrder | Kind::KeygenOrder | Kind::Protocol => {}
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder
+            | Kind::Protocol => {}
         }
     }
 }
@@ -372,7 +378,7 @@ impl Shared {
                 } => {
                     return Err(self.roster.misbehaved(&culprits).caused_by(reason));
                 }
-                Reply::Signed(_) => {}
+                Reply::Signed(_) | Reply::Prepared(_) | Reply::Activated | Reply::Backup(_) => {}
             }
             if made.len() == order.signers.len() {
                 let mut keys = made.into_values();

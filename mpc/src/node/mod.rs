@@ -4,6 +4,7 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod life;
 mod orders;
 mod peers;
 mod sessions;
@@ -43,6 +44,7 @@ use crate::{
     primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
 };
+use life::Life;
 use orders::Keys;
 use sessions::Sessions;
 
@@ -99,6 +101,9 @@ pub struct NodeConfig {
     pub peers: Option<Vec<NodeId>>,
     /// What is checked before a share is used; [`Rebuild`] outside tests.
     pub check: Arc<dyn OrderCheck>,
+    /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
+    /// no backups.
+    pub backup_recipients: Vec<String>,
     /// How often it announces itself.
     pub heartbeat: Duration,
 }
@@ -118,6 +123,7 @@ pub struct Node {
     primes: Arc<Primes>,
     claims: Claims,
     keys: Keys,
+    life: Life,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -189,6 +195,7 @@ impl Node {
             trusted,
             peers,
             check,
+            backup_recipients,
             heartbeat: _,
         } = config;
         let runtime = Handle::current();
@@ -214,9 +221,14 @@ impl Node {
         };
         let loaded = runtime.spawn_blocking(move || {
             let keys = Keys::load(shares.load_all()?)?;
-            Ok::<_, Fault>((shares, keys))
+            // An activation that was interrupted is finished.
+            for (vault, root, epoch) in keys.epochs() {
+                shares.erase(vault, &root, epoch)?;
+            }
+            let life = Life::new(shares.load_pending()?, backup_recipients)?;
+            Ok::<_, Fault>((shares, keys, life))
         });
-        let (shares, keys) = loaded.await.map_err(Fault::bug)??;
+        let (shares, keys, life) = loaded.await.map_err(Fault::bug)??;
         let boot = random_16(&*entropy);
         Ok(Self {
             name,
@@ -232,6 +244,7 @@ impl Node {
             primes: Arc::new(primes),
             claims,
             keys,
+            life,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             announced_ms: AtomicU64::new(0),
@@ -280,7 +293,11 @@ impl Node {
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
             _ if to != self.post.id() => return,
-            Kind::SigningOrder | Kind::KeygenOrder => {
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
                     tracing::warn!(node = %self.name, ?from, "order of a stranger");
                     return;

@@ -8,13 +8,13 @@ use std::{
 use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
-    ids::{RequestId, SessionId},
+    ids::{RequestId, SessionId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::{Node, sessions::Begin};
+use super::{Node, life, sessions::Begin};
 use crate::{
     backend::{self, Index, KeygenSetup, SignSetup, Signer},
     claims::{Claim, ClaimError},
@@ -32,7 +32,7 @@ use crate::{
 pub(super) const MAX_INPUTS: usize = 256;
 /// The longest that an attempt or a key generation keeps a session, in milliseconds.
 const MAX_ATTEMPT_MS: u64 = 60_000;
-const MAX_KEYGEN_MS: u64 = 600_000;
+pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 /// Child public keys kept ready per root key.
 const CACHED_CHILDREN: usize = 4096;
 
@@ -44,6 +44,10 @@ pub(super) struct Key {
 }
 
 impl Key {
+    pub(super) fn record(&self) -> &ShareRecord {
+        &self.record
+    }
+
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
     fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
         let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,20 +81,31 @@ impl Keys {
         Ok(keys)
     }
 
-    fn insert(&self, mut record: ShareRecord) -> Result<(), Fault> {
-        let signer = backend::of(record.scheme)?.open(&record.key)?;
+    fn insert(&self, record: ShareRecord) -> Result<(), Fault> {
+        self.put(Self::open(record)?);
+        Ok(())
+    }
+
+    /// Loads a share.
+    pub(super) fn open(mut record: ShareRecord) -> Result<Key, Fault> {
+        let signer = life::signer(&record)?;
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
-        let root = record.key.root.public_key.clone();
-        self.holders
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(&record.holders);
-        let key = Arc::new(Key {
+        Ok(Key {
             record,
             signer,
             children: Mutex::default(),
-        });
+        })
+    }
+
+    /// Takes a share into use, unless there is one of a later epoch.
+    pub(super) fn put(&self, key: Key) {
+        let root = key.record.key.root.public_key.clone();
+        self.holders
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(&key.record.holders);
+        let key = Arc::new(key);
         let mut keys = self.by_root.write().unwrap_or_else(PoisonError::into_inner);
         let newer = keys
             .get(&root)
@@ -98,10 +113,28 @@ impl Keys {
         if newer {
             keys.insert(root, key);
         }
-        Ok(())
     }
 
-    fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
+    /// Forgets the share of a key. Sessions that use it end as they will.
+    pub(super) fn remove(&self, root: &[u8]) {
+        self.by_root
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(root);
+    }
+
+    /// The epochs of the shares in use.
+    pub(super) fn epochs(&self) -> Vec<(VaultId, RootKey, u32)> {
+        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        keys.values()
+            .map(|key| {
+                let record = &key.record;
+                (record.vault, record.key.root.clone(), record.epoch)
+            })
+            .collect()
+    }
+
+    pub(super) fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
         self.by_root
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -132,7 +165,7 @@ impl Keys {
     }
 }
 
-fn refused(sentence: impl Into<String>) -> Fault {
+pub(super) fn refused(sentence: impl Into<String>) -> Fault {
     Fault::new(Class::Invalid, sentence)
 }
 
@@ -162,6 +195,15 @@ impl Node {
                         self.signing_order(header, opened.fingerprint, request, until_ms)
                     })
             }
+            Kind::ReshareOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.reshare_order(header, request, received_ms)),
+            Kind::Activate => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.activate_order(header, request)),
+            Kind::BackupOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.backup_order(header, &request)),
             _ => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
@@ -177,7 +219,7 @@ impl Node {
         self.reply(to, session, attempt, &Reply::Refused(fault));
     }
 
-    fn check_time(
+    pub(super) fn check_time(
         &self,
         sent_at_ms: u64,
         issued_at_ms: u64,
@@ -283,6 +325,7 @@ impl Node {
             until_ms,
             lane: Lane::Signing,
             record: None,
+            reshare: None,
         };
         self.claim_then_begin(Some((order.request, digest(&order))), begin);
         Ok(())
@@ -396,6 +439,8 @@ impl Node {
             session,
             threshold,
             holders: signers,
+            order: None,
+            restored: false,
             key,
         };
         if !self.sessions.accept((session, 0), context, until_ms) {
@@ -408,13 +453,18 @@ impl Node {
             until_ms,
             lane: Lane::Keygen,
             record: Some(Box::new(record)),
+            reshare: None,
         };
         self.claim_then_begin(None, begin);
         Ok(())
     }
 
     /// Nothing of the share is used before the claim is on disk.
-    fn claim_then_begin(self: &Arc<Self>, digest: Option<(RequestId, [u8; 32])>, begin: Begin) {
+    pub(super) fn claim_then_begin(
+        self: &Arc<Self>,
+        digest: Option<(RequestId, [u8; 32])>,
+        begin: Begin,
+    ) {
         let node = Arc::clone(self);
         let (session, attempt) = begin.key;
         let claim = Claim {
@@ -471,7 +521,6 @@ fn digest(order: &SigningOrder) -> [u8; 32] {
 mod tests {
     use covault_core::{
         chain::{Facts, SigningInput},
-        ids::VaultId,
         network::Network,
         signature::Curve,
     };

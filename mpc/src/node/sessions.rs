@@ -6,7 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
-use covault_core::{ids::SessionId, order::NodeId};
+use covault_core::{
+    ids::SessionId,
+    order::{NodeId, ReshareOrder},
+};
 
 use super::{Node, orders::MAX_INPUTS};
 use crate::{
@@ -31,7 +34,7 @@ const MAX_EARLY_BYTES: usize = 64 << 20;
 /// Of those that share no key with us: everybody before the first key, and strangers.
 const MAX_STRANGE_BYTES: usize = 16 << 20;
 /// More rounds than any protocol has.
-const MAX_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 10;
 /// Messages of one sender that wait in one session.
 const MAX_QUEUED: usize = MAX_ROUNDS * MAX_INPUTS;
 
@@ -105,6 +108,8 @@ struct Running {
     orchestrator: NodeId,
     /// For key generation: what to store with the share.
     record: Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
+    /// For a new generation of shares: the order.
+    reshare: Option<Box<ReshareOrder>>,
 }
 
 impl Running {
@@ -127,6 +132,7 @@ pub(super) struct Begin {
     pub lane: Lane,
     pub record:
         Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
+    pub reshare: Option<Box<ReshareOrder>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -262,6 +268,7 @@ impl Node {
             until_ms,
             lane,
             record,
+            reshare,
         } = begin;
         if self.clock.now_ms() >= until_ms {
             // Whoever asked has given up; what is late must not delay what is not.
@@ -289,6 +296,7 @@ impl Node {
             run,
             orchestrator,
             record,
+            reshare,
         };
         *lock(&cell.work) = Work::Running(Box::new(running));
         self.guarded(&cell, || {
@@ -364,6 +372,14 @@ impl Node {
                                 Reply::Refused(fault)
                             }
                         };
+                        self.reply(running.orchestrator, session, attempt, &reply);
+                    }
+                    Finished::Reshared(share) => {
+                        let Some(order) = running.reshare else { return };
+                        let reply = self.prepared(*order, share).unwrap_or_else(|fault| {
+                            tracing::error!(node = %self.name, ?fault, "new share not stored");
+                            Reply::Refused(fault)
+                        });
                         self.reply(running.orchestrator, session, attempt, &reply);
                     }
                 }

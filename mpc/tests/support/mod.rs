@@ -116,9 +116,11 @@ pub struct TestNode {
     pub identity: Arc<NodeIdentity>,
     /// How wrong its clock is, in milliseconds.
     pub skew_ms: i64,
-    /// Whom it works with, from its next start on.
-    pub peers: Option<Vec<NodeId>>,
     pub folder: PathBuf,
+    /// To whom it encrypts backups.
+    pub backup_recipients: Vec<String>,
+    /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
+    pub peers: Option<Vec<NodeId>>,
     name: String,
     running: Option<Running>,
 }
@@ -147,9 +149,10 @@ impl TestCluster {
             .map(|number| TestNode {
                 identity: Arc::new(NodeIdentity::generate(&SystemEntropy)),
                 skew_ms: 0,
-                peers: None,
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
+                backup_recipients: Vec::new(),
+                peers: Some(Vec::new()),
                 running: None,
             })
             .collect();
@@ -172,7 +175,12 @@ impl TestCluster {
     /// Starts a node from its folder.
     pub fn start_node(&mut self, place: usize) {
         let (shutdown, receiver) = watch::channel(false);
+        let everybody = self.holders();
         let node = &mut self.nodes[place];
+        let peers = node.peers.clone().map(|peers| match peers.as_slice() {
+            [] => everybody,
+            _ => peers,
+        });
         let config = NodeConfig {
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),
@@ -184,8 +192,9 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
-            peers: node.peers.clone(),
+            peers,
             check: Arc::clone(&self.check),
+            backup_recipients: node.backup_recipients.clone(),
             heartbeat: Duration::from_millis(200),
         };
         node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));

@@ -3,6 +3,7 @@
 mod init;
 mod list;
 mod primes;
+mod restore;
 
 pub use self::init::keyring;
 use super::{answer, client::Target, public_key};
@@ -46,6 +47,7 @@ pub enum Command {
         #[command(flatten)]
         target: Target,
     },
+    Restore(restore::Args),
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -82,6 +84,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::List { json, target } => list::run(json, target).await,
+        Command::Restore(args) => restore::run(args),
     }
 }
 

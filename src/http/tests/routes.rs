@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
-    port::{NodeView, Signers, SigningAttempt},
+    port::{NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
 };
 use covault_core::{
     derive::RootKey,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::{Curve, Signature},
 };
 use secrecy::SecretString;
@@ -42,6 +42,18 @@ impl Signers for NoSigners {
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 

@@ -19,14 +19,18 @@ mod keygen;
 mod machine;
 mod sign;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use cggmp24::key_share::{DirtyKeyShare, Validate as _};
+use cggmp24::{
+    generic_ec::Scalar,
+    key_share::{DirtyKeyShare, Validate as _},
+};
 use covault_core::{fault::Fault, port::Entropy};
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Backend, Index, KeyShare, KeygenSetup, PrimeSource, Session, Signer, check_keygen,
+    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, PrimeSource, ReshareSetup, Session,
+    Signer, check_keygen,
 };
 use crate::entropy::EntropyRng;
 
@@ -62,21 +66,58 @@ impl Backend for Cggmp24 {
         Ok(Box::new(keygen::session(setup, primes)))
     }
 
+    fn reshare(
+        &self,
+        _setup: ReshareSetup,
+        _share: Option<PlainShare>,
+    ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
+        Err(Fault::field("scheme", "cggmp24 keys have no refresh"))
+    }
+
+    fn plain(&self, share: &KeyShare) -> Result<PlainShare, Fault> {
+        let key = read_share(share)?;
+        let points = key.core.vss_setup.as_ref().map(|setup| &setup.I);
+        let (mut verifying, mut regular) = (BTreeMap::new(), true);
+        for (index, (place, public)) in (1..).zip((0..).zip(&key.core.public_shares)) {
+            // The crate's parties are at 1, 2, 3: as everywhere else.
+            let point = points.and_then(|points| points.get::<usize>(place));
+            regular &= point.is_some_and(|point| *point.as_ref() == Scalar::from(index));
+            verifying.insert(index, public.to_bytes(true).to_vec());
+        }
+        if !regular {
+            return Err(Fault::bug(
+                "the parties of a cggmp24 key are not where they should be",
+            ));
+        }
+        let value = Zeroizing::new(key.core.x.as_ref().to_be_bytes().as_bytes().to_vec());
+        let mut secret = Zeroizing::new([0; 32]);
+        secret.copy_from_slice(&value);
+        Ok(PlainShare {
+            root: share.root.clone(),
+            index: index(key.core.i)?,
+            secret,
+            verifying,
+        })
+    }
+
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
-        // The decoder's message could quote the content.
-        let damaged = || Fault::bug("a cggmp24 share is damaged");
-        let (version, body) = share.secret.split_first().ok_or_else(damaged)?;
-        if *version != SHARE_VERSION {
-            return Err(Fault::bug("a cggmp24 share has an unknown version"));
-        }
-        let key: DirtyKeyShare<Curve, Level> =
-            serde_json::from_slice(body).map_err(|_| damaged())?;
-        if usize::from(key.core.i) >= key.aux.N.len() {
-            return Err(damaged());
-        }
-        let key = key.validate().map_err(|_| damaged())?;
+        let key = read_share(share)?;
         Ok(Arc::new(sign::Cggmp24Signer::new(share.root.clone(), key)?))
     }
+}
+
+fn read_share(share: &KeyShare) -> Result<cggmp24::KeyShare<Curve, Level>, Fault> {
+    // The decoder's message could quote the content.
+    let damaged = || Fault::bug("a cggmp24 share is damaged");
+    let (version, body) = share.secret.split_first().ok_or_else(damaged)?;
+    if *version != SHARE_VERSION {
+        return Err(Fault::bug("a cggmp24 share has an unknown version"));
+    }
+    let key: DirtyKeyShare<Curve, Level> = serde_json::from_slice(body).map_err(|_| damaged())?;
+    if usize::from(key.core.i) >= key.aux.N.len() {
+        return Err(damaged());
+    }
+    key.validate().map_err(|_| damaged())
 }
 
 /// Makes the four safe primes that one node needs for one key: a minute or more of one core.
@@ -108,6 +149,10 @@ fn read_primes(set: &[u8]) -> Result<Primes, Abort> {
         _ => None,
     }
     .ok_or_else(|| Abort::new("a set of primes is damaged"))
+}
+
+fn index(place: u16) -> Result<Index, Fault> {
+    Index::try_from(place.saturating_add(1)).map_err(Fault::bug)
 }
 
 /// The crate counts parties from 0.

@@ -14,7 +14,7 @@ use rand_chacha_03::ChaCha20Rng;
 use sha2::Sha256;
 
 use super::{
-    Curve, Level,
+    Curve, Level, index,
     machine::{Link, Threaded, Wire, drive},
     place,
 };
@@ -49,7 +49,7 @@ fn round(msg: &SignMsg) -> u16 {
 
 impl Cggmp24Signer {
     pub(super) fn new(root: RootKey, share: Share<Curve, Level>) -> Result<Self, Fault> {
-        let index = |number: u16| Index::try_from(number).map_err(Fault::bug);
+        let count = |number: u16| Index::try_from(number).map_err(Fault::bug);
         let public_key = share.shared_public_key().to_bytes(true);
         if root.public_key != public_key.as_bytes()
             || share.core.chain_code != Some(root.chain_code)
@@ -57,9 +57,9 @@ impl Cggmp24Signer {
             return Err(Fault::bug("a cggmp24 share is of another key"));
         }
         Ok(Self {
-            me: index(share.core.i.saturating_add(1))?,
-            threshold: index(share.min_signers())?,
-            parties: index(share.n())?,
+            me: index(share.core.i)?,
+            threshold: count(share.min_signers())?,
+            parties: count(share.n())?,
             root,
             share: Arc::new(share),
         })

@@ -77,6 +77,8 @@ fn wire__record_nodes() {
                 session: SessionId::from_bytes([scheme.name().len() as u8; 16]),
                 threshold: 2,
                 holders: (1..=parties(scheme)).map(|it| NodeId([it; 32])).collect(),
+                order: None,
+                restored: false,
                 key,
             };
             node(party).save(&record).unwrap();
