@@ -11,7 +11,7 @@ use covault_core::{
     fault::Fault as CoreFault,
     ids::{RequestId, VaultId},
     network::Network,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, Generation, KeygenOrder, ReshareOrder, ReshareProof, SigningOrder},
     scheme::Scheme,
     signature::{Curve, Signature as CoreSignature},
 };
@@ -19,7 +19,10 @@ use covault_core::{
 use super::*;
 use crate::{
     bus::memory::MemoryBus,
-    message::{Announcement, KeygenRequest, Reply, SignRequest, encode},
+    message::{
+        ActivateRequest, Announcement, BackupRequest, Ban, KeygenRequest, Reply, ReshareRequest,
+        SignRequest, encode,
+    },
 };
 
 /// The same bytes always: for identities that everybody knows.
@@ -83,6 +86,51 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         name: "node-1".into(),
         at_ms: 1_234,
         leaving: false,
+        boot: [1; 16],
+        version: "0.1.0".into(),
+        keys: 2,
+        bans: vec![Ban {
+            key: [3; 8],
+            peer: NodeId([9; 32]),
+        }],
+    };
+    let generation = |epoch| Generation {
+        epoch,
+        threshold: 2,
+        holders: vec![node, NodeId([9; 32])],
+    };
+    let order = ReshareOrder {
+        vault: VaultId::from_bytes([2; 16]),
+        session: SessionId::from_bytes([7; 16]),
+        scheme: Scheme::Dkls23,
+        root_public_key: vec![3; 33],
+        old: generation(0),
+        dealers: vec![node, NodeId([9; 32])],
+        new: generation(1),
+        issued_at_ms: 1_000,
+        expires_at_ms: 2_000,
+    };
+    let reshare = ReshareRequest {
+        order: order.clone(),
+        sent_at_ms: 1_500,
+    };
+    let activate = ActivateRequest {
+        order,
+        proof: ReshareProof(vec![(node, vec![5; 64])]),
+        sent_at_ms: 1_500,
+    };
+    let backup = BackupRequest {
+        order: BackupOrder {
+            vault: VaultId::from_bytes([2; 16]),
+            session: SessionId::from_bytes([7; 16]),
+            root_public_key: vec![3; 33],
+            epoch: 1,
+            holders: vec![node],
+            recipients: vec!["age1".into()],
+            issued_at_ms: 1_000,
+            expires_at_ms: 2_000,
+        },
+        sent_at_ms: 1_500,
     };
     let signature = CoreSignature::Ecdsa {
         r: [1; 32],
@@ -132,6 +180,37 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             Kind::Reply,
             true,
             reply(Reply::Refused(CoreFault::field("inputs", "differ"))),
+        ),
+        (
+            "reshare-order",
+            Kind::ReshareOrder,
+            true,
+            encode(&reshare).unwrap(),
+        ),
+        ("activate", Kind::Activate, true, encode(&activate).unwrap()),
+        (
+            "backup-order",
+            Kind::BackupOrder,
+            true,
+            encode(&backup).unwrap(),
+        ),
+        (
+            "reply-prepared",
+            Kind::Reply,
+            true,
+            reply(Reply::Prepared(vec![6; 64])),
+        ),
+        (
+            "reply-activated",
+            Kind::Reply,
+            true,
+            reply(Reply::Activated),
+        ),
+        (
+            "reply-backup",
+            Kind::Reply,
+            true,
+            reply(Reply::Backup(vec![7; 9])),
         ),
         ("reply-failed", Kind::Reply, true, reply(failed)),
         (
