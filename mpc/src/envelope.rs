@@ -405,6 +405,10 @@ impl Post {
 }
 
 #[cfg(test)]
+#[path = "envelope_wire_tests.rs"]
+mod wire_tests;
+
+#[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ pub mod node;
 pub mod nonces;
 pub mod policy;
 pub mod pool;
+pub mod primes;
 mod runner;
 pub mod shares;
 #[cfg(test)]

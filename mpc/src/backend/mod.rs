@@ -4,6 +4,8 @@
 //! to send. It never sees a network, a clock or another session. Sessions compute for
 //! milliseconds (signing) to a second (key generation): run them on [`crate::pool`] threads.
 
+#[cfg(feature = "cggmp24")]
+mod ecdsa_cggmp24;
 mod ecdsa_dkls23;
 mod frost_ed25519;
 mod gather;
@@ -125,6 +127,9 @@ pub trait Session<T>: Send {
     /// Whose message is missing.
     fn waiting_for(&self) -> Vec<Index>;
 }
+
+/// Gives a set of primes that were made ahead ([`crate::primes`]), which is used up by that.
+pub type PrimeSource = Box<dyn FnOnce() -> Result<Zeroizing<Vec<u8>>, Fault> + Send>;
 
 /// The frame of a key generation.
 #[derive(Clone, Debug)]
@@ -329,6 +334,24 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when it is damaged.
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault>;
+
+    /// Whether every party of a key generation needs primes that were made ahead.
+    fn needs_primes(&self) -> bool {
+        false
+    }
+
+    /// As [`Backend::keygen`], for backends that need primes.
+    ///
+    /// # Errors
+    /// As [`Backend::keygen`].
+    fn keygen_with(
+        &self,
+        setup: KeygenSetup,
+        primes: PrimeSource,
+    ) -> Result<Box<dyn Session<KeyShare>>, Fault> {
+        drop(primes);
+        self.keygen(setup)
+    }
 }
 
 /// The backend of a scheme.
@@ -339,8 +362,31 @@ pub fn of(scheme: Scheme) -> Result<&'static dyn Backend, Fault> {
     match scheme {
         Scheme::FrostEd25519 => Ok(&frost_ed25519::Frost),
         Scheme::Dkls23 => Ok(&ecdsa_dkls23::Dkls23),
-        Scheme::Cggmp24 => Err(Fault::field("scheme", "cggmp24 is not in this build")),
+        #[cfg(feature = "cggmp24")]
+        Scheme::Cggmp24 => Ok(&ecdsa_cggmp24::Cggmp24),
+        #[cfg(not(feature = "cggmp24"))]
+        Scheme::Cggmp24 => Err(Fault::field("scheme", MISSING)),
     }
+}
+
+/// What is said of a backend that this build lacks.
+pub const MISSING: &str = "cggmp24 is not in this build of Covault: build it with `cargo build \
+                           --release --features cggmp24`";
+
+/// Makes the primes that one node needs for one key of a scheme that takes some; a minute or more
+/// of one core. `made` hears how many of four there are, before each and at the end.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Invalid`] when this build has no such scheme.
+#[cfg_attr(not(feature = "cggmp24"), allow(unused_variables))]
+pub fn make_primes(
+    entropy: &dyn Entropy,
+    made: impl FnMut(usize),
+) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    #[cfg(feature = "cggmp24")]
+    return ecdsa_cggmp24::make_primes(entropy, made);
+    #[cfg(not(feature = "cggmp24"))]
+    return Err(Fault::field("scheme", MISSING));
 }
 
 fn check_keygen(setup: &KeygenSetup) -> Result<(), Fault> {

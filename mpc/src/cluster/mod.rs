@@ -476,7 +476,11 @@ impl Shared {
                 }
                 Choice::Never => return Err(self.give_up(holders, needed, trouble)),
             };
-            let attempt_ms = u64::try_from(self.attempt.as_millis()).unwrap_or(u64::MAX);
+            // What is slow, a backend or a machine, gets more time after two tries.
+            let longer = 1 << (attempt / 2).min(3);
+            let attempt_ms = u64::try_from(self.attempt.as_millis())
+                .unwrap_or(u64::MAX)
+                .saturating_mul(longer);
             request.nonces = if ahead {
                 self.name_nonces(order, &team.signers)
             } else {

@@ -46,6 +46,7 @@ use crate::{
     nonces::Marks,
     policy::{Policy, Spending},
     pool::{CpuPool, Lane},
+    primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
 };
 use ahead::Pools;
@@ -154,6 +155,8 @@ pub struct Node {
     peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
+    /// Made ahead for the backend that needs some.
+    primes: Arc<Primes>,
     claims: Claims,
     keys: Keys,
     life: Life,
@@ -241,10 +244,11 @@ impl Node {
         // scrypt and the disk take their time.
         let opened = runtime.spawn_blocking(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
+            let primes = shares.primes()?;
             let new = !shares.any()?;
-            Ok::<_, Fault>((shares, new, folder.join("claims.redb")))
+            Ok::<_, Fault>((shares, primes, new, folder.join("claims.redb")))
         });
-        let (shares, new, path) = opened.await.map_err(Fault::bug)??;
+        let (shares, primes, new, path) = opened.await.map_err(Fault::bug)??;
         // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
@@ -280,6 +284,7 @@ impl Node {
             peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
+            primes: Arc::new(primes),
             claims,
             keys,
             life,

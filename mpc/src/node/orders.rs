@@ -31,6 +31,7 @@ use crate::{
     nonces::Take,
     policy::over_day,
     pool::Lane,
+    primes,
     runner::Run,
     shares::{FIRST_EPOCH, ShareRecord},
 };
@@ -477,8 +478,14 @@ impl Node {
             threshold: Index::try_from(threshold).map_err(|_| refused("too many signers"))?,
             parties,
         };
+        let backend = backend::of(scheme)?;
+        if backend.needs_primes() && self.primes.count()? == 0 {
+            return Err(refused(primes::NONE_LEFT));
+        }
+        let primes = Arc::clone(&self.primes);
+        let source = Box::new(move || primes.take());
         let run = Run::keygen(
-            backend::private::keygen(backend::of(scheme)?, setup)?,
+            backend::private::keygen(backend, setup, source)?,
             self.peers(&signers, &indices),
         );
         let record = move |key| ShareRecord {
