@@ -88,7 +88,7 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::make_folder(folder)?;
     }
     let identity = if path.exists() {
-        NodeIdentity::load(path).map_err(explain)?
+        load_identity(path)?
     } else {
         let identity = NodeIdentity::generate(&OsEntropy);
         identity.save(path).map_err(explain)?;
@@ -101,6 +101,14 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::write_public(&public, line.as_bytes())?;
     }
     Ok(Arc::new(identity))
+}
+
+/// Loads an identity that is there.
+///
+/// # Errors
+/// When the file is missing, readable by others, or none.
+pub fn load_identity(path: &Path) -> anyhow::Result<NodeIdentity> {
+    NodeIdentity::load(path).map_err(explain)
 }
 
 /// `identity` -> `identity.pub`.
@@ -130,6 +138,8 @@ pub struct SignerParts {
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
     pub nonces: Marks,
+    pub backup_recipients: Vec<String>,
+    pub peers: Option<Vec<NodeId>>,
 }
 
 /// What `Node::run` takes.
@@ -145,7 +155,9 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         passphrase: parts.passphrase,
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
+        peers: parts.peers,
         check: Arc::new(Rebuild),
+        backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,
         nonces: parts.nonces,
     }
@@ -172,6 +184,7 @@ pub fn tokens(serve: &Serve) -> anyhow::Result<TokenPair> {
 /// An orchestrator that runs, and its API.
 pub struct Running {
     pub gateway: Gateway,
+    pub bus: Arc<dyn Bus>,
     api: Arc<Api>,
     patience: Patience,
 }
@@ -190,7 +203,7 @@ pub async fn orchestrator(
     let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
-        bus,
+        bus: Arc::clone(&bus),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         live_for: LIVE_FOR,
@@ -230,6 +243,7 @@ pub async fn orchestrator(
     };
     Ok(Running {
         gateway,
+        bus,
         api,
         patience,
     })

@@ -340,6 +340,57 @@ impl ReshareOrder {
     }
 }
 
+/// What a node signs, with its identity key, once its share of the new generation is on disk: this
+/// tag, then the order's [`ReshareOrder::id`].
+const PREPARED: &[u8] = b"covault/reshare-prepared";
+
+impl ReshareOrder {
+    /// SHA-256 of the canonical bytes: names the order everywhere.
+    ///
+    /// # Errors
+    /// As [`ReshareOrder::canonical_bytes`].
+    pub fn id(&self) -> Result<[u8; 32], Fault> {
+        Ok(Sha256::digest(self.canonical_bytes()?).into())
+    }
+
+    /// The bytes of the statement "my share of the new generation is on disk", which every new
+    /// holder signs (Ed25519, its identity key): a tag, then the order's id.
+    ///
+    /// # Errors
+    /// As [`ReshareOrder::canonical_bytes`].
+    pub fn statement(&self) -> Result<Vec<u8>, Fault> {
+        Ok([PREPARED, &self.id()?].concat())
+    }
+}
+
+/// The statements of all new holders of a [`ReshareOrder`] that their shares are on disk: each
+/// node's Ed25519 signature (64 bytes) over [`ReshareOrder::statement`]. Without it no node gives
+/// up an old share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReshareProof(pub Vec<(NodeId, Vec<u8>)>);
+
+/// Asks holders for their shares, encrypted to recipients that are kept offline. A node answers
+/// only when its own configuration names every one of the recipients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupOrder {
+    /// The vault whose key it is.
+    pub vault: VaultId,
+    /// The run; routes the answers.
+    pub session: SessionId,
+    /// The root public key (33 bytes secp256k1, 32 bytes Ed25519).
+    pub root_public_key: Vec<u8>,
+    /// The generation to back up.
+    pub epoch: u32,
+    /// The holders that are asked.
+    pub holders: Vec<NodeId>,
+    /// The age recipients (`age1...`, X25519).
+    pub recipients: Vec<String>,
+    /// When the order was made, in milliseconds since the Unix epoch.
+    pub issued_at_ms: u64,
+    /// When it stops being valid, in milliseconds since the Unix epoch.
+    pub expires_at_ms: u64,
+}
+
 fn distinct(nodes: &[NodeId]) -> bool {
     let mut sorted = nodes.to_vec();
     sorted.sort_unstable();

@@ -240,6 +240,12 @@ impl Claims {
         Ok(())
     }
 
+    /// Every ban: the root public key and who is banned from it, in no order.
+    pub fn bans(&self) -> Vec<(Vec<u8>, NodeId)> {
+        let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);
+        bans.iter().cloned().collect()
+    }
+
     /// Whether `node` is banned from the key.
     pub fn banned(&self, root: &[u8], node: &NodeId) -> bool {
         let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);

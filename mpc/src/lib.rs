@@ -12,6 +12,7 @@ mod entropy;
 pub mod envelope;
 pub mod identity;
 mod message;
+pub mod meter;
 pub mod node;
 pub mod nonces;
 pub mod pool;

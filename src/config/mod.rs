@@ -58,6 +58,7 @@ impl std::fmt::Debug for Bus {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Serve {
     pub listen: String,
+    pub metrics_listen: String,
     pub data_dir: PathBuf,
     identity_file: PathBuf,
     platform_token_file: PathBuf,
@@ -96,11 +97,19 @@ pub struct Signer {
     pub orchestrators: Vec<String>,
     pub nonce_pool_low: usize,
     pub nonce_pool_high: usize,
+    pub backup_recipients: Vec<String>,
+    pub peers: Vec<String>,
+    pub metrics_listen: String,
 }
 
 impl Signer {
     pub fn identity_file(&self) -> PathBuf {
         or_in(&self.identity_file, &self.data_dir, "identity")
+    }
+
+    /// Whether the operator has said where the passphrase is.
+    pub fn names_passphrase_file(&self) -> bool {
+        !self.passphrase_file.as_os_str().is_empty()
     }
 
     pub fn passphrase_file(&self) -> PathBuf {
@@ -223,6 +232,11 @@ impl Config {
         config.chains.evm()?;
         Ok((config, ignored))
     }
+}
+
+/// Where the service manager has put credentials for this process (systemd: `LoadCredential=`).
+pub fn credentials_folder() -> Option<PathBuf> {
+    std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from)
 }
 
 /// The variables of the environment that may be settings.

@@ -16,4 +16,6 @@ mod cluster;
 mod crash;
 mod dev;
 mod errors;
+mod life;
+mod nodes;
 mod support;

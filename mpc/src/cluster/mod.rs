@@ -2,7 +2,9 @@
 
 mod ahead;
 mod choose;
+mod life;
 mod roster;
+mod strangers;
 
 use std::{
     collections::HashMap,
@@ -29,6 +31,7 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::{NodeIdentity, openssh_line},
     message::{Announcement, KeygenRequest, NonceNews, Reply, SignRequest, decode, encode},
+    meter,
     shares::FIRST_EPOCH,
     verify::verify,
 };
@@ -36,7 +39,9 @@ use ahead::{Ahead, Ask};
 use choose::{Choice, Trouble};
 use roster::Roster;
 
-pub use ahead::NonceLevel;
+pub use self::ahead::NonceLevel;
+pub use self::strangers::Stranger;
+pub use crate::message::Ban;
 
 /// How often a waiting call looks at which nodes live.
 const LOOK: Duration = Duration::from_millis(200);
@@ -70,6 +75,14 @@ pub struct NodeStatus {
     pub live: bool,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
+    /// The version of its program.
+    pub version: String,
+    /// How many keys it says it holds a share of.
+    pub keys: u32,
+    /// Whom it says it has banned for cheating.
+    pub bans: Vec<Ban>,
+    /// How far its clock is ahead of ours, in milliseconds; the way of the message counts as well.
+    pub skew_ms: i64,
 }
 
 /// Who says what about which attempt.
@@ -114,7 +127,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.calls).remove(&self.session);
+        let mut calls = lock(&self.shared.calls);
+        calls.remove(&self.session);
+        meter::calls(calls.len());
     }
 }
 
@@ -190,7 +205,13 @@ impl Cluster {
             .await
     }
 
-    /// Every node that ever announced itself.
+    /// From now on only these nodes are used and listed; the rest are strangers. Until somebody
+    /// calls this, every node that announces itself counts.
+    pub fn admit(&self, nodes: &[NodeId]) {
+        self.shared.roster.admit(nodes);
+    }
+
+    /// Every admitted node that ever announced itself.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.shared.roster.nodes()
     }
@@ -198,6 +219,12 @@ impl Cluster {
     /// The nonces made ahead that requests could name now, by key and node.
     pub fn nonce_levels(&self) -> Vec<NonceLevel> {
         self.shared.ahead.levels()
+    }
+
+    /// The nodes that announced themselves lately without being admitted. A short list, whatever
+    /// happens on the bus.
+    pub fn strangers(&self) -> Vec<Stranger> {
+        self.shared.roster.strangers()
     }
 
     /// Whether the bus was reachable when it was last used.
@@ -240,6 +267,9 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                 }
             }
             Kind::Announcement => {
+                if !shared.roster.listens_to(&from) {
+                    continue;
+                }
                 let Ok(opened) = shared.post.open(&envelope) else {
                     continue;
                 };
@@ -260,7 +290,12 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                     Err(error) => tracing::warn!(?from, %error, "message about nonces refused"),
                 }
             }
-            Kind::SigningOrder | Kind::KeygenOrder | Kind::Protocol => {}
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder
+            | Kind::Protocol => {}
         }
     }
 }
@@ -274,6 +309,7 @@ impl Shared {
             return Err(Fault::bug("two calls for one session"));
         }
         calls.insert(session, (nodes.to_vec(), sender));
+        meter::calls(calls.len());
         drop(calls);
         Ok(Call {
             shared: self,
@@ -374,7 +410,11 @@ impl Shared {
                 } => {
                     return Err(self.roster.misbehaved(&culprits).caused_by(reason));
                 }
-                Reply::Signed(_) | Reply::NoNonces { .. } => {}
+                Reply::Signed(_)
+                | Reply::Prepared(_)
+                | Reply::Activated
+                | Reply::Backup(_)
+                | Reply::NoNonces { .. } => {}
             }
             if made.len() == order.signers.len() {
                 let mut keys = made.into_values();
@@ -449,10 +489,11 @@ impl Shared {
             for signer in &team.signers {
                 self.send(Kind::SigningOrder, session, attempt, *signer, &body)?;
             }
-            match self
+            let ended = self
                 .await_attempt(order, &mut call, &request, attempt, &mut trouble)
-                .await
-            {
+                .await;
+            meter::attempted(matches!(ended, Ended::Signed(_)));
+            match ended {
                 Ended::Signed(signatures) => return Ok(signatures),
                 // Nobody's fault: the nodes commit anew.
                 Ended::NoNonces => ahead = false,
@@ -552,6 +593,7 @@ impl Shared {
                     if of == attempt && team.contains(&node) =>
                 {
                     tracing::warn!(?node, ?fault, "a node refused an order");
+                    meter::was_refused(&fault);
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], trouble),
                         // It has banned one of the others.

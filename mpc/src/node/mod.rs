@@ -5,10 +5,13 @@
 //! about to do, on disk, and only then uses its share.
 
 mod ahead;
+mod life;
 mod orders;
+mod peers;
 mod sessions;
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     sync::{
         Arc,
@@ -22,7 +25,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
 };
 use secrecy::SecretString;
 use tokio::{
@@ -37,11 +40,13 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
+    meter,
     nonces::Marks,
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
 use ahead::Pools;
+use life::Life;
 use orders::Keys;
 use sessions::Sessions;
 
@@ -94,8 +99,13 @@ pub struct NodeConfig {
     pub work_factor: u8,
     /// The orchestrators it takes orders from.
     pub trusted: Vec<NodeId>,
+    /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
+    pub peers: Option<Vec<NodeId>>,
     /// What is checked before a share is used; [`Rebuild`] outside tests.
     pub check: Arc<dyn OrderCheck>,
+    /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
+    /// no backups.
+    pub backup_recipients: Vec<String>,
     /// How often it announces itself.
     pub heartbeat: Duration,
     /// How many signing nonces it makes ahead, per key.
@@ -110,16 +120,20 @@ pub struct Node {
     entropy: Arc<dyn Entropy>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
+    peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     claims: Claims,
     keys: Keys,
     pools: Pools,
+    life: Life,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    /// Names this start of the node.
+    boot: [u8; 16],
     runtime: Handle,
 }
 
@@ -186,7 +200,9 @@ impl Node {
             passphrase,
             work_factor,
             trusted,
+            peers,
             check,
+            backup_recipients,
             heartbeat: _,
             nonces: marks,
         } = config;
@@ -212,22 +228,31 @@ impl Node {
         };
         let loaded = runtime.spawn_blocking(move || {
             let keys = Keys::load(shares.load_all()?)?;
+            // An activation that was interrupted is finished.
+            for (vault, root, epoch) in keys.epochs() {
+                shares.erase(vault, &root, epoch)?;
+            }
+            let life = Life::new(shares.load_pending()?, backup_recipients)?;
             let pools = Pools::new(shares.nonces(&claims)?, marks);
-            Ok::<_, Fault>((shares, claims, keys, pools))
+            Ok::<_, Fault>((shares, claims, keys, pools, life))
         });
-        let (shares, claims, keys, pools) = loaded.await.map_err(Fault::bug)??;
+        let (shares, claims, keys, pools, life) = loaded.await.map_err(Fault::bug)??;
+        let boot = random_16(&*entropy);
         Ok(Self {
             name,
+            boot,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
             clock,
             entropy,
             pool,
             trusted,
+            peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
             claims,
             keys,
             pools,
+            life,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             announced_ms: AtomicU64::new(0),
@@ -240,10 +265,16 @@ impl Node {
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
         let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
         self.announced_ms.store(at_ms, Ordering::Relaxed);
+        let bans = self.announced_bans();
+        meter::holdings(&self.name, self.keys.count(), bans.len());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
             leaving,
+            boot: self.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
+            bans,
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -270,16 +301,25 @@ impl Node {
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
             _ if to != self.post.id() => return,
-            Kind::SigningOrder | Kind::KeygenOrder => {
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
                     tracing::warn!(node = %self.name, ?from, "order of a stranger");
                     return;
                 }
             }
-            Kind::Protocol => {}
             Kind::Nonces => {
                 if !self.trusted.contains(&from) && !self.keys.is_holder(&from) {
                     tracing::warn!(node = %self.name, ?from, "nonces of a stranger");
+                    return;
+                }
+            }
+            Kind::Protocol => {
+                if !self.is_peer(&from) {
+                    tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
                     return;
                 }
             }

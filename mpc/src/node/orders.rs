@@ -8,14 +8,16 @@ use std::{
 use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
-    ids::SessionId,
+    ids::{RequestId, SessionId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
 };
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::{
     Node,
     ahead::{Ahead, Lack},
+    life,
     sessions::Begin,
 };
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
     envelope::{Header, Kind, Opened},
     identity::openssh_line,
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode, encode},
+    meter,
     nonces::Take,
     pool::Lane,
     runner::Run,
@@ -34,7 +37,7 @@ use crate::{
 pub(super) const MAX_INPUTS: usize = 256;
 /// The longest that an attempt or a key generation keeps a session, in milliseconds.
 const MAX_ATTEMPT_MS: u64 = 60_000;
-const MAX_KEYGEN_MS: u64 = 600_000;
+pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 /// Child public keys kept ready per root key.
 const CACHED_CHILDREN: usize = 4096;
 
@@ -49,6 +52,10 @@ pub(super) struct Key {
 }
 
 impl Key {
+    pub(super) fn record(&self) -> &ShareRecord {
+        &self.record
+    }
+
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
     fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
         let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,20 +89,31 @@ impl Keys {
         Ok(keys)
     }
 
-    fn insert(&self, mut record: ShareRecord) -> Result<(), Fault> {
-        let signer = backend::of(record.scheme)?.open(&record.key)?;
+    fn insert(&self, record: ShareRecord) -> Result<(), Fault> {
+        self.put(Self::open(record)?);
+        Ok(())
+    }
+
+    /// Loads a share.
+    pub(super) fn open(mut record: ShareRecord) -> Result<Key, Fault> {
+        let signer = life::signer(&record)?;
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
-        let root = record.key.root.public_key.clone();
-        self.holders
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(&record.holders);
-        let key = Arc::new(Key {
+        Ok(Key {
             record,
             signer,
             children: Mutex::default(),
-        });
+        })
+    }
+
+    /// Takes a share into use, unless there is one of a later epoch.
+    pub(super) fn put(&self, key: Key) {
+        let root = key.record.key.root.public_key.clone();
+        self.holders
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(&key.record.holders);
+        let key = Arc::new(key);
         let mut keys = self.by_root.write().unwrap_or_else(PoisonError::into_inner);
         let newer = keys
             .get(&root)
@@ -103,13 +121,31 @@ impl Keys {
         if newer {
             keys.insert(root, key);
         }
-        Ok(())
     }
 
     /// Those in use.
     pub(super) fn all(&self) -> Vec<Arc<Key>> {
         let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
         keys.values().cloned().collect()
+    }
+
+    /// Forgets the share of a key. Sessions that use it end as they will.
+    pub(super) fn remove(&self, root: &[u8]) {
+        self.by_root
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(root);
+    }
+
+    /// The epochs of the shares in use.
+    pub(super) fn epochs(&self) -> Vec<(VaultId, RootKey, u32)> {
+        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        keys.values()
+            .map(|key| {
+                let record = &key.record;
+                (record.vault, record.key.root.clone(), record.epoch)
+            })
+            .collect()
     }
 
     pub(super) fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
@@ -143,7 +179,7 @@ impl Keys {
     }
 }
 
-fn refused(sentence: impl Into<String>) -> Fault {
+pub(super) fn refused(sentence: impl Into<String>) -> Fault {
     Fault::new(Class::Invalid, sentence)
 }
 
@@ -176,6 +212,15 @@ impl Node {
                             .inspect_err(|_| self.burn_named(&root, &signers, &nonces))
                     })
             }
+            Kind::ReshareOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.reshare_order(header, request, received_ms)),
+            Kind::Activate => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.activate_order(header, request)),
+            Kind::BackupOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.backup_order(header, &request)),
             _ => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
@@ -187,10 +232,11 @@ impl Node {
 
     fn refuse(&self, to: NodeId, session: SessionId, attempt: u32, fault: Fault) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
+        meter::node_refused(&self.name, &fault);
         self.reply(to, session, attempt, &Reply::Refused(fault));
     }
 
-    fn check_time(
+    pub(super) fn check_time(
         &self,
         sent_at_ms: u64,
         issued_at_ms: u64,
@@ -257,6 +303,7 @@ impl Node {
         {
             return Err(refused("an input needs another curve"));
         }
+        self.check_peers("signers", &signers)?;
         let indices = self.indices(record, &signers)?;
         let child = key.child(&order.path)?;
         self.check.check(&order, &record.key.root, &child)?;
@@ -328,6 +375,7 @@ impl Node {
                 until_ms,
                 lane: Lane::Signing,
                 record: None,
+                reshare: None,
             })
         };
         let claim = Claim {
@@ -336,7 +384,7 @@ impl Node {
             digest: Some((order.request, digest(&order))),
             now_ms: self.clock.now_ms(),
         };
-        self.claim_then_begin(claim, take, orchestrator, Lane::Signing, begin);
+        self.claim_taking(claim, take, orchestrator, Lane::Signing, begin);
         Ok(())
     }
 
@@ -402,6 +450,7 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_peers("signers", &order.signers)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
@@ -441,6 +490,8 @@ impl Node {
             session,
             threshold,
             holders: signers,
+            order: None,
+            restored: false,
             key,
         };
         if !self.sessions.accept((session, 0), context, until_ms) {
@@ -453,20 +504,31 @@ impl Node {
             until_ms,
             lane: Lane::Keygen,
             record: Some(Box::new(record)),
+            reshare: None,
         };
-        let claim = Claim {
-            session,
-            attempt: 0,
-            digest: None,
-            now_ms: self.clock.now_ms(),
-        };
-        self.claim_then_begin(claim, None, from, Lane::Keygen, move |_| Ok(begin));
+        self.claim_then_begin(None, begin);
         Ok(())
     }
 
-    /// Nothing of the share is used before the claim is on disk, and with it the deletion of the
-    /// nonces that the session is to use.
-    fn claim_then_begin(
+    /// Nothing of the share is used before the claim is on disk.
+    pub(super) fn claim_then_begin(
+        self: &Arc<Self>,
+        digest: Option<(RequestId, [u8; 32])>,
+        begin: Begin,
+    ) {
+        let (session, attempt) = begin.key;
+        let claim = Claim {
+            session,
+            attempt,
+            digest,
+            now_ms: self.clock.now_ms(),
+        };
+        let (orchestrator, lane) = (begin.orchestrator, begin.lane);
+        self.claim_taking(claim, None, orchestrator, lane, move |_| Ok(begin));
+    }
+
+    /// With the claim goes the deletion of the nonces that the session is to use.
+    fn claim_taking(
         self: &Arc<Self>,
         claim: Claim,
         take: Option<Take>,
@@ -478,7 +540,9 @@ impl Node {
         let (session, attempt) = (claim.session, claim.attempt);
         let of = take.as_ref().map(|take| take.of.clone());
         self.runtime.spawn(async move {
+            let began = Instant::now();
             let claimed = node.pools.nonces.claim(&node.claims, claim, take).await;
+            meter::claimed(&node.name, began.elapsed());
             match claimed {
                 Ok(taken) => {
                     let pool = Arc::clone(&node.pool);
@@ -538,7 +602,6 @@ fn digest(order: &SigningOrder) -> [u8; 32] {
 mod tests {
     use covault_core::{
         chain::{Facts, SigningInput},
-        ids::{RequestId, VaultId},
         network::Network,
         signature::Curve,
     };

@@ -118,6 +118,10 @@ pub struct TestNode {
     /// How wrong its clock is, in milliseconds.
     pub skew_ms: i64,
     pub folder: PathBuf,
+    /// To whom it encrypts backups.
+    pub backup_recipients: Vec<String>,
+    /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
+    pub peers: Option<Vec<NodeId>>,
     name: String,
     running: Option<Running>,
 }
@@ -160,6 +164,8 @@ impl TestCluster {
                 skew_ms: 0,
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
+                backup_recipients: Vec::new(),
+                peers: Some(Vec::new()),
                 running: None,
             })
             .collect();
@@ -183,7 +189,12 @@ impl TestCluster {
     /// Starts a node from its folder.
     pub fn start_node(&mut self, place: usize) {
         let (shutdown, receiver) = watch::channel(false);
+        let everybody = self.holders();
         let node = &mut self.nodes[place];
+        let peers = node.peers.clone().map(|peers| match peers.as_slice() {
+            [] => everybody,
+            _ => peers,
+        });
         let config = NodeConfig {
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),
@@ -195,7 +206,9 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
+            peers,
             check: Arc::clone(&self.check),
+            backup_recipients: node.backup_recipients.clone(),
             heartbeat: Duration::from_millis(200),
             nonces: self.marks,
         };
