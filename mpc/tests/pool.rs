@@ -21,14 +21,16 @@ use covault_core::{
     chain::SigningInput,
     derive::RootKey,
     ids::SessionId,
-    order::{NodeId, SigningOrder},
+    order::{Generation, NodeId, ReshareOrder, SigningOrder},
     port::random_16,
+    scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    claims::Claims,
     envelope::{Envelope, Header, Kind, Post},
-    nonces::Marks,
+    nonces::{Marks, Nonces},
 };
 use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
 
@@ -228,6 +230,63 @@ async fn cluster__should_fall_back_when_a_peer_has_not_heard_of_the_nonces() {
     until_one_round(&noting, &test, &root, 2).await;
 }
 
+/// The epochs that a stopped node has nonces of.
+async fn stored_epochs(test: &TestCluster, place: usize) -> Vec<u32> {
+    let path = test.nodes[place].folder.join("claims.redb");
+    for _ in 0..500 {
+        // The node lets go of its file a moment after it has ended.
+        if let Ok(claims) = Claims::open(&path, false) {
+            let nonces = Nonces::new(b"any: nothing is opened", &claims).unwrap();
+            return nonces.levels().iter().map(|(of, _)| of.epoch).collect();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the claims file stays locked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_burn_their_nonces_when_the_epoch_changes() {
+    let (noting, mut test) = cluster(2, MARKS).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    until_ready(&test, MARKS.high).await;
+    until_one_round(&noting, &test, &root, 2).await;
+    let generation = |epoch| Generation {
+        epoch,
+        threshold: 2,
+        holders: test.holders(),
+    };
+    let order = ReshareOrder {
+        vault: test.vault,
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        scheme: Scheme::FrostEd25519,
+        root_public_key: root.public_key.clone(),
+        old: generation(0),
+        dealers: test.holders(),
+        new: generation(1),
+        issued_at_ms: now_ms(),
+        expires_at_ms: now_ms() + 60_000,
+    };
+    let proof = test.cluster.reshare(&order).await.unwrap();
+    test.cluster.activate(&order, &proof).await.unwrap();
+    // One round again, with nonces of the new shares.
+    let one = BTreeMap::from([(2, 1)]);
+    let mut tries = 0;
+    loop {
+        let mut order = test.order(&root);
+        order.epoch = 1;
+        if rounds_of(&noting, &test, &order, 2).await == one {
+            break;
+        }
+        tries += 1;
+        assert!(tries < 500, "two rounds: {:?}", test.cluster.nonce_levels());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for place in 0..2 {
+        test.stop_node(place).await;
+        assert_eq!(stored_epochs(&test, place).await, [1]);
+    }
+}
+
 /// An orchestrator whose key the nodes trust, and that does as it likes.
 struct Hostile {
     noting: Arc<Noting>,
@@ -322,7 +381,7 @@ impl Hostile {
 
 /// The variant of a reply.
 const REFUSED: u8 = 2;
-const NO_NONCES: u8 = 4;
+const NO_NONCES: u8 = 7;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks() {

@@ -121,7 +121,7 @@ impl Node {
             drop(state);
             let keys = self.keys.all().into_iter();
             let mut keys: Vec<_> = keys
-                .filter(|key| key.signer.makes_nonces())
+                .filter(|key| key.signer.makes_nonces() && !key.record.restored)
                 .map(|key| (share_epoch(&key), key))
                 .collect();
             keys.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));

@@ -394,6 +394,7 @@ impl Node {
             self.keys.remove(&order.root_public_key);
         }
         pending.retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
+        drop(pending);
         self.on_epoch_change();
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
         self.reply(
