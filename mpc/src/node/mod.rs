@@ -5,8 +5,10 @@
 //! about to do, on disk, and only then uses its share.
 
 mod backups;
+mod check;
 mod life;
 mod orders;
+mod peers;
 mod sessions;
 
 use std::{
@@ -24,7 +26,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
 };
 use secrecy::SecretString;
 use tokio::{
@@ -37,8 +39,10 @@ use crate::{
     bus::Bus,
     claims::Claims,
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
-    identity::NodeIdentity,
+    identity::{NodeIdentity, openssh_line},
     message::{Announcement, Reply, encode},
+    meter,
+    policy::{Policy, Spending},
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
@@ -54,21 +58,49 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
 
-/// Decides whether what an order shows is what it asks to sign.
+/// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
     /// Checks an order for a key that the node holds, and that has this child at the order's path.
+    /// What it would let go, to be counted with the claim.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming what does not match.
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault>;
+    /// [`covault_core::fault::Class::Invalid`] naming what does not match or is forbidden.
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault>;
 }
 
-/// Rebuilds everything from payload and facts ([`SigningOrder::verify`]).
+/// The check of every real node: rebuilds everything from payload and facts
+/// ([`SigningOrder::verify`]), then applies the node's own policy.
+pub struct Floor(pub Policy);
+
+impl OrderCheck for Floor {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        let payload = order.verify_child(root, child)?;
+        self.0.check(order, &payload)
+    }
+}
+
+/// Rebuilds everything, and allows whatever is what it says it is: [`Floor`] without a floor, for
+/// simulations.
 pub struct Rebuild;
 
 impl OrderCheck for Rebuild {
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
-        order.verify_child(root, child)
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        order.verify_child(root, child).map(|_| Vec::new())
     }
 }
 
@@ -97,7 +129,7 @@ pub struct NodeConfig {
     pub trusted: Vec<NodeId>,
     /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
     pub peers: Option<Vec<NodeId>>,
-    /// What is checked before a share is used; [`Rebuild`] outside tests.
+    /// What is checked before a share is used; [`Floor`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
@@ -125,6 +157,8 @@ pub struct Node {
     unverified: AtomicUsize,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    /// Names this start of the node.
+    boot: [u8; 16],
     runtime: Handle,
 }
 
@@ -222,8 +256,10 @@ impl Node {
             Ok::<_, Fault>((shares, keys, life))
         });
         let (shares, keys, life) = loaded.await.map_err(Fault::bug)??;
+        let boot = random_16(&*entropy);
         Ok(Self {
             name,
+            boot,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
             clock,
             entropy,
@@ -247,10 +283,16 @@ impl Node {
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
         let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
         self.announced_ms.store(at_ms, Ordering::Relaxed);
+        let bans = self.announced_bans();
+        meter::holdings(&self.name, self.keys.count(), bans.len());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
             leaving,
+            boot: self.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
+            bans,
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -283,11 +325,17 @@ impl Node {
             | Kind::Activate
             | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
-                    tracing::warn!(node = %self.name, ?from, "order of a stranger");
+                    let from = openssh_line(&from, "");
+                    tracing::warn!(node = %self.name, from, "order of a stranger ignored: its key is not among the orchestrators that this node trusts");
                     return;
                 }
             }
-            Kind::Protocol => {}
+            Kind::Protocol => {
+                if !self.is_peer(&from) {
+                    tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
+                    return;
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits

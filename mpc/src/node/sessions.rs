@@ -15,6 +15,7 @@ use super::{Node, orders::MAX_INPUTS};
 use crate::{
     envelope::{Header, Kind, Opened},
     message::Reply,
+    meter,
     pool::Lane,
     runner::{Failed, Finished, Progress, Run, Send},
     shares::ShareRecord,
@@ -109,6 +110,17 @@ struct Running {
     record: Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
     /// For a new generation of shares: the order.
     reshare: Option<Box<ReshareOrder>>,
+}
+
+impl Running {
+    /// What the session is for, as metrics call it.
+    fn kind(&self) -> &'static str {
+        if self.record.is_some() {
+            "keygen"
+        } else {
+            "sign"
+        }
+    }
 }
 
 /// A run that is about to begin.
@@ -344,6 +356,7 @@ impl Node {
                 let Work::Running(running) = std::mem::replace(work, Work::Over) else {
                     return;
                 };
+                meter::session_ended(&self.name, running.kind(), "done");
                 match finished {
                     Finished::Contributed => {}
                     Finished::Signed(signatures) => {
@@ -380,6 +393,7 @@ impl Node {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
+                meter::session_ended(&self.name, running.kind(), "failed");
                 let reply = Reply::Failed {
                     culprits,
                     missing: Vec::new(),
@@ -439,10 +453,17 @@ impl Node {
             let mut table = lock(&self.sessions.table);
             let mut freed = Early::default();
             let mut due = Vec::new();
+            let mut running = 0_usize;
             table.cells.retain(|_, cell| {
                 // Held for moments only.
                 let mail = lock(&cell.mail);
                 if mail.peers.is_some() {
+                    // One that cannot be looked at is being worked on.
+                    let over = cell
+                        .work
+                        .try_lock()
+                        .is_ok_and(|work| matches!(*work, Work::Over));
+                    running = running.saturating_add(usize::from(!over));
                     if now_ms >= mail.until_ms {
                         due.push(Arc::clone(cell));
                     }
@@ -456,6 +477,7 @@ impl Node {
                 false
             });
             table.early.minus(freed);
+            meter::sessions(&self.name, running);
             due
         };
         for cell in due {
@@ -470,6 +492,7 @@ impl Node {
             };
             let (session, attempt) = cell.key;
             let missing = running.run.missing();
+            meter::session_ended(&self.name, running.kind(), "timed_out");
             tracing::info!(node = %self.name, %session, attempt, ?missing, "session timed out");
             let reply = Reply::Failed {
                 culprits: Vec::new(),

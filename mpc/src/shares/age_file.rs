@@ -27,6 +27,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::{ShareRecord, ShareStore};
 use crate::{backend::KeyShare, identity::write_private};
 
+/// The name of the keyring in a node's folder.
+pub const KEYRING: &str = "keyring.age";
 /// Version of a share's plaintext.
 const VERSION: u8 = 1;
 /// The highest scrypt work factor that is tried; each step doubles time and memory.
@@ -67,7 +69,7 @@ impl AgeFiles {
     /// while there are shares.
     pub fn open(folder: &Path, passphrase: &SecretString, work_factor: u8) -> Result<Self, Fault> {
         let shares = folder.join("shares");
-        let path = folder.join("keyring.age");
+        let path = folder.join(KEYRING);
         let refuse = |problem: &str| {
             Fault::new(
                 Class::Invalid,
