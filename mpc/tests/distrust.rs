@@ -33,7 +33,7 @@ use covault_mpc::{
     cluster::Cluster,
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
 };
-use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster_on, verify};
+use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms, start_cluster_on, verify};
 use tokio::{task::JoinHandle, time::interval};
 
 /// Bans a peer in a stopped node's claims.
@@ -101,7 +101,7 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = bcs::to_bytes(&("liar", now_ms(), false)).unwrap();
+                    let body = announcement("liar", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
                     post.send(header(Kind::Announcement, session, 0, EVERYONE), &body).unwrap();
                 }

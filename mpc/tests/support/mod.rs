@@ -338,6 +338,13 @@ impl TestCluster {
     }
 }
 
+/// The body of an announcement, as a node that is not ours would write it.
+pub fn announcement(name: &str, at_ms: u64) -> Vec<u8> {
+    let (leaving, boot, version, keys) = (false, [9_u8; 16], "0", 1_u32);
+    let bans: Vec<([u8; 8], NodeId)> = Vec::new();
+    bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans)).unwrap()
+}
+
 pub async fn start_cluster(medium: &Medium, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {
     start_cluster_on(medium.bus(), orchestrator).await
 }
