@@ -403,6 +403,7 @@ impl Shared {
         let needed = usize::from(threshold);
         let mut request = SignRequest {
             order: order.clone(),
+            session,
             signers: Vec::new(),
             attempt_ms: 0,
             sent_at_ms: 0,
@@ -608,7 +609,7 @@ impl Shared {
                 self.roster.name(&node),
                 fault.public()
             );
-            return Fault::new(fault.class().clone(), sentence);
+            return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
         }
         let culprits = trouble.culprits();
         if culprits.is_empty() {

@@ -14,7 +14,7 @@ use covault_core::{
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::{Node, life, sessions::Begin};
+use super::{Node, check::Checked, life, sessions::Begin};
 use crate::{
     backend::{self, Index, KeygenSetup, SignSetup, Signer},
     claims::{Claim, ClaimError},
@@ -22,6 +22,7 @@ use crate::{
     identity::openssh_line,
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode},
     meter,
+    policy::{Spending, over_day},
     pool::Lane,
     primes,
     runner::Run,
@@ -38,7 +39,7 @@ const CACHED_CHILDREN: usize = 4096;
 
 /// A key that the node holds a share of.
 pub(super) struct Key {
-    record: ShareRecord,
+    pub(super) record: ShareRecord,
     signer: Arc<dyn Signer>,
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
@@ -49,7 +50,7 @@ impl Key {
     }
 
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
-    fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
+    pub(super) fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
         let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = children().get(path) {
             return Ok(Arc::clone(child));
@@ -227,16 +228,23 @@ impl Node {
     ) -> Result<(), Fault> {
         let now_ms = self.clock.now_ms();
         if sent_at_ms.abs_diff(now_ms) > SKEW_MS {
-            return Err(refused(
+            return Err(Fault::field(
+                "sentAtMs",
                 "the clocks of this node and of the orchestrator are more than a minute apart; check \
                  the clocks",
             ));
         }
         if now_ms >= expires_at_ms {
-            return Err(refused("the order has expired"));
+            return Err(Fault::field("expiresAtMs", "the order has expired"));
         }
         if issued_at_ms > now_ms.saturating_add(SKEW_MS) {
-            return Err(refused("the order is from the future; check the clocks"));
+            return Err(Fault::field(
+                "issuedAtMs",
+                "the order is from the future; check the clocks",
+            ));
+        }
+        if issued_at_ms > expires_at_ms {
+            return Err(Fault::field("issuedAtMs", "is after expiresAtMs"));
         }
         Ok(())
     }
@@ -249,46 +257,21 @@ impl Node {
         until_ms: u64,
     ) -> Result<(), Fault> {
         let (session, attempt) = (header.session, header.attempt);
-        let SignRequest {
-            order,
-            signers,
-            attempt_ms: _,
-            sent_at_ms,
-        } = request;
         if self.sessions.accepted((session, attempt)) == Some(fingerprint) {
             // The bus has delivered it twice.
             return Ok(());
         }
-        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_request(session, &request)?;
         if self.clock.now_ms() >= until_ms {
             // It waited too long here; the orchestrator asks others by now.
             return Ok(());
         }
-        let key = self
-            .keys
-            .get(&order.root_public_key)
-            .ok_or_else(|| refused("no share of this key"))?;
-        let record = &key.record;
-        if record.vault != order.vault {
-            return Err(refused("the key is another vault's"));
-        }
-        if record.epoch != order.epoch {
-            return Err(refused(format!("the shares are of epoch {}", record.epoch)));
-        }
-        if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
-            return Err(refused("the order has no inputs, or too many"));
-        }
-        if order
-            .inputs
-            .iter()
-            .any(|input| input.curve != record.key.root.curve)
-        {
-            return Err(refused("an input needs another curve"));
-        }
-        self.check_peers("signers", &signers)?;
-        let indices = self.indices(record, &signers)?;
-        let child = key.child(&order.path)?;
-        self.check.check(&order, &record.key.root, &child)?;
+        let Checked {
+            key,
+            indices,
+            spending,
+        } = self.check_order(&request)?;
+        let SignRequest { order, signers, .. } = request;
 
         let order_id = order.id()?;
         let sessions = (0_u32..)
@@ -327,14 +310,24 @@ impl Node {
             record: None,
             reshare: None,
         };
-        self.claim_then_begin(Some((order.request, digest(&order))), begin);
+        let promise = (order.request, digest(&order));
+        self.claim_then_begin(Some(promise), spending, begin);
         Ok(())
     }
 
     /// The signers' indices. We must be one of them, none may be banned.
-    fn indices(&self, record: &ShareRecord, signers: &[NodeId]) -> Result<Vec<Index>, Fault> {
+    pub(super) fn indices(
+        &self,
+        record: &ShareRecord,
+        signers: &[NodeId],
+    ) -> Result<Vec<Index>, Fault> {
+        let refused = |problem| Fault::field("signers", problem);
         if signers.len() != usize::from(record.threshold) || !signers.contains(&self.post.id()) {
             return Err(refused("the order names other signers than needed"));
+        }
+        let distinct: HashSet<&NodeId> = signers.iter().collect();
+        if distinct.len() != signers.len() {
+            return Err(refused("a node is named twice"));
         }
         let root = &record.key.root.public_key;
         let banned: Vec<String> = signers
@@ -373,7 +366,7 @@ impl Node {
         let KeygenRequest { order, sent_at_ms } = request;
         let context: [u8; 32] = Sha256::digest(order.canonical_bytes()?).into();
         if order.session != session {
-            return Err(refused("the order is for another session"));
+            return Err(Fault::field("session", "the order is for another session"));
         }
         if let Some(key) = self.keys.of_session(session) {
             // It has succeeded before.
@@ -455,7 +448,7 @@ impl Node {
             record: Some(Box::new(record)),
             reshare: None,
         };
-        self.claim_then_begin(None, begin);
+        self.claim_then_begin(None, Vec::new(), begin);
         Ok(())
     }
 
@@ -463,6 +456,7 @@ impl Node {
     pub(super) fn claim_then_begin(
         self: &Arc<Self>,
         digest: Option<(RequestId, [u8; 32])>,
+        spending: Vec<Spending>,
         begin: Begin,
     ) {
         let node = Arc::clone(self);
@@ -471,6 +465,7 @@ impl Node {
             session,
             attempt,
             digest,
+            spending,
             now_ms: self.clock.now_ms(),
         };
         self.runtime.spawn(async move {
@@ -483,20 +478,25 @@ impl Node {
                     pool.spawn(begin.lane, move || node.begin(begin));
                 }
                 Err(error) => {
-                    let fault = match &error {
-                        ClaimError::SessionUsed => {
-                            Fault::new(Class::WrongState, "this session was run before")
-                        }
-                        ClaimError::OtherDigest => Fault::new(
-                            Class::WrongState,
-                            "this request was to sign something else before; it never will",
-                        ),
-                        ClaimError::Store(_) => Fault::unavailable("a signer's disk failed"),
-                    };
-                    node.refuse(begin.orchestrator, session, attempt, fault.caused_by(error));
+                    let fault = refused_claim(&error).caused_by(&error);
+                    node.refuse(begin.orchestrator, session, attempt, fault);
                 }
             }
         });
+    }
+}
+
+fn refused_claim(error: &ClaimError) -> Fault {
+    match error {
+        ClaimError::SessionUsed => {
+            Fault::new(Class::WrongState, "session: this session was run before")
+        }
+        ClaimError::OtherDigest => Fault::new(
+            Class::WrongState,
+            "request: this request was to sign something else before; it never will",
+        ),
+        ClaimError::OverDay(asset) => over_day(asset),
+        ClaimError::Store(_) => Fault::unavailable("a signer's disk failed"),
     }
 }
 

@@ -31,6 +31,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{Node, NodeConfig, OrderCheck, Rebuild},
+    policy::Spending,
     pool::CpuPool,
 };
 use redis_server::RedisServer;
@@ -78,8 +79,8 @@ impl OrderCheck for AnyOrder {
         _order: &SigningOrder,
         _root: &RootKey,
         _child: &ChildKey,
-    ) -> Result<(), Fault> {
-        Ok(())
+    ) -> Result<Vec<Spending>, Fault> {
+        Ok(Vec::new())
     }
 }
 
