@@ -232,6 +232,7 @@ fn main() {
     let _ = std::fs::remove_dir_all(folder());
     let mut criterion = Criterion::default()
         .output_directory(&folder())
+        .without_plots()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
