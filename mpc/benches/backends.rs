@@ -27,7 +27,7 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{
-    Index, KeyShare, KeygenSetup, Outgoing, Session, SignSetup, Signer, of,
+    Dealer, Index, KeyShare, KeygenSetup, Outgoing, ReshareSetup, Session, SignSetup, Signer, of,
 };
 use criterion::{BatchSize, Criterion, SamplingMode};
 use zeroize::Zeroizing;
@@ -98,6 +98,36 @@ fn keygen(scheme: Scheme, threshold: u8, parties: u8) -> Parties<KeyShare> {
         .collect()
 }
 
+/// New shares for the same holders, dealt by the first of them.
+fn refresh(
+    scheme: Scheme,
+    shares: &BTreeMap<Index, KeyShare>,
+    threshold: u8,
+) -> Parties<Option<KeyShare>> {
+    let backend = of(scheme).unwrap();
+    let dealers: Vec<Dealer> = (1..=threshold)
+        .map(|index| Dealer {
+            party: index,
+            old: index,
+        })
+        .collect();
+    shares
+        .iter()
+        .map(|(me, share)| {
+            let setup = ReshareSetup {
+                context: [4; 32],
+                me: *me,
+                root_public_key: share.root.public_key.clone(),
+                holders: u8::try_from(shares.len()).unwrap(),
+                threshold,
+                dealers: dealers.clone(),
+            };
+            let dealt = (*me <= threshold).then(|| backend.plain(share).unwrap());
+            (*me, backend.reshare(setup, dealt).unwrap())
+        })
+        .collect()
+}
+
 fn sign(
     scheme: Scheme,
     signers: &BTreeMap<Index, Arc<dyn Signer>>,
@@ -130,6 +160,16 @@ fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) 
         group.bench_function("keygen", |bencher| {
             bencher.iter_batched(
                 || keygen(scheme, threshold, parties),
+                finish,
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    // Its shares have no refresh.
+    if !slow {
+        group.bench_function("refresh", |bencher| {
+            bencher.iter_batched(
+                || refresh(scheme, &made, threshold),
                 finish,
                 BatchSize::PerIteration,
             );
@@ -192,6 +232,7 @@ fn main() {
     let _ = std::fs::remove_dir_all(folder());
     let mut criterion = Criterion::default()
         .output_directory(&folder())
+        .without_plots()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
@@ -210,16 +251,14 @@ fn main() {
     println!(
         "\nCPU over all parties, milliseconds; in brackets: as many plain signatures of that curve"
     );
-    println!("{:<24}{:>22}{:>22}{:>22}", "", "keygen", "commit", "sign");
+    println!(
+        "{:<24}{:>22}{:>22}{:>22}{:>22}",
+        "", "keygen", "refresh", "commit", "sign"
+    );
     for curve in ["k256", "ed25519-dalek"] {
         let ms = median("plain", curve).unwrap_or(f64::NAN);
-        println!(
-            "{:<24}{:>22}{:>22}{:>22}",
-            format!("plain {curve}"),
-            "",
-            "",
-            format!("{ms:.3} (1)")
-        );
+        let (name, cell) = (format!("plain {curve}"), format!("{ms:.3} (1)"));
+        println!("{name:<24}{:>22}{:>22}{:>22}{cell:>22}", "", "", "");
     }
     for (scheme, threshold, parties, once) in rows {
         let plain = match scheme.curve() {
@@ -230,6 +269,7 @@ fn main() {
         let group = name(scheme, threshold, parties);
         let cell = |function| match median(&group, function) {
             Some(ms) => format!("{ms:.3} ({:.0})", ms / one),
+            // Too slow for ten of them.
             None if function == "keygen" => {
                 let ms = once.as_secs_f64() * 1e3;
                 format!("{ms:.0} ({:.0}), once", ms / one)
@@ -237,9 +277,10 @@ fn main() {
             None => "-".to_owned(),
         };
         println!(
-            "{:<24}{:>22}{:>22}{:>22}",
+            "{:<24}{:>22}{:>22}{:>22}{:>22}",
             format!("{} {threshold}-of-{parties}", scheme.name()),
             cell("keygen"),
+            cell("refresh"),
             cell("commit"),
             cell("sign")
         );

@@ -19,6 +19,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -87,6 +88,22 @@ fn protocol(message: &[u8]) -> Option<Header> {
     (header.kind == Kind::Protocol).then_some(header)
 }
 
+/// Whom the nodes say they have banned, once that many do.
+async fn bans(test: &TestCluster, count: usize) -> Vec<NodeId> {
+    let mut bans = Vec::new();
+    for _ in 0..100 {
+        // What has happened is announced with the next heartbeat.
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let nodes = test.cluster.nodes();
+        let all = nodes.iter().flat_map(|node| &node.bans);
+        bans = all.map(|ban| ban.peer).collect();
+        if bans.len() == count {
+            break;
+        }
+    }
+    bans
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dkls23_rule__should_authenticate_every_message_before_a_phase_sees_it() {
     let bus = Meddled::new();
@@ -108,17 +125,10 @@ async fn dkls23_rule__should_authenticate_every_message_before_a_phase_sees_it()
     // A phase that saw one would end the session, blame the honest sender, or ban it for good.
     let root = test.keygen(Curve::Secp256k1, 2).await;
     for _ in 0..6 {
-        let order = test.order(&root);
-        let session = SessionId::from_random(random_16(&SystemEntropy));
-        // One attempt is all there is time for.
-        let signatures = test
-            .cluster
-            .sign(&order, session, &test.holders(), 2, now_ms() + 1_900)
-            .await
-            .unwrap();
-        verify(&order, &signatures);
+        test.sign_well(&root, 2).await;
     }
     assert!(forged.load(Ordering::Relaxed) > 24);
+    assert_eq!(bans(&test, 0).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,6 +181,8 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
             panic!("{fault:?}")
         };
         assert_eq!(culprits, &[cheat_line.clone()]);
+        // What operators see in the list of nodes.
+        assert_eq!(bans(&test, 1).await, [cheat]);
     }
     // It is a ban from that key only.
     let other = test.keygen(Curve::Secp256k1, 2).await;

@@ -1,5 +1,7 @@
 //! What every backend must do.
 
+#[cfg(feature = "cggmp24")]
+mod cggmp24;
 mod dkls23_rules;
 mod tamper;
 mod wire;

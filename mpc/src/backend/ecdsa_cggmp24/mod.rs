@@ -89,7 +89,8 @@ impl Backend for Cggmp24 {
                 "the parties of a cggmp24 key are not where they should be",
             ));
         }
-        let value = Zeroizing::new(key.core.x.as_ref().to_be_bytes().as_bytes().to_vec());
+        let value: &Scalar<Curve> = key.core.x.as_ref();
+        let value = Zeroizing::new(value.to_be_bytes().as_bytes().to_vec());
         let mut secret = Zeroizing::new([0; 32]);
         secret.copy_from_slice(&value);
         Ok(PlainShare {
