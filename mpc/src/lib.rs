@@ -15,6 +15,7 @@ mod message;
 pub mod meter;
 pub mod node;
 pub mod nonces;
+pub mod policy;
 pub mod pool;
 mod runner;
 pub mod shares;

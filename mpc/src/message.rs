@@ -3,6 +3,7 @@
 use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
+    ids::SessionId,
     order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
@@ -24,6 +25,8 @@ pub(crate) const MAX_BANS: usize = 32;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SignRequest {
     pub order: SigningOrder,
+    /// The session, which the envelope's header must name too.
+    pub session: SessionId,
     /// Exactly threshold many holders; the first collects.
     pub signers: Vec<NodeId>,
     /// The nonces to use that were made ahead: for each signer, in the order of `signers`, one
@@ -150,7 +153,7 @@ impl Reply {
                     | Class::Limited => Class::Invalid,
                     class => class.clone(),
                 };
-                Self::Refused(Fault::new(class, clean(fault.public())))
+                Self::Refused(Fault::new(class, clean(fault.public())).with_code(fault.code()))
             }
             Self::Failed {
                 mut culprits,

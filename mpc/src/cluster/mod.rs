@@ -448,6 +448,7 @@ impl Shared {
         let needed = usize::from(threshold);
         let mut request = SignRequest {
             order: order.clone(),
+            session,
             signers: Vec::new(),
             nonces: Vec::new(),
             attempt_ms: 0,
@@ -698,7 +699,7 @@ impl Shared {
                 self.roster.name(&node),
                 fault.public()
             );
-            return Fault::new(fault.class().clone(), sentence);
+            return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
         }
         let culprits = trouble.culprits();
         if culprits.is_empty() {

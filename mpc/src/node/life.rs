@@ -184,7 +184,7 @@ impl Node {
             record: None,
             reshare: Some(Box::new(order)),
         };
-        self.claim_then_begin(None, begin);
+        self.claim_then_begin(None, Vec::new(), begin);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! about to do, on disk, and only then uses its share.
 
 mod ahead;
+mod check;
 mod life;
 mod orders;
 mod peers;
@@ -38,10 +39,11 @@ use crate::{
     bus::Bus,
     claims::Claims,
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
-    identity::NodeIdentity,
+    identity::{NodeIdentity, openssh_line},
     message::{Announcement, Reply, encode},
     meter,
     nonces::Marks,
+    policy::{Policy, Spending},
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
@@ -58,21 +60,49 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
 
-/// Decides whether what an order shows is what it asks to sign.
+/// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
     /// Checks an order for a key that the node holds, and that has this child at the order's path.
+    /// What it would let go, to be counted with the claim.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming what does not match.
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault>;
+    /// [`covault_core::fault::Class::Invalid`] naming what does not match or is forbidden.
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault>;
 }
 
-/// Rebuilds everything from payload and facts ([`SigningOrder::verify`]).
+/// The check of every real node: rebuilds everything from payload and facts
+/// ([`SigningOrder::verify`]), then applies the node's own policy.
+pub struct Floor(pub Policy);
+
+impl OrderCheck for Floor {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        let payload = order.verify_child(root, child)?;
+        self.0.check(order, &payload)
+    }
+}
+
+/// Rebuilds everything, and allows whatever is what it says it is: [`Floor`] without a floor, for
+/// simulations.
 pub struct Rebuild;
 
 impl OrderCheck for Rebuild {
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
-        order.verify_child(root, child)
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        order.verify_child(root, child).map(|_| Vec::new())
     }
 }
 
@@ -101,7 +131,7 @@ pub struct NodeConfig {
     pub trusted: Vec<NodeId>,
     /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
     pub peers: Option<Vec<NodeId>>,
-    /// What is checked before a share is used; [`Rebuild`] outside tests.
+    /// What is checked before a share is used; [`Floor`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
@@ -307,7 +337,8 @@ impl Node {
             | Kind::Activate
             | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
-                    tracing::warn!(node = %self.name, ?from, "order of a stranger");
+                    let from = openssh_line(&from, "");
+                    tracing::warn!(node = %self.name, from, "order of a stranger ignored: its key is not among the orchestrators that this node trusts");
                     return;
                 }
             }

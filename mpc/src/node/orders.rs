@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::{
     Node,
     ahead::{Ahead, Lack},
+    check::Checked,
     life,
     sessions::Begin,
 };
@@ -28,6 +29,7 @@ use crate::{
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode, encode},
     meter,
     nonces::Take,
+    policy::{Spending, over_day},
     pool::Lane,
     runner::Run,
     shares::{FIRST_EPOCH, ShareRecord},
@@ -57,7 +59,7 @@ impl Key {
     }
 
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
-    fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
+    pub(super) fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
         let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = children().get(path) {
             return Ok(Arc::clone(child));
@@ -244,16 +246,23 @@ impl Node {
     ) -> Result<(), Fault> {
         let now_ms = self.clock.now_ms();
         if sent_at_ms.abs_diff(now_ms) > SKEW_MS {
-            return Err(refused(
+            return Err(Fault::field(
+                "sentAtMs",
                 "the clocks of this node and of the orchestrator are more than a minute apart; check \
                  the clocks",
             ));
         }
         if now_ms >= expires_at_ms {
-            return Err(refused("the order has expired"));
+            return Err(Fault::field("expiresAtMs", "the order has expired"));
         }
         if issued_at_ms > now_ms.saturating_add(SKEW_MS) {
-            return Err(refused("the order is from the future; check the clocks"));
+            return Err(Fault::field(
+                "issuedAtMs",
+                "the order is from the future; check the clocks",
+            ));
+        }
+        if issued_at_ms > expires_at_ms {
+            return Err(Fault::field("issuedAtMs", "is after expiresAtMs"));
         }
         Ok(())
     }
@@ -266,47 +275,26 @@ impl Node {
         until_ms: u64,
     ) -> Result<(), Fault> {
         let (session, attempt, orchestrator) = (header.session, header.attempt, header.from);
-        let SignRequest {
-            order,
-            signers,
-            nonces,
-            attempt_ms: _,
-            sent_at_ms,
-        } = request;
         if self.sessions.accepted((session, attempt)) == Some(fingerprint) {
             // The bus has delivered it twice.
             return Ok(());
         }
-        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_request(session, &request)?;
         if self.clock.now_ms() >= until_ms {
             // It waited too long here; the orchestrator asks others by now.
             return Ok(());
         }
-        let key = self
-            .keys
-            .get(&order.root_public_key)
-            .ok_or_else(|| refused("no share of this key"))?;
-        let record = &key.record;
-        if record.vault != order.vault {
-            return Err(refused("the key is another vault's"));
-        }
-        if record.epoch != order.epoch {
-            return Err(refused(format!("the shares are of epoch {}", record.epoch)));
-        }
-        if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
-            return Err(refused("the order has no inputs, or too many"));
-        }
-        if order
-            .inputs
-            .iter()
-            .any(|input| input.curve != record.key.root.curve)
-        {
-            return Err(refused("an input needs another curve"));
-        }
-        self.check_peers("signers", &signers)?;
-        let indices = self.indices(record, &signers)?;
-        let child = key.child(&order.path)?;
-        self.check.check(&order, &record.key.root, &child)?;
+        let Checked {
+            key,
+            indices,
+            spending,
+        } = self.check_order(&request)?;
+        let SignRequest {
+            order,
+            signers,
+            nonces,
+            ..
+        } = request;
 
         // Told to use these nonces, a peer that was told to use others sees something else.
         let named = Sha256::digest(encode(&nonces)?);
@@ -329,7 +317,10 @@ impl Node {
         let ahead = match self.ahead(&key, parts, order.inputs.len(), &nonces) {
             Ok(ahead) => ahead,
             Err(Lack::Misfit) => {
-                return Err(refused("the nonces do not fit the signers and the inputs"));
+                return Err(Fault::field(
+                    "nonces",
+                    "do not fit the signers and the inputs",
+                ));
             }
             Err(Lack::Of(of)) => {
                 tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
@@ -382,6 +373,7 @@ impl Node {
             session,
             attempt,
             digest: Some((order.request, digest(&order))),
+            spending,
             now_ms: self.clock.now_ms(),
         };
         self.claim_taking(claim, take, orchestrator, Lane::Signing, begin);
@@ -389,9 +381,18 @@ impl Node {
     }
 
     /// The signers' indices. We must be one of them, none may be banned.
-    fn indices(&self, record: &ShareRecord, signers: &[NodeId]) -> Result<Vec<Index>, Fault> {
+    pub(super) fn indices(
+        &self,
+        record: &ShareRecord,
+        signers: &[NodeId],
+    ) -> Result<Vec<Index>, Fault> {
+        let refused = |problem| Fault::field("signers", problem);
         if signers.len() != usize::from(record.threshold) || !signers.contains(&self.post.id()) {
             return Err(refused("the order names other signers than needed"));
+        }
+        let distinct: HashSet<&NodeId> = signers.iter().collect();
+        if distinct.len() != signers.len() {
+            return Err(refused("a node is named twice"));
         }
         let root = &record.key.root.public_key;
         let banned: Vec<String> = signers
@@ -430,7 +431,7 @@ impl Node {
         let KeygenRequest { order, sent_at_ms } = request;
         let context: [u8; 32] = Sha256::digest(order.canonical_bytes()?).into();
         if order.session != session {
-            return Err(refused("the order is for another session"));
+            return Err(Fault::field("session", "the order is for another session"));
         }
         if let Some(key) = self.keys.of_session(session) {
             // It has succeeded before.
@@ -506,7 +507,7 @@ impl Node {
             record: Some(Box::new(record)),
             reshare: None,
         };
-        self.claim_then_begin(None, begin);
+        self.claim_then_begin(None, Vec::new(), begin);
         Ok(())
     }
 
@@ -514,6 +515,7 @@ impl Node {
     pub(super) fn claim_then_begin(
         self: &Arc<Self>,
         digest: Option<(RequestId, [u8; 32])>,
+        spending: Vec<Spending>,
         begin: Begin,
     ) {
         let (session, attempt) = begin.key;
@@ -521,6 +523,7 @@ impl Node {
             session,
             attempt,
             digest,
+            spending,
             now_ms: self.clock.now_ms(),
         };
         let (orchestrator, lane) = (begin.orchestrator, begin.lane);
@@ -562,22 +565,28 @@ impl Node {
                     node.reply(orchestrator, session, attempt, &Reply::NoNonces { of });
                 }
                 Err(error) => {
-                    let fault = match &error {
-                        ClaimError::SessionUsed => {
-                            Fault::new(Class::WrongState, "this session was run before")
-                        }
-                        ClaimError::OtherDigest => Fault::new(
-                            Class::WrongState,
-                            "this request was to sign something else before; it never will",
-                        ),
-                        ClaimError::NonceGone | ClaimError::Store(_) => {
-                            Fault::unavailable("a signer's disk failed")
-                        }
-                    };
-                    node.refuse(orchestrator, session, attempt, fault.caused_by(error));
+                    let fault = refused_claim(&error).caused_by(&error);
+                    node.refuse(orchestrator, session, attempt, fault);
                 }
             }
         });
+    }
+}
+
+fn refused_claim(error: &ClaimError) -> Fault {
+    match error {
+        ClaimError::SessionUsed => {
+            Fault::new(Class::WrongState, "session: this session was run before")
+        }
+        ClaimError::OtherDigest => Fault::new(
+            Class::WrongState,
+            "request: this request was to sign something else before; it never will",
+        ),
+        ClaimError::OverDay(asset) => over_day(asset),
+        // The nonces are answered for elsewhere.
+        ClaimError::NonceGone | ClaimError::Store(_) => {
+            Fault::unavailable("a signer's disk failed")
+        }
     }
 }
 

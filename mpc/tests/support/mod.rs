@@ -32,6 +32,7 @@ use covault_mpc::{
     identity::NodeIdentity,
     node::{Node, NodeConfig, OrderCheck, Rebuild},
     nonces::Marks,
+    policy::Spending,
     pool::CpuPool,
 };
 use redis_server::RedisServer;
@@ -79,8 +80,8 @@ impl OrderCheck for AnyOrder {
         _order: &SigningOrder,
         _root: &RootKey,
         _child: &ChildKey,
-    ) -> Result<(), Fault> {
-        Ok(())
+    ) -> Result<Vec<Spending>, Fault> {
+        Ok(Vec::new())
     }
 }
 
