@@ -354,7 +354,7 @@ impl Hostile {
     fn order(&self, order: &SigningOrder, signers: &[NodeId], nonces: [Vec<u64>; 2]) -> SessionId {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         let nonces = nonces.to_vec();
-        let body = bcs::to_bytes(&(order, signers, nonces, 5_000_u64, now_ms())).unwrap();
+        let body = bcs::to_bytes(&(order, session, signers, nonces, 5_000_u64, now_ms())).unwrap();
         self.send(Kind::SigningOrder, session, signers[1], &body);
         session
     }

@@ -318,7 +318,10 @@ impl Node {
         let ahead = match self.ahead(&key, parts, order.inputs.len(), &nonces) {
             Ok(ahead) => ahead,
             Err(Lack::Misfit) => {
-                return Err(refused("the nonces do not fit the signers and the inputs"));
+                return Err(Fault::field(
+                    "nonces",
+                    "do not fit the signers and the inputs",
+                ));
             }
             Err(Lack::Of(of)) => {
                 tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
