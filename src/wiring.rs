@@ -19,7 +19,9 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{NodeConfig, Rebuild},
+    node::{Floor, NodeConfig},
+    nonces::Marks,
+    policy::Policy,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -27,7 +29,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     adapters::{OsEntropy, SystemClock},
-    config::{self, Config, Serve},
+    config::{self, Config, Serve, Signer},
     files,
     http::{
         self, Api,
@@ -138,6 +140,8 @@ pub struct SignerParts {
     pub orchestrators: Vec<NodeId>,
     pub backup_recipients: Vec<String>,
     pub peers: Option<Vec<NodeId>>,
+    pub policy: Policy,
+    pub nonces: Marks,
 }
 
 /// What `Node::run` takes.
@@ -154,10 +158,38 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
         peers: parts.peers,
-        check: Arc::new(Rebuild),
+        check: Arc::new(Floor(parts.policy)),
         backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,
+        nonces: parts.nonces,
     }
+}
+
+/// The policy floor of a signer node.
+///
+/// # Errors
+/// When the file cannot be used, or is named and not there: what an operator forbade must not
+/// be signed because of a typing error.
+pub fn policy(signer: &Signer) -> anyhow::Result<Policy> {
+    let (path, named) = signer.policy_file();
+    let policy = match Policy::read(&path).map_err(explain)? {
+        Some(policy) => {
+            tracing::info!(path = %path.display(), %policy, "this node's policy");
+            policy
+        }
+        None if named => anyhow::bail!(
+            "the policy file {} is missing: bring it back, or name another in signer.policy_file",
+            path.display()
+        ),
+        None => {
+            tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages, in any amount");
+            Policy::production()
+        }
+    };
+    if policy.raw_signing() {
+        tracing::warn!("raw signing is on: no limit of the policy holds for a rawMessage");
+    }
+    Ok(policy)
 }
 
 /// The tokens of the orchestrator, made on first start.

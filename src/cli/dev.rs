@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
-use covault_core::{fault::Fault, order::NodeId};
-use covault_mpc::{bus::Bus, node::Node};
+use covault_core::{fault::Fault, order::NodeId, scheme::Scheme};
+use covault_mpc::{bus::Bus, node::Node, nonces::Marks, policy::Policy};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -36,7 +36,8 @@ const SETTINGS: &str = "[log]\nlevel = \"warn\"\n";
 /// The signers are admitted by themselves. The vault "default" needs any 2 of the 3 signers; its keys are made by real distributed key
 /// generation on the first start, and every request is approved at once. When it is ready, a
 /// first call to try is printed, and DIR/dev.json says where and how to reach it. A second start
-/// on the same folder comes up with the same keys, wallets, requests and tokens.
+/// on the same folder comes up with the same keys, wallets, requests and tokens. Its signers sign
+/// everything, raw messages too.
 ///
 /// Not for production: one machine that holds all shares holds the keys. Set
 /// COVAULT_LOG_LEVEL=info to see more.
@@ -167,6 +168,8 @@ impl Nodes {
             orchestrators: vec![orchestrator],
             backup_recipients: Vec::new(),
             peers: None,
+            policy: Policy::development(),
+            nonces: Marks::default(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())
@@ -210,6 +213,7 @@ async fn ready_vault(gateway: &Gateway, signers: Vec<NodeId>) -> anyhow::Result<
         name: VAULT.to_owned(),
         threshold: THRESHOLD,
         signers,
+        ecdsa: Scheme::Dkls23,
     };
     let submitted = gateway
         .submit(&caller, command, None)

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::order::NodeId;
-use covault_mpc::{identity::parse_openssh_line, node::Node};
+use covault_mpc::{identity::parse_openssh_line, node::Node, nonces::Marks};
 
 use super::node;
 use crate::{
@@ -22,10 +22,10 @@ use crate::{
 /// Run one signer node.
 ///
 /// It holds shares of keys, never a key, and signs with other nodes what an orchestrator orders
-/// that its configuration names. It rebuilds every transaction from the request itself before it
-/// uses a share. `covault node init` makes its folder first. The passphrase of its shares comes
-/// from the configured file, a systemd credential ("covault-passphrase"), or is asked for on the
-/// terminal.
+/// that its configuration names. It rebuilds every transaction from the request itself, and applies
+/// its own policy file, before it uses a share. `covault node init` makes its folder first. The
+/// passphrase of its shares comes from the configured file, a systemd credential
+/// ("covault-passphrase"), or is asked for on the terminal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -45,6 +45,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     check_made(signer)?;
     let peers = peers(&signer.peers)?;
     let _owned = files::own_folder(&signer.data_dir)?;
+    let policy = wiring::policy(signer)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
     let folder = signer.data_dir.clone();
     let Passphrase {
@@ -78,6 +79,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         orchestrators,
         backup_recipients: signer.backup_recipients.clone(),
         peers,
+        policy,
+        nonces: Marks {
+            low: signer.nonce_pool_low,
+            high: signer.nonce_pool_high,
+        },
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {

@@ -98,6 +98,9 @@ pub struct Signer {
     pub backup_recipients: Vec<String>,
     pub peers: Vec<String>,
     pub metrics_listen: String,
+    policy_file: PathBuf,
+    pub nonce_pool_low: usize,
+    pub nonce_pool_high: usize,
 }
 
 impl Signer {
@@ -112,6 +115,15 @@ impl Signer {
 
     pub fn passphrase_file(&self) -> PathBuf {
         or_in(&self.passphrase_file, &self.data_dir, "passphrase")
+    }
+
+    /// The policy file, and whether it must be there: one that is named must.
+    pub fn policy_file(&self) -> (PathBuf, bool) {
+        let named = !self.policy_file.as_os_str().is_empty();
+        (
+            or_in(&self.policy_file, &self.data_dir, "policy.toml"),
+            named,
+        )
     }
 }
 

@@ -18,4 +18,5 @@ mod dev;
 mod errors;
 mod life;
 mod nodes;
+mod policy;
 mod support;

@@ -4,6 +4,9 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod ahead;
+mod backups;
+mod check;
 mod life;
 mod orders;
 mod peers;
@@ -37,12 +40,16 @@ use crate::{
     bus::Bus,
     claims::Claims,
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
-    identity::NodeIdentity,
+    identity::{NodeIdentity, openssh_line},
     message::{Announcement, Reply, encode},
     meter,
+    nonces::Marks,
+    policy::{Policy, Spending},
     pool::{CpuPool, Lane},
+    primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
 };
+use ahead::Pools;
 use life::Life;
 use orders::Keys;
 use sessions::Sessions;
@@ -55,21 +62,49 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
 
-/// Decides whether what an order shows is what it asks to sign.
+/// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
     /// Checks an order for a key that the node holds, and that has this child at the order's path.
+    /// What it would let go, to be counted with the claim.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming what does not match.
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault>;
+    /// [`covault_core::fault::Class::Invalid`] naming what does not match or is forbidden.
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault>;
 }
 
-/// Rebuilds everything from payload and facts ([`SigningOrder::verify`]).
+/// The check of every real node: rebuilds everything from payload and facts
+/// ([`SigningOrder::verify`]), then applies the node's own policy.
+pub struct Floor(pub Policy);
+
+impl OrderCheck for Floor {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        let payload = order.verify_child(root, child)?;
+        self.0.check(order, &payload)
+    }
+}
+
+/// Rebuilds everything, and allows whatever is what it says it is: [`Floor`] without a floor, for
+/// simulations.
 pub struct Rebuild;
 
 impl OrderCheck for Rebuild {
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
-        order.verify_child(root, child)
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        order.verify_child(root, child).map(|_| Vec::new())
     }
 }
 
@@ -98,13 +133,15 @@ pub struct NodeConfig {
     pub trusted: Vec<NodeId>,
     /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
     pub peers: Option<Vec<NodeId>>,
-    /// What is checked before a share is used; [`Rebuild`] outside tests.
+    /// What is checked before a share is used; [`Floor`] outside tests.
     pub check: Arc<dyn OrderCheck>,
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
     pub backup_recipients: Vec<String>,
     /// How often it announces itself.
     pub heartbeat: Duration,
+    /// How many signing nonces it makes ahead, per key.
+    pub nonces: Marks,
 }
 
 /// A signer node.
@@ -118,9 +155,12 @@ pub struct Node {
     peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
+    /// Made ahead for the backend that needs some.
+    primes: Arc<Primes>,
     claims: Claims,
     keys: Keys,
     life: Life,
+    pools: Pools,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -152,6 +192,7 @@ impl Node {
         let mut reap = interval(REAP);
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
+        node.tend(true);
         loop {
             if *shutdown.borrow() {
                 break;
@@ -159,7 +200,10 @@ impl Node {
             tokio::select! {
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => node.announce(false),
-                _ = reap.tick() => node.reap(),
+                _ = reap.tick() => {
+                    node.reap();
+                    node.tend(false);
+                }
                 () = node.claims.broken() => {
                     // Only a fresh start can tell what is on disk. Until then others sign.
                     node.announce(true);
@@ -194,15 +238,17 @@ impl Node {
             check,
             backup_recipients,
             heartbeat: _,
+            nonces: marks,
         } = config;
         let runtime = Handle::current();
         // scrypt and the disk take their time.
         let opened = runtime.spawn_blocking(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
+            let primes = shares.primes()?;
             let new = !shares.any()?;
-            Ok::<_, Fault>((shares, new, folder.join("claims.redb")))
+            Ok::<_, Fault>((shares, primes, new, folder.join("claims.redb")))
         });
-        let (shares, new, path) = opened.await.map_err(Fault::bug)??;
+        let (shares, primes, new, path) = opened.await.map_err(Fault::bug)??;
         // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
@@ -222,9 +268,10 @@ impl Node {
                 shares.erase(vault, &root, epoch)?;
             }
             let life = Life::new(shares.load_pending()?, backup_recipients)?;
-            Ok::<_, Fault>((shares, keys, life))
+            let pools = Pools::new(shares.nonces(&claims)?, marks);
+            Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
-        let (shares, keys, life) = loaded.await.map_err(Fault::bug)??;
+        let (shares, claims, keys, life, pools) = loaded.await.map_err(Fault::bug)??;
         let boot = random_16(&*entropy);
         Ok(Self {
             name,
@@ -237,9 +284,11 @@ impl Node {
             peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
+            primes: Arc::new(primes),
             claims,
             keys,
             life,
+            pools,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             announced_ms: AtomicU64::new(0),
@@ -294,13 +343,20 @@ impl Node {
             | Kind::Activate
             | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
-                    tracing::warn!(node = %self.name, ?from, "order of a stranger");
+                    let from = openssh_line(&from, "");
+                    tracing::warn!(node = %self.name, from, "order of a stranger ignored: its key is not among the orchestrators that this node trusts");
                     return;
                 }
             }
             Kind::Protocol => {
                 if !self.is_peer(&from) {
                     tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
+                    return;
+                }
+            }
+            Kind::Nonces => {
+                if !self.trusted.contains(&from) && !self.keys.is_holder(&from) {
+                    tracing::warn!(node = %self.name, ?from, "nonces of a stranger");
                     return;
                 }
             }
@@ -320,6 +376,7 @@ impl Node {
         self.pool.spawn(Lane::Signing, move || {
             node.unverified.fetch_sub(size, Ordering::Relaxed);
             match node.post.open(&envelope) {
+                Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
                 Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
                 Err(error) => {

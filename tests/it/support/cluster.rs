@@ -19,12 +19,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// `deadline_ms` is how long a request may wait for signers.
+    /// `deadline_ms` is how long a request may wait for signers, which sign raw messages too.
     pub async fn start(deadline_ms: u64) -> Self {
+        Self::start_with(deadline_ms, "raw_signing = true").await
+    }
+
+    /// As [`Cluster::start`], with another policy in every signer's policy file.
+    pub async fn start_with(deadline_ms: u64, policy: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start(folder.path()).await;
         let port = free_port();
         let base = format!("http://127.0.0.1:{port}");
+        let policy_file = folder.path().join("policy.toml");
+        fs::write(&policy_file, policy).unwrap();
         for name in ["serve", "signer-1", "signer-2", "signer-3"] {
             let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/{name}.toml"));
             let text = fs::read_to_string(sample)
@@ -32,6 +39,7 @@ impl Cluster {
                 .replace("redis://127.0.0.1:6379", &redis.url())
                 .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
                 .replace("./data", folder.path().to_str().unwrap())
+                .replace("./deploy/policy.toml", policy_file.to_str().unwrap())
                 .replace(
                     "signing_deadline_ms = 60000",
                     &format!("signing_deadline_ms = {deadline_ms}"),
