@@ -124,12 +124,14 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
 
 #[tokio::test]
 async fn reshare__should_say_who_is_missing_and_be_cancelled() {
-    let cluster = Cluster::start(60_000).await;
+    let mut cluster = Cluster::start(60_000).await;
     let vault = cluster.create_vault("treasury");
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let stranger =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CGmj3B1Ea";
+    cluster.keys.push(stranger.to_owned());
+    cluster.admit();
     let set = [cluster.keys[0].as_str(), stranger].join(",");
     let (done, out, err) = cluster.vault(&[
         "reshare",
