@@ -25,6 +25,11 @@ vectors:
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
 
+# Simulated clusters, ten thousand instead of two hundred. A seed that fails is printed:
+# COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
+sim runs="10000" first="0":
+    COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long -p covault-mpc --test sim --no-capture
+
 # All of cargo-deny, with the advisory database (needs the network)
 deny:
     cargo deny check

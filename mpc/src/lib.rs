@@ -16,6 +16,8 @@ pub mod node;
 pub mod pool;
 mod runner;
 pub mod shares;
+#[cfg(feature = "simulation")]
+pub mod simulated;
 #[cfg(test)]
 mod test_support;
 mod verify;

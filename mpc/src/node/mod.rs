@@ -5,12 +5,14 @@
 //! about to do, on disk, and only then uses its share.
 
 mod orders;
+mod refusals;
 mod sessions;
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -33,13 +35,14 @@ use tokio::{
 use crate::{
     bus::Bus,
     claims::Claims,
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
 use orders::Keys;
+use refusals::{Refusal, Refusals};
 use sessions::Sessions;
 
 /// How often deadlines are looked at.
@@ -49,6 +52,9 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
+/// Bytes, and messages, that may wait in one sender's name: whoever floods is dropped, not others.
+const MAX_UNVERIFIED_EACH: usize = 16 << 20;
+const MAX_WAITING_EACH: usize = 8192;
 
 /// Decides whether what an order shows is what it asks to sign.
 pub trait OrderCheck: Send + Sync {
@@ -112,6 +118,9 @@ pub struct Node {
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
+    /// The same for each sender that they name: messages, bytes.
+    waiting: Mutex<HashMap<NodeId, (usize, usize)>>,
+    refusals: Refusals,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
     runtime: Handle,
@@ -143,6 +152,9 @@ impl Node {
                 break;
             }
             tokio::select! {
+                // In this order: a flood must not keep the node from its deadlines, and a
+                // simulation must take the same turn every time.
+                biased;
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => node.announce(false),
                 _ = reap.tick() => node.reap(),
@@ -181,16 +193,16 @@ impl Node {
         } = config;
         let runtime = Handle::current();
         // scrypt and the disk take their time.
-        let opened = runtime.spawn_blocking(move || {
+        let opened = pool.block_on(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
             let new = !shares.any()?;
             Ok::<_, Fault>((shares, new, folder.join("claims.redb")))
         });
-        let (shares, new, path) = opened.await.map_err(Fault::bug)??;
+        let (shares, new, path) = opened.await??;
         // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
-            match Claims::open(&path, new) {
+            match Claims::open_on(&pool, &path, new) {
                 Ok(claims) => break claims,
                 Err(fault) if waited >= TAKEOVER => return Err(fault),
                 Err(_) => {
@@ -199,11 +211,11 @@ impl Node {
                 }
             }
         };
-        let loaded = runtime.spawn_blocking(move || {
+        let loaded = pool.block_on(move || {
             let keys = Keys::load(shares.load_all()?)?;
             Ok::<_, Fault>((shares, keys))
         });
-        let (shares, keys) = loaded.await.map_err(Fault::bug)??;
+        let (shares, keys) = loaded.await??;
         Ok(Self {
             name,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
@@ -217,6 +229,8 @@ impl Node {
             keys,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            refusals: Refusals::default(),
             announced_ms: AtomicU64::new(0),
             runtime,
         })
@@ -235,6 +249,7 @@ impl Node {
         let header = Header {
             kind: Kind::Announcement,
             sealed: false,
+            epoch: 0,
             session: SessionId::from_bytes([0; 16]),
             attempt: 0,
             round: 0,
@@ -250,17 +265,19 @@ impl Node {
 
     /// Sorts a message of the bus. Everything that costs goes to the pool.
     fn take(self: &Arc<Self>, message: Vec<u8>) {
-        let Ok(envelope) = Envelope::parse(message) else {
-            tracing::debug!(node = %self.name, "malformed envelope");
-            return;
+        let envelope = match Envelope::parse(message) {
+            Ok(envelope) => envelope,
+            // It does not even say whose it is.
+            Err(error) => return self.drop_message(&EVERYONE, error.into()),
         };
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
-            _ if to != self.post.id() => return,
+            _ if to != self.post.id() => {
+                return self.drop_message(&from, EnvelopeError::Misdirected.into());
+            }
             Kind::SigningOrder | Kind::KeygenOrder => {
                 if !self.trusted.contains(&from) {
-                    tracing::warn!(node = %self.name, ?from, "order of a stranger");
-                    return;
+                    return self.drop_message(&from, Refusal::Stranger);
                 }
             }
             Kind::Protocol => {}
@@ -269,31 +286,58 @@ impl Node {
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
         let size = envelope.size();
-        let waiting = self.unverified.fetch_add(size, Ordering::Relaxed);
-        if waiting.saturating_add(size) > MAX_UNVERIFIED {
-            self.unverified.fetch_sub(size, Ordering::Relaxed);
-            tracing::warn!(node = %self.name, "too many messages wait; one dropped");
-            return;
+        if let Err(refusal) = self.admit(from, size) {
+            return self.drop_message(&from, refusal);
         }
         let received_ms = self.clock.now_ms();
         let node = Arc::clone(self);
         self.pool.spawn(Lane::Signing, move || {
-            node.unverified.fetch_sub(size, Ordering::Relaxed);
+            node.admitted(from, size);
             match node.post.open(&envelope) {
                 Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
-                Err(error) => {
-                    tracing::warn!(node = %node.name, ?from, %error, "message refused");
-                }
+                Err(error) => node.drop_message(&from, error.into()),
             }
         });
     }
 
+    /// Makes room for a message that waits to be verified.
+    fn admit(&self, from: NodeId, size: usize) -> Result<(), Refusal> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (messages, bytes) = waiting.get(&from).copied().unwrap_or_default();
+        let (messages, bytes) = (messages.saturating_add(1), bytes.saturating_add(size));
+        if messages > MAX_WAITING_EACH || bytes > MAX_UNVERIFIED_EACH {
+            return Err(Refusal::Flood);
+        }
+        let all = self.unverified.load(Ordering::Relaxed).saturating_add(size);
+        if all > MAX_UNVERIFIED {
+            return Err(Refusal::Full);
+        }
+        self.unverified.fetch_add(size, Ordering::Relaxed);
+        waiting.insert(from, (messages, bytes));
+        Ok(())
+    }
+
+    /// The message waits no more.
+    fn admitted(&self, from: NodeId, size: usize) {
+        self.unverified.fetch_sub(size, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = waiting.entry(from) {
+            let (messages, bytes) = entry.get_mut();
+            *messages = messages.saturating_sub(1);
+            *bytes = bytes.saturating_sub(size);
+            if *messages == 0 {
+                entry.remove();
+            }
+        }
+    }
+
     /// Answers an orchestrator.
-    fn reply(&self, to: NodeId, session: SessionId, attempt: u32, reply: &Reply) {
+    fn reply(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, reply: &Reply) {
         let header = Header {
             kind: Kind::Reply,
             sealed: true,
+            epoch,
             session,
             attempt,
             round: 0,

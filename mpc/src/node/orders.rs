@@ -164,13 +164,20 @@ impl Node {
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
         };
         if let Err(fault) = outcome {
-            self.refuse(header.from, header.session, header.attempt, fault);
+            let Header {
+                epoch,
+                session,
+                attempt,
+                from,
+                ..
+            } = *header;
+            self.refuse(from, epoch, session, attempt, fault);
         }
     }
 
-    fn refuse(&self, to: NodeId, session: SessionId, attempt: u32, fault: Fault) {
+    fn refuse(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, fault: Fault) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
-        self.reply(to, session, attempt, &Reply::Refused(fault));
+        self.reply(to, epoch, session, attempt, &Reply::Refused(fault));
     }
 
     fn check_time(
@@ -229,6 +236,9 @@ impl Node {
         if record.epoch != order.epoch {
             return Err(refused(format!("the shares are of epoch {}", record.epoch)));
         }
+        if header.epoch != order.epoch {
+            return Err(refused("epoch: the envelope is of another than the order"));
+        }
         if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
             return Err(refused("the order has no inputs, or too many"));
         }
@@ -275,6 +285,7 @@ impl Node {
             key: (session, attempt),
             run,
             orchestrator: header.from,
+            epoch: order.epoch,
             until_ms,
             lane: Lane::Signing,
             record: None,
@@ -327,6 +338,9 @@ impl Node {
         if order.session != session {
             return Err(refused("the order is for another session"));
         }
+        if header.epoch != FIRST_EPOCH {
+            return Err(refused("epoch: a new key begins with the first"));
+        }
         if let Some(key) = self.keys.of_session(session) {
             // It has succeeded before.
             let record = &key.record;
@@ -337,7 +351,8 @@ impl Node {
             {
                 return Err(refused("the session made another key"));
             }
-            self.reply(from, session, 0, &Reply::KeyMade(record.key.root.clone()));
+            let reply = Reply::KeyMade(record.key.root.clone());
+            self.reply(from, header.epoch, session, 0, &reply);
             return Ok(());
         }
         if self.sessions.accepted((session, 0)).is_some() {
@@ -393,6 +408,7 @@ impl Node {
             key: (session, 0),
             run,
             orchestrator: from,
+            epoch: FIRST_EPOCH,
             until_ms,
             lane: Lane::Keygen,
             record: Some(Box::new(record)),
@@ -428,7 +444,8 @@ impl Node {
                         ),
                         ClaimError::Store(_) => Fault::unavailable("a signer's disk failed"),
                     };
-                    node.refuse(begin.orchestrator, session, attempt, fault.caused_by(error));
+                    let fault = fault.caused_by(error);
+                    node.refuse(begin.orchestrator, begin.epoch, session, attempt, fault);
                 }
             }
         });
