@@ -110,6 +110,12 @@ pub enum EnvelopeError {
 }
 
 impl Header {
+    /// As it stands on the wire; for fuzz targets.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+        self.encode()
+    }
+
     fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let fields: [&[u8]; 10] = [

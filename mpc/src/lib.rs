@@ -10,11 +10,14 @@ pub mod claims;
 pub mod cluster;
 mod entropy;
 pub mod envelope;
+#[cfg(feature = "simulation")]
+pub mod fuzz;
 pub mod identity;
 mod message;
 pub mod node;
 pub mod pool;
 mod runner;
+mod secrets;
 pub mod shares;
 #[cfg(feature = "simulation")]
 pub mod simulated;

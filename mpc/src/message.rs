@@ -123,6 +123,12 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     bcs::from_bytes(bytes).ok()
 }
 
+/// Decodes and encodes again; for fuzz targets.
+#[cfg(feature = "simulation")]
+pub(crate) fn again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Vec<u8>> {
+    decode::<T>(bytes).and_then(|message| encode(&message).ok())
+}
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {

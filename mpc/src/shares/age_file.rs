@@ -148,6 +148,14 @@ impl AgeFiles {
     }
 }
 
+/// Decodes the plaintext of a share without its version, and encodes it again; for fuzz targets.
+#[cfg(feature = "simulation")]
+pub(crate) fn again(plain: &[u8]) -> Option<Vec<u8>> {
+    bcs::from_bytes::<Stored>(plain)
+        .and_then(|stored| bcs::to_bytes(&stored))
+        .ok()
+}
+
 impl ShareStore for AgeFiles {
     fn save(&self, record: &ShareRecord) -> Result<(), Fault> {
         let root = &record.key.root;
@@ -217,6 +225,8 @@ impl AgeFiles {
         Ok(files)
     }
 }
+
+crate::secrets::secret_form!(Stored);
 
 #[cfg(test)]
 #[allow(non_snake_case)]

@@ -15,6 +15,7 @@
 )]
 
 mod byzantine;
+mod crash;
 mod net;
 mod oracle;
 mod story;

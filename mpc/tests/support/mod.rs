@@ -129,6 +129,7 @@ pub struct TestCluster {
     pub vault: VaultId,
     pool: Arc<CpuPool>,
     check: Arc<dyn OrderCheck>,
+    entropy: Arc<dyn Entropy>,
     _folder: tempfile::TempDir,
 }
 
@@ -138,6 +139,16 @@ impl TestCluster {
     }
 
     pub async fn start_with(medium: Medium, count: usize, check: Arc<dyn OrderCheck>) -> Self {
+        Self::start_drawing(medium, count, check, Arc::new(SystemEntropy)).await
+    }
+
+    /// Nodes that draw their randomness from this.
+    pub async fn start_drawing(
+        medium: Medium,
+        count: usize,
+        check: Arc<dyn OrderCheck>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let orchestrator = Arc::new(NodeIdentity::generate(&SystemEntropy));
         let cluster = start_cluster(&medium, &orchestrator).await;
@@ -158,6 +169,7 @@ impl TestCluster {
             vault: VaultId::from_random(random_16(&SystemEntropy)),
             pool: CpuPool::per_core().unwrap(),
             check,
+            entropy,
             _folder: folder,
         };
         for place in 0..count {
@@ -175,7 +187,7 @@ impl TestCluster {
             identity: Arc::clone(&node.identity),
             bus: self.medium.bus(),
             clock: Arc::new(SkewedClock(node.skew_ms)),
-            entropy: Arc::new(SystemEntropy),
+            entropy: Arc::clone(&self.entropy),
             pool: Arc::clone(&self.pool),
             folder: node.folder.clone(),
             passphrase: SecretString::from("a passphrase"),

@@ -302,3 +302,5 @@ impl Session<Option<Signature>> for Sign {
         self.gather.missing()
     }
 }
+
+crate::secrets::secret!(DklsSigner, Sign, SignState);

@@ -332,3 +332,5 @@ impl Session<Option<Signature>> for Sign {
         self.gather.missing()
     }
 }
+
+crate::secrets::secret!(Shared, FrostSigner, Child, Sign, SignState);
