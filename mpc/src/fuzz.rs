@@ -4,6 +4,7 @@
 //! Behind the feature `simulation`, which no release turns on.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
@@ -225,6 +226,42 @@ pub fn sealed_keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
     hostile(session(ME)?, session(PEER)?, round, body)
 }
 
+/// What a party said, by round.
+pub type Said = Vec<(u16, Vec<u8>)>;
+
+/// Runs two honest parties to the end. Gives what the second one said.
+fn talk<T>(
+    me: Box<dyn Session<T>>,
+    peer: Box<dyn Session<T>>,
+    mut done: impl FnMut(Index, T),
+) -> Result<Said, Finding> {
+    let broken = |abort: Abort| format!("the honest run failed: {abort:?}");
+    let (mut said, mut queue) = (Vec::new(), Vec::new());
+    let mut parties = [(ME, me), (PEER, peer)];
+    for (index, party) in &mut parties {
+        let turn = party.start(&Counter::new(*index)).map_err(broken)?;
+        queue.extend(turn.send);
+    }
+    while let Some(message) = queue.pop() {
+        let from = if message.to == ME { PEER } else { ME };
+        if from == PEER {
+            said.push((message.round, message.body.to_vec()));
+        }
+        for (index, party) in &mut parties {
+            if *index == message.to {
+                let turn = party
+                    .receive(from, message.round, message.body.clone())
+                    .map_err(broken)?;
+                queue.extend(turn.send);
+                if let Some(outcome) = turn.done {
+                    done(*index, outcome);
+                }
+            }
+        }
+    }
+    Ok(said)
+}
+
 type Signers = (Arc<dyn Signer>, Arc<dyn Signer>);
 
 /// Loaded shares of one key of two, made once.
@@ -235,39 +272,33 @@ fn signers(scheme: Scheme) -> Result<Signers, Finding> {
         return Ok(signers.clone());
     }
     let backend = backend::of(scheme).map_err(|fault| format!("{fault:?}"))?;
-    let mut parties = Vec::new();
-    let mut queue = Vec::new();
-    for me in [ME, PEER] {
-        let mut session = backend
+    let session = |me| {
+        backend
             .keygen(setup(me))
-            .map_err(|fault| format!("{fault:?}"))?;
-        let turn = session
-            .start(&Counter::new(me))
-            .map_err(|abort| format!("{abort:?}"))?;
-        queue.extend(turn.send);
-        parties.push((me, session, None));
-    }
-    while let Some(message) = queue.pop() {
-        let from = if message.to == ME { PEER } else { ME };
-        for (me, session, signer) in &mut parties {
-            if *me != message.to {
-                continue;
-            }
-            let turn = session
-                .receive(from, message.round, message.body.clone())
-                .map_err(|abort| format!("{abort:?}"))?;
-            queue.extend(turn.send);
-            if let Some(share) = turn.done {
-                *signer = Some(backend.open(&share).map_err(|fault| format!("{fault:?}"))?);
-            }
-        }
-    }
-    let mut signers = parties.into_iter().filter_map(|(_, _, signer)| signer);
-    let (Some(me), Some(peer)) = (signers.next(), signers.next()) else {
+            .map_err(|fault| format!("{fault:?}"))
+    };
+    let mut shares = BTreeMap::new();
+    talk(session(ME)?, session(PEER)?, |index, share| {
+        shares.insert(index, share);
+    })?;
+    let mut signers = shares.values().map(|share| backend.open(share));
+    let (Some(Ok(me)), Some(Ok(peer))) = (signers.next(), signers.next()) else {
         return Err("no key was made".into());
     };
     made.push((scheme, (Arc::clone(&me), Arc::clone(&peer))));
     Ok((me, peer))
+}
+
+/// A signing session that the target collects.
+fn signing(signer: &Arc<dyn Signer>) -> Result<Box<dyn Session<Option<Signature>>>, Finding> {
+    let path = KeyPath::new(vec![0, 1]).map_err(|fault| format!("{fault:?}"))?;
+    let setup = SignSetup {
+        context: [8; 32],
+        signers: vec![ME, PEER],
+        path,
+        message: vec![9; 32],
+    };
+    signer.sign(setup).map_err(|fault| format!("{fault:?}"))
 }
 
 /// A hostile message in a signature of two, of which the target collects; the first byte chooses the
@@ -281,52 +312,22 @@ pub fn sign(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
     };
     let round = u16::from(round % 4).saturating_add(1);
     let (me, peer) = signers(scheme)?;
-    let session =
-        |signer: &Arc<dyn Signer>| -> Result<Box<dyn Session<Option<Signature>>>, Finding> {
-            let path = KeyPath::new(vec![0, 1]).map_err(|fault| format!("{fault:?}"))?;
-            let setup = SignSetup {
-                context: [8; 32],
-                signers: vec![ME, PEER],
-                path,
-                message: vec![9; 32],
-            };
-            signer.sign(setup).map_err(|fault| format!("{fault:?}"))
-        };
-    hostile(session(&me)?, session(&peer)?, round, body)
+    hostile(signing(&me)?, signing(&peer)?, round, body)
 }
 
-/// The messages of the honest peer in every round, as inputs to begin with: (round, body).
+/// What the honest peer says in a key generation and in a signature, as inputs to begin with.
 ///
 /// # Errors
 /// What should not have happened.
-pub fn samples(scheme: Scheme) -> Result<Vec<(u16, Vec<u8>)>, Finding> {
+pub fn samples(scheme: Scheme) -> Result<(Said, Said), Finding> {
     let backend = backend::of(scheme).map_err(|fault| format!("{fault:?}"))?;
-    let mut samples = Vec::new();
-    let mut parties = Vec::new();
-    let mut queue = Vec::new();
-    for me in [ME, PEER] {
-        let mut session = backend
+    let session = |me| {
+        backend
             .keygen(setup(me))
-            .map_err(|fault| format!("{fault:?}"))?;
-        let turn = session
-            .start(&Counter::new(me))
-            .map_err(|abort| format!("{abort:?}"))?;
-        queue.extend(turn.send);
-        parties.push((me, session));
-    }
-    while let Some(message) = queue.pop() {
-        let from = if message.to == ME { PEER } else { ME };
-        if from == PEER {
-            samples.push((message.round, message.body.to_vec()));
-        }
-        for (me, session) in &mut parties {
-            if *me == message.to {
-                let turn = session
-                    .receive(from, message.round, message.body.clone())
-                    .map_err(|abort| format!("{abort:?}"))?;
-                queue.extend(turn.send);
-            }
-        }
-    }
-    Ok(samples)
+            .map_err(|fault| format!("{fault:?}"))
+    };
+    let keygen = talk(session(ME)?, session(PEER)?, |_, _| {})?;
+    let (me, peer) = signers(scheme)?;
+    let sign = talk(signing(&me)?, signing(&peer)?, |_, _| {})?;
+    Ok((keygen, sign))
 }

@@ -60,17 +60,41 @@ fn feed(count: u32, samples: &[Vec<u8>], target: impl Fn(&[u8]) -> Result<(), Fi
     }
 }
 
-/// The rounds of an honest key generation, as the targets take them.
-fn rounds(scheme: Scheme) -> Vec<Vec<u8>> {
-    let samples = fuzz::samples(scheme).unwrap();
-    assert!(samples.len() >= 4);
-    samples
-        .into_iter()
-        .map(|(round, mut body)| {
-            body.insert(0, u8::try_from(round - 1).unwrap());
-            body
-        })
-        .collect()
+/// What the honest say in key generation and in signing, as the targets take it.
+fn rounds(scheme: Scheme) -> [Vec<Vec<u8>>; 2] {
+    let (keygen, sign) = fuzz::samples(scheme).unwrap();
+    assert!(keygen.len() >= 4 && sign.len() >= 2);
+    [("keygen", keygen), ("sign", sign)].map(|(protocol, said)| {
+        let inputs: Vec<Vec<u8>> = said
+            .into_iter()
+            .map(|(round, mut body)| {
+                body.insert(0, u8::try_from(round - 1).unwrap());
+                body
+            })
+            .collect();
+        keep(&format!("{}_{protocol}", scheme_name(scheme)), &inputs);
+        inputs
+    })
+}
+
+fn scheme_name(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::FrostEd25519 => "frost",
+        Scheme::Dkls23 => "dkls23",
+        Scheme::Cggmp24 => "cggmp24",
+    }
+}
+
+/// Writes the inputs to begin with where `COVAULT_FUZZ_SEEDS` says, for the fuzzer.
+fn keep(target: &str, inputs: &[Vec<u8>]) {
+    let Some(folder) = std::env::var_os("COVAULT_FUZZ_SEEDS") else {
+        return;
+    };
+    let folder = std::path::Path::new(&folder).join(target);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (number, input) in inputs.iter().enumerate() {
+        std::fs::write(folder.join(format!("seed-{number}")), input).unwrap();
+    }
 }
 
 #[test]
@@ -79,6 +103,7 @@ fn fuzz__should_find_nothing_in_envelopes() {
     let samples: Vec<Vec<u8>> = (0..8)
         .map(|kind| [&[0, 1, kind, kind & 1][..], &[0; 200]].concat())
         .collect();
+    keep("envelope", &samples);
     feed(inputs(5_000), &samples, fuzz::envelope);
 }
 
@@ -94,34 +119,35 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_shares() {
         body(1, vec![0; 200]),
         body(4, vec![0; 300]),
     ];
+    keep("messages", &samples);
     feed(inputs(20_000), &samples, fuzz::messages);
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_frost_key_generation() {
     let scheme = Scheme::FrostEd25519;
-    feed(inputs(200), &rounds(scheme), |data| {
-        fuzz::keygen(scheme, data)
-    });
+    let [samples, _] = rounds(scheme);
+    feed(inputs(200), &samples, |data| fuzz::keygen(scheme, data));
     feed(inputs(100), &[], |data| fuzz::sealed_keygen(scheme, data));
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_frost_signing() {
-    feed(inputs(300), &[], |data| {
-        fuzz::sign(Scheme::FrostEd25519, data)
-    });
+    let scheme = Scheme::FrostEd25519;
+    let [_, samples] = rounds(scheme);
+    feed(inputs(300), &samples, |data| fuzz::sign(scheme, data));
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_dkls23_key_generation() {
     let scheme = Scheme::Dkls23;
-    feed(inputs(12), &rounds(scheme), |data| {
-        fuzz::keygen(scheme, data)
-    });
+    let [samples, _] = rounds(scheme);
+    feed(inputs(4), &samples, |data| fuzz::keygen(scheme, data));
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_dkls23_signing() {
-    feed(inputs(60), &[], |data| fuzz::sign(Scheme::Dkls23, data));
+    let scheme = Scheme::Dkls23;
+    let [_, samples] = rounds(scheme);
+    feed(inputs(60), &samples, |data| fuzz::sign(scheme, data));
 }

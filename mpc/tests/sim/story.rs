@@ -42,6 +42,7 @@ use crate::{
 };
 
 const HEARTBEAT_MS: u64 = 1_000;
+const LIVE_MS: u64 = 3 * HEARTBEAT_MS + 500;
 /// What a call may take beyond its deadline: the nodes' last words, and one look.
 const SLACK_MS: u64 = 1_000;
 /// How long the honest nodes have, once everything works, to sign.
@@ -132,7 +133,8 @@ impl World {
         let trace = Arc::new(Trace::new(clock, setting.verbose));
         let (threshold, count) = match dice.below(10) {
             0 => (2, 2),
-            1..=2 => (3, 5),
+            // ECDSA would make keys for a long time.
+            1..=2 if setting.scheme == Scheme::FrostEd25519 => (3, 5),
             _ => (2, 3),
         };
         let identities: Vec<_> = (0..=count)
@@ -396,7 +398,9 @@ impl World {
         root
     }
 
+    /// Waits until nobody is taken for alive who is not, and all are.
     async fn until_live(&self, cluster: &Cluster) {
+        sleep(ms(LIVE_MS + 500)).await;
         for _ in 0..600 {
             let live = cluster.nodes().iter().filter(|node| node.live).count();
             if live == self.nodes.len() {
@@ -476,7 +480,7 @@ async fn story(setting: Setting) -> Report {
         bus: world.port(0, &Arc::default()),
         clock: Arc::new(world.clock),
         entropy: Arc::new(Dice::new(setting.seed, 1_000)),
-        live_for: ms(3 * HEARTBEAT_MS + 500),
+        live_for: ms(LIVE_MS),
         attempt: ms(2_000),
     })
     .await
