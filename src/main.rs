@@ -5,6 +5,8 @@ mod cli;
 mod config;
 mod files;
 mod http;
+mod metrics;
+mod passphrase;
 mod shutdown;
 mod signers;
 mod telemetry;

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use covault_actors::port::{NodeView, Signers, SigningAttempt};
+use covault_actors::port::{NodeBackup, NodeView, Signers, SigningAttempt, StrangerView};
 use covault_core::{
     derive::RootKey,
     fault::Fault,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
-use covault_mpc::cluster::{Cluster, NodeStatus};
+use covault_mpc::{
+    cluster::{Ban, Cluster, NodeStatus, Stranger},
+    identity::openssh_line,
+};
 
 /// The cluster, as the orchestrator wants it.
 pub struct ClusterSigners(pub Arc<Cluster>);
@@ -37,8 +40,44 @@ impl Signers for ClusterSigners {
             .await
     }
 
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        self.0.reshare(order).await
+    }
+
+    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+        self.0.activate(order, proof).await
+    }
+
+    async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
+        self.0.backup(order).await
+    }
+
     fn nodes(&self) -> Vec<NodeView> {
         self.0.nodes().into_iter().map(view).collect()
+    }
+
+    fn admit(&self, nodes: &[NodeId]) {
+        self.0.admit(nodes);
+    }
+
+    fn strangers(&self) -> Vec<StrangerView> {
+        let view = |stranger| {
+            let Stranger {
+                id,
+                name,
+                last_seen_ms,
+            } = stranger;
+            StrangerView {
+                id,
+                name,
+                last_seen_ms,
+            }
+        };
+        self.0.strangers().into_iter().map(view).collect()
+    }
+
+    fn line(&self, node: &NodeId) -> String {
+        openssh_line(node, "")
     }
 }
 
@@ -48,11 +87,22 @@ fn view(status: NodeStatus) -> NodeView {
         name,
         live,
         last_seen_ms,
+        version,
+        keys,
+        bans,
+        skew_ms,
     } = status;
     NodeView {
         id,
         name,
         live,
-        last_seen_ms,
+        last_seen_ms: Some(last_seen_ms),
+        version,
+        keys,
+        bans: bans
+            .into_iter()
+            .map(|Ban { key, peer }| (key, peer))
+            .collect(),
+        skew_ms,
     }
 }

@@ -19,7 +19,8 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{NodeConfig, Rebuild},
+    node::{Floor, NodeConfig},
+    policy::Policy,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -27,7 +28,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     adapters::{OsEntropy, SystemClock},
-    config::{self, Config, Serve},
+    config::{self, Config, Serve, Signer},
     files,
     http::{
         self, Api,
@@ -87,7 +88,7 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::make_folder(folder)?;
     }
     let identity = if path.exists() {
-        NodeIdentity::load(path).map_err(explain)?
+        load_identity(path)?
     } else {
         let identity = NodeIdentity::generate(&OsEntropy);
         identity.save(path).map_err(explain)?;
@@ -100,6 +101,14 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         files::write_public(&public, line.as_bytes())?;
     }
     Ok(Arc::new(identity))
+}
+
+/// Loads an identity that is there.
+///
+/// # Errors
+/// When the file is missing, readable by others, or none.
+pub fn load_identity(path: &Path) -> anyhow::Result<NodeIdentity> {
+    NodeIdentity::load(path).map_err(explain)
 }
 
 /// `identity` -> `identity.pub`.
@@ -128,6 +137,9 @@ pub struct SignerParts {
     pub passphrase: SecretString,
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
+    pub backup_recipients: Vec<String>,
+    pub peers: Option<Vec<NodeId>>,
+    pub policy: Policy,
 }
 
 /// What `Node::run` takes.
@@ -143,9 +155,38 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         passphrase: parts.passphrase,
         work_factor: parts.work_factor,
         trusted: parts.orchestrators,
-        check: Arc::new(Rebuild),
+        peers: parts.peers,
+        check: Arc::new(Floor(parts.policy)),
+        backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,
     }
+}
+
+/// The policy floor of a signer node.
+///
+/// # Errors
+/// When the file cannot be used, or is named and not there: what an operator forbade must not
+/// be signed because of a typing error.
+pub fn policy(signer: &Signer) -> anyhow::Result<Policy> {
+    let (path, named) = signer.policy_file();
+    let policy = match Policy::read(&path).map_err(explain)? {
+        Some(policy) => {
+            tracing::info!(path = %path.display(), %policy, "this node's policy");
+            policy
+        }
+        None if named => anyhow::bail!(
+            "the policy file {} is missing: bring it back, or name another in signer.policy_file",
+            path.display()
+        ),
+        None => {
+            tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages, in any amount");
+            Policy::production()
+        }
+    };
+    if policy.raw_signing() {
+        tracing::warn!("raw signing is on: no limit of the policy holds for a rawMessage");
+    }
+    Ok(policy)
 }
 
 /// The tokens of the orchestrator, made on first start.
@@ -169,6 +210,7 @@ pub fn tokens(serve: &Serve) -> anyhow::Result<TokenPair> {
 /// An orchestrator that runs, and its API.
 pub struct Running {
     pub gateway: Gateway,
+    pub bus: Arc<dyn Bus>,
     api: Arc<Api>,
     patience: Patience,
 }
@@ -187,7 +229,7 @@ pub async fn orchestrator(
     let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
-        bus,
+        bus: Arc::clone(&bus),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         live_for: LIVE_FOR,
@@ -227,6 +269,7 @@ pub async fn orchestrator(
     };
     Ok(Running {
         gateway,
+        bus,
         api,
         patience,
     })

@@ -7,7 +7,6 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
     network::Network,
-    order::NodeId,
     payload::Payload,
     request::{Request, State},
     schema::wire,
@@ -17,13 +16,11 @@ use covault_core::{
 use ractor::rpc::CallResult;
 
 use crate::{
-    building,
-    directory::{self, NewVault},
-    gateway::{Caller, Inner, VaultScope, VaultView, answer, in_scope, too_many, vault_in_scope},
+    building, directory,
+    gateway::{Caller, Inner, Receipt, VaultScope, answer, in_scope, too_many, vault_in_scope},
     idempotency::Pledge,
-    rows,
+    nodes, rows,
     vault::{self, NewRequest, NewWallet, Place},
-    views,
     wallets::{self, Plan},
 };
 
@@ -127,7 +124,6 @@ impl Inner {
             vault: wallet.vault,
             wallet: wallet.id,
             network: wallet.network,
-            epoch: vault.epoch,
             root_public_key: root.public_key.clone(),
             path: wallet.path,
             public_key: wallet.public_key,
@@ -198,38 +194,24 @@ impl Inner {
             }
         });
     }
+}
 
-    pub(crate) async fn create_vault(
+impl Inner {
+    pub(crate) async fn change_nodes(
         &self,
         caller: &Caller,
-        name: String,
-        threshold: u16,
-        signers: Vec<NodeId>,
-    ) -> Result<VaultView, Fault> {
+        change: nodes::Change,
+    ) -> Result<Receipt, Fault> {
         if caller.vaults != VaultScope::All {
             return Err(Fault::new(
                 Class::Forbidden,
-                "this token cannot make vaults",
+                "this token cannot admit or remove nodes",
             ));
         }
         let directory = self.directory()?;
-        let message = |reply| {
-            directory::Msg::CreateVault(Box::new(NewVault {
-                name,
-                threshold,
-                signers,
-                reply,
-            }))
-        };
-        let made = answer(directory.call(message, self.context.call_timeout()).await)??;
-        if made.failed_reason().is_none() {
-            return Ok(views::vault(&self.context, &made));
-        }
-        let actor = self.vault(made.id).await?;
-        let again = actor
-            .call(vault::Msg::MakeKeysAgain, self.context.call_timeout())
-            .await;
-        Ok(views::vault(&self.context, &answer(again)??))
+        let message = |reply| directory::Msg::ChangeNodes(change, reply);
+        answer(directory.call(message, self.context.call_timeout()).await)??;
+        Ok(Receipt::NodesChanged)
     }
 }
 

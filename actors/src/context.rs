@@ -15,6 +15,7 @@ use covault_core::{
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
     request::Request,
+    scheme::Scheme,
     wallet::{Wallet, vault::Vault},
 };
 use serde::de::DeserializeOwned;
@@ -42,8 +43,8 @@ pub struct Context {
     pub known: KnownChains,
     pub settings: Settings,
     pub waiters: Waiters,
-    /// Why the last key generation of a vault did not work.
-    pub problems: Mutex<HashMap<VaultId, String>>,
+    /// Why a key, or its next shares, are not there yet.
+    pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
     /// When readiness was last checked, and what came of it.
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
 }
@@ -113,19 +114,20 @@ impl Context {
         Duration::from_millis(pause - pause * u64::from(dice) / 1024)
     }
 
-    /// Notes why the keys of a vault are not there yet; `None` when nothing is wrong any more.
-    pub fn note_problem(&self, vault: VaultId, problem: Option<String>) {
+    /// Notes why a key, or its next shares, are not there yet; `None` when nothing is wrong any
+    /// more.
+    pub fn note_problem(&self, vault: VaultId, scheme: Scheme, problem: Option<String>) {
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         match problem {
-            Some(problem) => problems.insert(vault, problem),
-            None => problems.remove(&vault),
+            Some(problem) => problems.insert((vault, scheme), problem),
+            None => problems.remove(&(vault, scheme)),
         };
     }
 
-    /// Why the keys of a vault are not there yet.
-    pub fn problem(&self, vault: VaultId) -> Option<String> {
+    /// Why a key, or its next shares, are not there yet.
+    pub fn problem(&self, vault: VaultId, scheme: Scheme) -> Option<String> {
         let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        problems.get(&vault).cloned()
+        problems.get(&(vault, scheme)).cloned()
     }
 
     /// A value with the version of its row.

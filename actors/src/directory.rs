@@ -13,7 +13,7 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 
 use crate::{
     context::Context,
-    rows,
+    nodes, rows,
     store::{Batch, CommitError, Expect, Scan, Space},
     vault::{self, VaultActor},
 };
@@ -29,6 +29,8 @@ pub enum Msg {
     GetVault(VaultId, RpcReplyPort<Option<ActorRef<vault::Msg>>>),
     /// Makes a vault, or finds the one of the same name.
     CreateVault(Box<NewVault>),
+    /// Admits or removes a signer node.
+    ChangeNodes(nodes::Change, RpcReplyPort<Result<(), Fault>>),
     /// A vault's actor is to be started again.
     RestartDue(VaultId),
 }
@@ -84,6 +86,8 @@ impl Actor for Directory {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => {
+                // Before any vault may ask a signer.
+                nodes::tell(&live.context).await?;
                 let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
                 for (_, row) in live.context.store.scan(&all).await? {
                     // One that cannot be read must not stop the others.
@@ -108,6 +112,9 @@ impl Actor for Directory {
                     live.start(&myself, vault.id).await;
                 }
                 let _ = reply.send(made);
+            }
+            Msg::ChangeNodes(change, reply) => {
+                let _ = reply.send(nodes::change(&live.context, change).await);
             }
             Msg::RestartDue(vault) => live.start(&myself, vault).await,
         }
@@ -186,6 +193,7 @@ impl Live {
                 "a vault of this name exists with another threshold or other signers",
             ));
         }
+        nodes::check_admitted(&self.context, "signers", &signers).await?;
         let id = self.context.new_vault_id();
         let vault = Vault::new(id, name, threshold, signers, self.context.now_ms())?;
         let mut batch = Batch::new();

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use covault_core::{
     derive::RootKey,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, KeygenOrder, ReshareOrder, ReshareProof, SigningOrder},
     port::{Clock, Entropy},
     signature::Signature,
 };
 
 use super::*;
 use crate::{
-    port::{NodeView, Signers, SigningAttempt},
+    port::{NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
@@ -26,6 +26,18 @@ impl Signers for Nobody {
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        std::future::pending().await
+    }
+
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        std::future::pending().await
+    }
+
+    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+        std::future::pending().await
+    }
+
+    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
         std::future::pending().await
     }
 
@@ -61,6 +73,17 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         settings: Settings::default(),
     }));
     let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
+    for number in 1..=2 {
+        let admit = |reply| {
+            let change = nodes::Change::Admit {
+                id: NodeId([number; 32]),
+                name: String::new(),
+            };
+            Msg::ChangeNodes(change, reply)
+        };
+        let admitted = directory.call(admit, None).await.unwrap();
+        admitted.unwrap().unwrap();
+    }
     let create = |reply| {
         Msg::CreateVault(Box::new(NewVault {
             name: "main".into(),

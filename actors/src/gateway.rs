@@ -22,11 +22,21 @@ use crate::{
     context::Context,
     directory,
     idempotency::{Entry, InWork},
+    nodes,
+    port::{NodeView, StrangerView},
     root::{self, DirectoryAddress, Root},
     rows::Operation,
     settings::Orchestrator,
     store::{Key, Space},
     vault, views,
+};
+
+pub use crate::{
+    operations::ShareBackup,
+    vault::{
+        Wish as Reshare,
+        view::{KeyView, VaultView, WorkView},
+    },
 };
 
 /// How long [`Gateway::stop`] waits for each of its steps.
@@ -79,6 +89,35 @@ pub enum Command {
         /// The nodes that get a share.
         signers: Vec<NodeId>,
     },
+    /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the wish is
+    /// stored; the keys' views say how it goes. Repeating it while it is in work changes nothing.
+    ReshareVault {
+        /// The vault's uuid.
+        vault: String,
+        /// What is wanted.
+        reshare: Reshare,
+    },
+    /// Cancels that, before the new shares are in use.
+    CancelReshare {
+        /// The vault's uuid.
+        vault: String,
+    },
+    /// Has every holder of a vault's keys encrypt its share to recipients that are kept offline.
+    BackupVault {
+        /// The vault's uuid.
+        vault: String,
+        /// age recipients ("age1..."), all of which each node's own configuration must name.
+        recipients: Vec<String>,
+    },
+    /// Lets a signer node be used. Repeating it changes nothing but the name, if one is given.
+    AdmitNode {
+        /// Its identity.
+        id: NodeId,
+        /// What operators call it; empty: what it calls itself.
+        name: String,
+    },
+    /// Ends the use of a signer node; refused while it holds shares.
+    RemoveNode(NodeId),
 }
 
 /// What a command made.
@@ -90,6 +129,10 @@ pub enum Receipt {
     SigningRequest(Box<wire::SigningRequest>),
     /// The vault.
     Vault(VaultView),
+    /// Encrypted shares.
+    Backups(Vec<ShareBackup>),
+    /// The list of nodes is as it was asked for.
+    NodesChanged,
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -130,7 +173,7 @@ pub enum Query {
     Vault(String),
     /// All vaults in scope.
     Vaults,
-    /// All signer nodes.
+    /// All admitted signer nodes, and those that want to join.
     Nodes,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
@@ -154,28 +197,14 @@ pub enum View {
     /// Vaults.
     Vaults(Vec<VaultView>),
     /// Signer nodes.
-    Nodes(Vec<crate::port::NodeView>),
+    Nodes {
+        /// Admitted, by name.
+        nodes: Vec<NodeView>,
+        /// Not admitted, by key.
+        strangers: Vec<StrangerView>,
+    },
     /// Ready.
     Ready,
-}
-
-/// A vault as operators see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VaultView {
-    /// Id.
-    pub id: covault_core::ids::VaultId,
-    /// Name.
-    pub name: String,
-    /// Signers needed.
-    pub threshold: u16,
-    /// Share holders, in the order of the keygen.
-    pub signers: Vec<NodeId>,
-    /// Whether both root keys exist.
-    pub ready: bool,
-    /// Why key generation failed, where it did for good.
-    pub failed_reason: Option<String>,
-    /// Why it has not worked yet, where it is tried again; since the start of the process.
-    pub problem: Option<String>,
 }
 
 /// The door. Cheap to clone.
@@ -296,8 +325,13 @@ impl Inner {
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            // Its name is its key.
-            Command::CreateVault { .. } => None,
+            // A vault's name is its key; repeating the others does no harm.
+            Command::CreateVault { .. }
+            | Command::ReshareVault { .. }
+            | Command::CancelReshare { .. }
+            | Command::BackupVault { .. }
+            | Command::AdmitNode { .. }
+            | Command::RemoveNode(_) => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -333,6 +367,20 @@ impl Inner {
                 threshold,
                 signers,
             } => Receipt::Vault(self.create_vault(caller, name, threshold, signers).await?),
+            Command::ReshareVault { vault, reshare } => {
+                Receipt::Vault(self.reshare(caller, &vault, reshare).await?)
+            }
+            Command::CancelReshare { vault } => {
+                Receipt::Vault(self.cancel_reshare(caller, &vault).await?)
+            }
+            Command::BackupVault { vault, recipients } => {
+                Receipt::Backups(self.backup(caller, &vault, recipients).await?)
+            }
+            Command::AdmitNode { id, name } => {
+                self.change_nodes(caller, nodes::Change::Admit { id, name })
+                    .await?
+            }
+            Command::RemoveNode(id) => self.change_nodes(caller, nodes::Change::Remove(id)).await?,
         };
         Ok(Submitted {
             receipt,
@@ -385,7 +433,14 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
         Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
             .map(|request| Receipt::SigningRequest(Box::new(request))),
-        Command::CreateVault { .. } => return Err(Fault::bug("vaults have no stored receipts")),
+        Command::CreateVault { .. }
+        | Command::ReshareVault { .. }
+        | Command::CancelReshare { .. }
+        | Command::BackupVault { .. }
+        | Command::AdmitNode { .. }
+        | Command::RemoveNode(_) => {
+            return Err(Fault::bug("only wallets and requests have stored receipts"));
+        }
     }
     .map_err(Fault::bug)
 }

@@ -9,6 +9,8 @@ pub mod gateway;
 mod idempotency;
 mod lanes;
 mod ledger;
+mod nodes;
+mod operations;
 pub mod port;
 mod reaper;
 mod root;

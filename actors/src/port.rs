@@ -5,7 +5,7 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 
@@ -14,7 +14,8 @@ use covault_core::{
 pub struct SigningAttempt {
     /// The session. Claimed in the store before it is used, and never used again.
     pub session: SessionId,
-    /// Every node that holds a share of the key, in the order of its keygen.
+    /// Every node that holds a share of the generation that the order names, in the order of
+    /// their indices.
     pub holders: Vec<NodeId>,
     /// Signers needed.
     pub threshold: u16,
@@ -31,9 +32,49 @@ pub struct NodeView {
     pub name: String,
     /// Whether it announced itself lately.
     pub live: bool,
+    /// When it last announced itself, in milliseconds since the Unix epoch; `None`: not since
+    /// this process started.
+    pub last_seen_ms: Option<u64>,
+    /// The version of its program; empty while unseen.
+    pub version: String,
+    /// How many keys it says it holds a share of.
+    pub keys: u32,
+    /// Whom it says it has banned for cheating: the first bytes of the root public key, and the
+    /// peer.
+    pub bans: Vec<([u8; 8], NodeId)>,
+    /// How far its clock is ahead, in milliseconds.
+    pub skew_ms: i64,
+}
+
+impl NodeView {
+    /// A node of which nothing is known but its identity.
+    pub fn unseen(id: NodeId) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            live: false,
+            last_seen_ms: None,
+            version: String::new(),
+            keys: 0,
+            bans: Vec::new(),
+            skew_ms: 0,
+        }
+    }
+}
+
+/// A node that announces itself and was not admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrangerView {
+    /// Identity.
+    pub id: NodeId,
+    /// The name it announced; anybody can announce any.
+    pub name: String,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
 }
+
+/// A node's share, encrypted with age, or why there is none.
+pub type NodeBackup = Result<Vec<u8>, Fault>;
 
 /// The cluster of signer nodes.
 #[async_trait]
@@ -55,6 +96,44 @@ pub trait Signers: Send + Sync {
         attempt: &SigningAttempt,
     ) -> Result<Vec<Signature>, Fault>;
 
-    /// Every node that ever announced itself.
+    /// Makes a new generation of shares; the old one signs until [`Signers::activate`]. Repeating
+    /// an order that has succeeded returns the same proof.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
+    /// expired, [`covault_core::fault::Class::Peer`] when some misbehaved,
+    /// [`covault_core::fault::Class::Invalid`] when nodes refused. Another attempt needs a new
+    /// session and a new epoch.
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault>;
+
+    /// Has a generation taken into use and the one before it erased. To be repeated until it is
+    /// Ok, also after the order has expired.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] naming who has not confirmed yet.
+    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault>;
+
+    /// Has holders encrypt their shares to the order's recipients: each one's backup, or why
+    /// there is none.
+    ///
+    /// # Errors
+    /// When nobody could be asked.
+    async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault>;
+
+    /// Every admitted node that announced itself since this process started.
     fn nodes(&self) -> Vec<NodeView>;
+
+    /// From now on only these nodes are used and listed. Called before anything else, and with
+    /// every change.
+    fn admit(&self, _nodes: &[NodeId]) {}
+
+    /// Nodes that announced themselves lately and were not admitted: a short list.
+    fn strangers(&self) -> Vec<StrangerView> {
+        Vec::new()
+    }
+
+    /// A node's key as operators write it.
+    fn line(&self, node: &NodeId) -> String {
+        hex::encode(node.0)
+    }
 }

@@ -100,14 +100,14 @@ mod tests {
     use covault_core::{
         derive::RootKey,
         ids::TokenId,
-        order::{KeygenOrder, SigningOrder},
+        order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
         port::{Clock, Entropy},
         signature::Signature,
     };
 
     use super::*;
     use crate::{
-        port::{NodeView, Signers, SigningAttempt},
+        port::{NodeBackup, NodeView, Signers, SigningAttempt},
         rows::Operation,
         rpc::Chains,
         settings::{Orchestrator, Settings},
@@ -128,6 +128,18 @@ mod tests {
         ) -> Result<Vec<Signature>, Fault> {
             Err(Fault::unavailable("nobody"))
         }
+        async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+            Err(Fault::unavailable("nobody"))
+        }
+
+        async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+            Err(Fault::unavailable("nobody"))
+        }
+
+        async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
+            Err(Fault::unavailable("nobody"))
+        }
+
         fn nodes(&self) -> Vec<NodeView> {
             vec![]
         }

@@ -6,6 +6,7 @@
 use covault_core::{
     fault::Fault,
     ids::{RequestId, TokenId, VaultId, WalletId},
+    order::NodeId,
     request::{Effect, NonceClaim},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -72,6 +73,11 @@ pub fn vault(id: VaultId) -> Key {
 /// [`Space::VaultName`].
 pub fn vault_name(name: &str) -> Key {
     Key::new(Space::VaultName, &[name.as_bytes()])
+}
+
+/// [`Space::Node`].
+pub fn node(id: NodeId) -> Key {
+    Key::new(Space::Node, &[&id.0])
 }
 
 /// [`Space::Wallet`].

@@ -11,12 +11,13 @@ use covault_core::{
     fault::ExecuteCode,
     ids::{SessionId, WalletId},
     network::Network,
-    order::{KeygenOrder, NodeId},
+    order::{Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof},
     request::{Approval, Audit, Draft, Request, State},
     scheme::Scheme,
     signature::{Curve, Signature},
     wallet::{
         Status, Wallet,
+        generation::{Activation, LiveKey, Reshare, Target},
         vault::{KeyState, Vault, VaultKey},
     },
 };
@@ -176,7 +177,6 @@ fn requests__should_load_for_ever_in_every_state() {
             vault: VaultId::from_bytes([2; 16]),
             wallet: WalletId::from_bytes([3; 16]),
             network: Network::Evm,
-            epoch: 1,
             root_public_key: vec![4; 33],
             path: KeyPath::new(vec![5]).unwrap(),
             public_key: vec![6; 33],
@@ -215,17 +215,55 @@ fn wallets_and_vaults__should_load_for_ever() {
         issued_at_ms: 1,
         expires_at_ms: 2,
     };
-    let ready = KeyState::Ready(RootKey {
+    let root = RootKey {
         curve: Curve::Secp256k1,
         public_key: vec![7; 33],
         chain_code: [8; 32],
-    });
+    };
+    let live = LiveKey::new(root, 2, vec![NodeId([1; 32]), NodeId([2; 32])]);
+    let target = Target {
+        threshold: 2,
+        holders: vec![NodeId([2; 32]), NodeId([3; 32])],
+        lost: vec![NodeId([1; 32])],
+    };
+    let reshare = ReshareOrder {
+        vault: VaultId::from_bytes([2; 16]),
+        session: SessionId::from_bytes([7; 16]),
+        scheme: Scheme::Dkls23,
+        root_public_key: vec![7; 33],
+        old: live.generation.clone(),
+        dealers: live.generation.holders.clone(),
+        new: Generation {
+            epoch: 1,
+            threshold: 2,
+            holders: target.holders.clone(),
+        },
+        issued_at_ms: 3,
+        expires_at_ms: 4,
+    };
+    let life = |reshare, activation| {
+        KeyState::Ready(LiveKey {
+            reshare,
+            activation,
+            ..live.clone()
+        })
+    };
+    let ready = life(Reshare::Idle, None);
+    let wanted = life(Reshare::Wanted(target.clone()), None);
+    let activation = Activation {
+        order: reshare.clone(),
+        proof: ReshareProof(vec![(NodeId([2; 32]), vec![9; 64])]),
+    };
+    let preparing = Reshare::Preparing {
+        target,
+        order: reshare,
+    };
+    let preparing = life(preparing, Some(activation));
     let vault = |keys: [KeyState; 2]| Vault {
         id: VaultId::from_bytes([2; 16]),
         name: "main".into(),
         threshold: 2,
         signers: vec![NodeId([1; 32]), NodeId([2; 32])],
-        epoch: 0,
         approval: Approval::Automatic,
         created_at_ms: 10,
         keys: Curve::ALL
@@ -241,6 +279,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         "vault-v1-generating",
         &vault([ready, KeyState::Generating(order)]),
     );
+    check("vault-v1-resharing", &vault([wanted, preparing]));
     check(
         "vault-v1-failed",
         &vault([KeyState::Wanted, KeyState::Failed("no".into())]),
@@ -271,6 +310,16 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         detail: "nonce 7".into(),
     };
     check("audit-v1", &vec![audit]);
+}
+
+#[test]
+fn node__should_load_for_ever() {
+    let admitted = crate::nodes::Admitted {
+        id: NodeId([4; 32]),
+        name: "vienna".into(),
+        at_ms: 1_000,
+    };
+    check("node-v1", &admitted);
 }
 
 #[test]

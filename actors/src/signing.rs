@@ -18,6 +18,7 @@ use covault_core::{
 };
 use futures::FutureExt as _;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tokio::sync::watch;
 
 use crate::{
     building,
@@ -27,7 +28,7 @@ use crate::{
     port::SigningAttempt,
     rpc::{Broadcast, ChainError, Shipment},
     store::Space,
-    vault,
+    vault::{self, InUse},
 };
 
 /// Messages.
@@ -37,7 +38,14 @@ pub enum Msg {
     /// The chain answered, and where one is wanted a nonce was assigned.
     FactsArrived(Result<Facts, ChainError>),
     /// The cluster answered.
-    SignersAnswered(SessionId, Result<Vec<Signature>, Fault>),
+    SignersAnswered {
+        /// In which session.
+        session: SessionId,
+        /// The epoch of the shares that were to sign; `None` when nobody was asked.
+        epoch: Option<u32>,
+        /// What.
+        answer: Result<Vec<Signature>, Fault>,
+    },
     /// The node answered.
     NodeAnswered(Broadcast),
     /// The effect of the state is to be run (again).
@@ -74,8 +82,8 @@ pub struct Args {
     pub context: Arc<Context>,
     /// The vault.
     pub vault: ActorRef<vault::Msg>,
-    /// Share holders of the vault.
-    pub holders: vault::Holders,
+    /// The shares of the vault that sign.
+    pub in_use: watch::Receiver<InUse>,
     /// How to start.
     pub start: Start,
     /// Counts the request as live; `None` for those that were live before a restart.
@@ -89,7 +97,7 @@ pub struct Signing;
 pub struct Live {
     context: Arc<Context>,
     vault: ActorRef<vault::Msg>,
-    holders: vault::Holders,
+    in_use: watch::Receiver<InUse>,
     /// `None` before the first commit.
     current: Option<Ledger>,
     /// Tries of the effect that is run now.
@@ -102,7 +110,8 @@ pub struct Live {
     place: Option<vault::Place>,
 }
 
-struct AbortOnDrop(tokio::task::AbortHandle);
+/// A task that ends with its owner.
+pub(crate) struct AbortOnDrop(pub(crate) tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -125,7 +134,7 @@ impl Actor for Signing {
         Ok(Live {
             context: args.context,
             vault: args.vault,
-            holders: args.holders,
+            in_use: args.in_use,
             current: None,
             tries: 0,
             resumed: false,
@@ -178,7 +187,11 @@ impl Actor for Signing {
                 let reason = format!("the chain's nodes gave no answer in time: {reason}");
                 live.give_up(reason, ExecuteCode::Unspecified).await?;
             }
-            Msg::SignersAnswered(session, answer) => {
+            Msg::SignersAnswered {
+                session,
+                epoch,
+                answer,
+            } => {
                 if live.session()? != Some(session) {
                     return Ok(());
                 }
@@ -186,7 +199,8 @@ impl Actor for Signing {
                     Ok(signatures) => live.signed(signatures).await?,
                     Err(fault) => {
                         tracing::warn!(request = %live.now()?.request.id, %session, ?fault, "signing attempt failed");
-                        let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden);
+                        let for_good = matches!(fault.class(), Class::Invalid | Class::Forbidden)
+                            && live.shares_stayed(epoch)?;
                         if !for_good && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
@@ -307,6 +321,15 @@ impl Live {
             clock, settings, ..
         } = &*self.context;
         clock.now_ms().saturating_add(settings.signing_deadline_ms)
+    }
+
+    /// Whether the shares that were to sign are still those in use, and every node knows it. Else
+    /// a refusal says nothing about the request.
+    fn shares_stayed(&self, epoch: Option<u32>) -> Result<bool, Fault> {
+        let curve = self.now()?.request.network.curve();
+        let in_use = self.in_use.borrow();
+        let shares = in_use.of(curve);
+        Ok(shares.is_some_and(|shares| shares.settled && Some(shares.generation.epoch) == epoch))
     }
 
     /// In `Prepared` and `Signing`: a new session for the same digest. Elsewhere: nothing.
@@ -458,27 +481,17 @@ impl Live {
                 })
             }
             (Some(Effect::Sign), State::Signing { draft, session, .. }) => {
-                let now = context.now_ms();
-                let session = *session;
-                let order = request.order(now).ok_or_else(|| Fault::bug("no order"))?;
-                let attempt = SigningAttempt {
-                    session,
-                    holders: self.holders.signers.clone(),
-                    threshold: self.holders.threshold,
-                    deadline_ms: draft.deadline_ms,
-                };
-                let patience = draft
-                    .deadline_ms
-                    .saturating_sub(now)
-                    .saturating_add(GRACE_MS);
+                let (session, deadline_ms) = (*session, draft.deadline_ms);
+                let in_use = self.in_use.clone();
+                let request = request.clone();
                 beside(myself, "signing", async move {
-                    let signing = context.signers.sign(&order, &attempt);
-                    let answer = tokio::time::timeout(Duration::from_millis(patience), signing)
-                        .await
-                        .unwrap_or_else(|_| {
-                            Err(Fault::unavailable("the signers gave no answer in time"))
-                        });
-                    Msg::SignersAnswered(session, answer)
+                    let (epoch, answer) =
+                        sign(&context, in_use, &request, session, deadline_ms).await;
+                    Msg::SignersAnswered {
+                        session,
+                        epoch,
+                        answer,
+                    }
                 })
             }
             (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
@@ -507,6 +520,45 @@ impl Live {
         self.task = Some(task);
         Ok(())
     }
+}
+
+/// Has the shares that are in use sign, and says which those were. New shares are waited for
+/// until their nodes were told to use them.
+async fn sign(
+    context: &Context,
+    mut in_use: watch::Receiver<InUse>,
+    request: &Request,
+    session: SessionId,
+    deadline_ms: u64,
+) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
+    let curve = request.network.curve();
+    let patience = || {
+        let left = deadline_ms.saturating_sub(context.now_ms());
+        Duration::from_millis(left.saturating_add(GRACE_MS))
+    };
+    let told = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.told));
+    let generation = match tokio::time::timeout(patience(), told).await {
+        Ok(Ok(keys)) => keys.of(curve).map(|shares| shares.generation.clone()),
+        _ => None,
+    };
+    let Some(generation) = generation else {
+        let fault = Fault::unavailable("the vault's nodes were not told in time to use new shares");
+        return (None, Err(fault));
+    };
+    let Some(order) = request.order(generation.epoch, context.now_ms()) else {
+        return (None, Err(Fault::bug("no order")));
+    };
+    let attempt = SigningAttempt {
+        session,
+        holders: generation.holders,
+        threshold: generation.threshold,
+        deadline_ms,
+    };
+    let signing = context.signers.sign(&order, &attempt);
+    let answer = tokio::time::timeout(patience(), signing)
+        .await
+        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
+    (Some(generation.epoch), answer)
 }
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.

@@ -2,6 +2,8 @@
 //! the actors of its live requests.
 
 mod keys;
+mod life;
+pub mod view;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,7 +12,7 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
-    order::{KeygenOrder, NodeId},
+    order::KeygenOrder,
     payload::Payload,
     request::{Effect, NonceClaim, Request, State},
     schema::wire,
@@ -18,7 +20,9 @@ use covault_core::{
     wallet::vault::{KeyState, Vault},
 };
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+pub use life::{InUse, Msg as LifeMsg, Wish};
 
 use crate::{
     building,
@@ -64,6 +68,8 @@ pub enum Msg {
     KeygenDue(Scheme),
     /// The cluster answered.
     KeygenEnded(Box<KeygenOrder>, Result<RootKey, Fault>),
+    /// About the shares of keys that are there.
+    Life(LifeMsg),
     /// A request's actor is to be started again, unless it lives.
     RestartDue(RequestId),
 }
@@ -101,15 +107,6 @@ pub struct Place {
     pub _bytes: OwnedSemaphorePermit,
 }
 
-/// Who holds the shares of the vault.
-#[derive(Clone, Debug)]
-pub struct Holders {
-    /// Nodes, in the order of the keygen.
-    pub signers: Vec<NodeId>,
-    /// Signers needed.
-    pub threshold: u16,
-}
-
 /// The actor.
 pub struct VaultActor;
 
@@ -124,6 +121,8 @@ pub struct Live {
     /// How often the actor of a live request has failed.
     failures: HashMap<RequestId, u32>,
     keygen_tries: u32,
+    works: life::Works,
+    in_use: watch::Sender<InUse>,
 }
 
 #[async_trait]
@@ -155,7 +154,10 @@ impl Actor for VaultActor {
         };
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
+        let works = life::Works::new();
         Ok(Live {
+            in_use: watch::channel(life::in_use(&vault, &works)).0,
+            works,
             context,
             vault,
             version,
@@ -207,6 +209,7 @@ impl Actor for VaultActor {
             }
             Msg::KeygenDue(scheme) => live.start_keygen(&myself, scheme).await?,
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
+            Msg::Life(message) => live.life(&myself, message).await?,
             Msg::RestartDue(request) => {
                 if !live.requests.values().any(|other| *other == request) {
                     live.load_request(&myself, request).await?;
@@ -249,6 +252,7 @@ impl Live {
                 let _ = myself.cast(Msg::KeygenDue(key.scheme));
             }
         }
+        self.resume_life(myself);
         let mut pending = Vec::new();
         let mut from = None;
         loop {
@@ -408,10 +412,7 @@ impl Live {
         let args = signing::Args {
             context: Arc::clone(&self.context),
             vault: myself.clone(),
-            holders: Holders {
-                signers: self.vault.signers.clone(),
-                threshold: self.vault.threshold,
-            },
+            in_use: self.in_use.subscribe(),
             start,
             place,
         };

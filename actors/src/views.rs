@@ -8,16 +8,17 @@ use covault_core::{
     network::Network,
     request::Request,
     schema::wire,
-    wallet::{Wallet, vault::Vault},
+    wallet::Wallet,
 };
 use tokio::sync::Notify;
 
 use crate::{
     context::Context,
     gateway::{Caller, Query, VaultScope, VaultView, View, in_scope, vault_in_scope},
-    rows,
+    nodes, rows,
     rpc::{ChainError, Refusal},
     store::{Batch, Expect, Key, Scan, Space},
+    vault::view as vault,
 };
 
 /// Most entries of a page, and how many it has when nobody asks for fewer.
@@ -57,28 +58,18 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
                 .filter(|(id, _)| in_scope(caller, *id))
                 .ok_or_else(unknown)?;
             let (found, _) = context.vault(id).await?.ok_or_else(unknown)?;
-            View::Vault(vault(context, &found))
+            View::Vault(vault::view(context, &found))
         }
         Query::Vaults => View::Vaults(vaults(context, caller).await?),
-        Query::Nodes => View::Nodes(context.signers.nodes()),
+        Query::Nodes => View::Nodes {
+            nodes: nodes::view(context).await?,
+            strangers: context.signers.strangers(),
+        },
         Query::Ready => {
             ready(context).await?;
             View::Ready
         }
     })
-}
-
-/// A vault as operators see it.
-pub fn vault(context: &Context, vault: &Vault) -> VaultView {
-    VaultView {
-        id: vault.id,
-        name: vault.name.clone(),
-        threshold: vault.threshold,
-        signers: vault.signers.clone(),
-        ready: vault.ready(),
-        failed_reason: vault.failed_reason().map(str::to_owned),
-        problem: context.problem(vault.id).filter(|_| !vault.ready()),
-    }
 }
 
 async fn request(context: &Context, caller: &Caller, id: RequestId) -> Result<Request, Fault> {
@@ -255,7 +246,7 @@ async fn vaults(context: &Context, caller: &Caller) -> Result<Vec<VaultView>, Fa
     let mut found = Vec::new();
     for id in ids {
         if let Some((one, _)) = context.vault(id).await? {
-            found.push(vault(context, &one));
+            found.push(vault::view(context, &one));
         }
     }
     Ok(found)

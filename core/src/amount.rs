@@ -4,7 +4,7 @@
 //! exponent or hex. Leading zeros are refused (`0` alone is zero): nobody writes `0010` on
 //! purpose, and some readers take it for octal.
 
-use alloy_primitives::U256;
+pub use alloy_primitives::U256;
 
 /// Why a text is not an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -85,6 +85,20 @@ impl Network {
         }
     }
 
+    /// The name in configuration, e.g. `evm`.
+    pub fn key(self) -> &'static str {
+        match self {
+            Network::Evm => "evm",
+            Network::Bitcoin => "bitcoin",
+            Network::Tron => "tron",
+            Network::Aptos => "aptos",
+            Network::Sui => "sui",
+            Network::Solana => "solana",
+            Network::Ton => "ton",
+            Network::Stellar => "stellar",
+        }
+    }
+
     /// The curve of the network's wallets.
     pub fn curve(self) -> Curve {
         match self {

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    chain::{Facts, SigningInput},
+    chain::{Chain, Facts, SigningInput, Unsigned},
     derive::{ChildKey, KeyPath, RootKey},
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
     network::Network,
     payload::Payload,
@@ -111,11 +111,12 @@ impl SigningOrder {
     }
 
     /// Rebuilds the unsigned transaction and everything to be signed from payload and facts,
-    /// the child key from the vault's root key, and compares each with what the order says.
+    /// the child key from the vault's root key, and compares each with what the order says. The
+    /// payload, decoded.
     ///
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field that does not match.
-    pub fn verify(&self, root: &RootKey) -> Result<(), Fault> {
+    pub fn verify(&self, root: &RootKey) -> Result<Payload, Fault> {
         self.verify_child(root, &root.child(&self.path)?)
     }
 
@@ -124,7 +125,7 @@ impl SigningOrder {
     ///
     /// # Errors
     /// As [`SigningOrder::verify`].
-    pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
+    pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<Payload, Fault> {
         let chain = self
             .network
             .chain()
@@ -139,10 +140,12 @@ impl SigningOrder {
             return Err(Fault::field("rootPublicKey", "is not the vault's root key"));
         }
         if child.public_key != self.public_key {
-            return Err(Fault::field(
-                "publicKey",
-                "is not the vault's key at this path",
-            ));
+            // The address shows which of the two was exchanged.
+            return Err(if chain.address(&child.public_key)? == self.address {
+                Fault::field("publicKey", "is not the vault's key at this path")
+            } else {
+                Fault::field("path", "does not lead to the public key")
+            });
         }
         if chain.address(&self.public_key)? != self.address {
             return Err(Fault::field(
@@ -150,25 +153,62 @@ impl SigningOrder {
                 "is not the address of the public key",
             ));
         }
-        let payload = Payload::decode(&self.payload).map_err(|fault| fault.under("payload"))?;
+        let payload = Payload::decode(&self.payload).map_err(in_payload)?;
         if payload.from() != self.address {
-            return Err(Fault::field("address", "is not the sender of the payload"));
+            let fault = Fault::field("from", "is not the address of the wallet");
+            return Err(in_payload(fault.under(payload.kind())));
         }
-        payload.check_wallet(self.network)?;
-        let built = chain.build(&payload, &self.facts, &self.public_key)?;
+        payload.check_wallet(self.network).map_err(in_payload)?;
+        let built = chain
+            .build(&payload, &self.facts, &self.public_key)
+            .map_err(|fault| match (fault.class(), fault.cause()) {
+                // Nothing else in it can be at fault by now.
+                (Class::Bug, cause) => Fault::field("facts", "do not fit the payload")
+                    .caused_by(cause.unwrap_or_default()),
+                _ => in_payload(fault),
+            })?;
+        self.compare(chain, &built)?;
+        Ok(payload)
+    }
+
+    /// Compares what the order shows with what was built from its payload and facts.
+    fn compare(&self, chain: &dyn Chain, built: &Unsigned) -> Result<(), Fault> {
+        const DIFFERS: &str = "differs from what payload and facts give";
         if built.bytes != self.unsigned {
-            return Err(Fault::field(
-                "unsigned",
-                "differs from what payload and facts give",
-            ));
+            let what = chain.difference(&built.bytes, &self.unsigned);
+            return Err(match what {
+                Some(what) => Fault::field(format_args!("unsigned.{what}"), DIFFERS),
+                None => Fault::field("unsigned", DIFFERS),
+            });
         }
-        if built.signing != self.inputs {
+        if built.signing.len() != self.inputs.len() {
             return Err(Fault::field(
                 "inputs",
-                "differ from what payload and facts give",
+                "are more or fewer than payload and facts give",
             ));
         }
+        for (place, (built, shown)) in built.signing.iter().zip(&self.inputs).enumerate() {
+            let SigningInput { curve, message } = shown;
+            if built.curve != *curve {
+                return Err(Fault::field(format_args!("inputs[{place}].curve"), DIFFERS));
+            }
+            if built.message != *message {
+                return Err(Fault::field(
+                    format_args!("inputs[{place}].message"),
+                    "is not the digest or message that payload and facts give",
+                ));
+            }
+        }
         Ok(())
+    }
+}
+
+/// What is wrong with the bytes as a whole says so itself.
+fn in_payload(fault: Fault) -> Fault {
+    if fault.public().starts_with("payload: ") {
+        fault
+    } else {
+        fault.under("payload")
     }
 }
 
@@ -338,6 +378,57 @@ impl ReshareOrder {
             .filter(|dealer| !self.new.holders.contains(dealer));
         self.new.holders.iter().chain(leaving).copied().collect()
     }
+}
+
+/// What a node signs, with its identity key, once its share of the new generation is on disk: this
+/// tag, then the order's [`ReshareOrder::id`].
+const PREPARED: &[u8] = b"covault/reshare-prepared";
+
+impl ReshareOrder {
+    /// SHA-256 of the canonical bytes: names the order everywhere.
+    ///
+    /// # Errors
+    /// As [`ReshareOrder::canonical_bytes`].
+    pub fn id(&self) -> Result<[u8; 32], Fault> {
+        Ok(Sha256::digest(self.canonical_bytes()?).into())
+    }
+
+    /// The bytes of the statement "my share of the new generation is on disk", which every new
+    /// holder signs (Ed25519, its identity key): a tag, then the order's id.
+    ///
+    /// # Errors
+    /// As [`ReshareOrder::canonical_bytes`].
+    pub fn statement(&self) -> Result<Vec<u8>, Fault> {
+        Ok([PREPARED, &self.id()?].concat())
+    }
+}
+
+/// The statements of all new holders of a [`ReshareOrder`] that their shares are on disk: each
+/// node's Ed25519 signature (64 bytes) over [`ReshareOrder::statement`]. Without it no node gives
+/// up an old share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReshareProof(pub Vec<(NodeId, Vec<u8>)>);
+
+/// Asks holders for their shares, encrypted to recipients that are kept offline. A node answers
+/// only when its own configuration names every one of the recipients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupOrder {
+    /// The vault whose key it is.
+    pub vault: VaultId,
+    /// The run; routes the answers.
+    pub session: SessionId,
+    /// The root public key (33 bytes secp256k1, 32 bytes Ed25519).
+    pub root_public_key: Vec<u8>,
+    /// The generation to back up.
+    pub epoch: u32,
+    /// The holders that are asked.
+    pub holders: Vec<NodeId>,
+    /// The age recipients (`age1...`, X25519).
+    pub recipients: Vec<String>,
+    /// When the order was made, in milliseconds since the Unix epoch.
+    pub issued_at_ms: u64,
+    /// When it stops being valid, in milliseconds since the Unix epoch.
+    pub expires_at_ms: u64,
 }
 
 fn distinct(nodes: &[NodeId]) -> bool {

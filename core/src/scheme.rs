@@ -43,6 +43,14 @@ impl Scheme {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
 
+    /// Whether its keys can get a new generation of shares.
+    pub fn reshares(self) -> bool {
+        match self {
+            Scheme::FrostEd25519 | Scheme::Dkls23 => true,
+            Scheme::Cggmp24 => false,
+        }
+    }
+
     /// What a key of this curve gets when nobody chooses.
     pub fn default_of(curve: Curve) -> Self {
         match curve {

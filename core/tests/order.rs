@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod order {
     use covault_core::{
-        chain::{Facts, SigningInput, evm, solana},
+        chain::{Facts, evm, solana},
         derive::{KeyPath, RootKey},
         fault::Class,
         ids::{RequestId, VaultId},
@@ -38,14 +38,18 @@ mod order {
         }
     }
 
-    fn evm_kind(from: String) -> WireKind {
-        WireKind::EvmSendNative(wire::EvmSendNative {
+    fn evm_wire(from: &str) -> wire::EvmSendNative {
+        wire::EvmSendNative {
             chain_id: 1,
-            from,
+            from: from.into(),
             to: "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be".into(),
             value: "5".into(),
             ..Default::default()
-        })
+        }
+    }
+
+    fn evm_kind(from: String) -> WireKind {
+        WireKind::EvmSendNative(evm_wire(&from))
     }
 
     fn evm_facts() -> Facts {
@@ -60,13 +64,17 @@ mod order {
         })
     }
 
-    fn solana_kind(from: String) -> WireKind {
-        WireKind::SolanaSendNative(wire::SolanaSendNative {
-            to: from.clone(),
-            from,
+    fn solana_wire(from: &str) -> wire::SolanaSendNative {
+        wire::SolanaSendNative {
+            from: from.into(),
+            to: "4Nd1mBQtrMJVYVfKf2PJy9NZUZdTAsp7D4xWLs4gDB4T".into(),
             value: "5".into(),
             chain_id: 0,
-        })
+        }
+    }
+
+    fn solana_kind(from: String) -> WireKind {
+        WireKind::SolanaSendNative(solana_wire(&from))
     }
 
     fn solana_facts() -> Facts {
@@ -125,58 +133,213 @@ mod order {
         }
     }
 
-    #[test]
-    fn order__should_be_refused_when_anything_that_is_signed_was_changed() {
-        type Change = fn(&mut SigningOrder);
-        let changes: [(&str, Change); 9] = [
-            ("root key", |order| order.root_public_key[5] ^= 1),
-            ("path", |order| {
-                order.path = KeyPath::new(vec![0, 6]).unwrap()
-            }),
-            ("public key", |order| order.public_key[5] ^= 1),
-            ("address", |order| order.address.push('0')),
-            ("network", |order| order.network = Network::Tron),
-            ("payload", |order| {
-                order.payload = Payload::parse(&raw_kind(order.address.clone()))
-                    .map(|payload| payload.encode())
-                    .unwrap();
-                order.payload[50] ^= 1;
-            }),
-            ("message", |order| order.inputs[0].message[0] ^= 1),
-            ("one more input", |order| {
-                order.inputs.push(SigningInput {
-                    curve: order.network.curve(),
-                    message: vec![1; 32],
-                });
-            }),
-            ("unsigned", |order| order.unsigned.push(0)),
-        ];
-        for order in orders() {
-            for (what, change) in changes {
+    type Change = fn(&mut SigningOrder);
+
+    /// Applies the change to each order and compares the field that the refusal begins with.
+    fn refused(orders: &[SigningOrder], changes: &[(&str, Change)]) {
+        for order in orders {
+            for (field, change) in changes {
                 let mut changed = order.clone();
                 change(&mut changed);
                 let root = root(order.network.curve());
-                assert!(changed.verify(&root).is_err(), "{what}");
+                let fault = changed.verify(&root).unwrap_err();
+                assert_eq!(fault.class(), &Class::Invalid, "{field}: {fault:?}");
+                let named = fault.public().split(": ").next().unwrap_or_default();
+                assert_eq!(named, *field, "{fault:?}");
             }
-            let other = RootKey {
-                chain_code: [4; 32],
-                ..root(order.network.curve())
-            };
-            assert_eq!(order.verify(&other).unwrap_err().class(), &Class::Invalid);
         }
     }
 
     #[test]
-    fn order__should_be_refused_when_the_facts_were_changed() {
-        let mut evm = order(Network::Evm, evm_kind, evm_facts());
-        let Facts::Evm(facts) = &mut evm.facts else {
-            unreachable!()
+    fn order__should_be_refused_by_field_when_anything_that_is_signed_was_changed() {
+        let changes: [(&str, Change); 9] = [
+            ("rootPublicKey", |order| order.root_public_key[5] ^= 1),
+            ("path", |order| {
+                order.path = KeyPath::new(vec![0, 6]).unwrap()
+            }),
+            ("publicKey", |order| order.public_key[5] ^= 1),
+            ("address", |order| order.address.push('0')),
+            ("network", |order| order.network = Network::Tron),
+            ("payload", |order| order.payload.push(1)),
+            ("inputs[0].message", |order| order.inputs[0].message[0] ^= 1),
+            ("inputs", |order| {
+                order.inputs.push(order.inputs[0].clone());
+            }),
+            ("inputs", |order| order.inputs.clear()),
+        ];
+        refused(&orders(), &changes);
+        refused(&orders(), &[("unsigned", |order| order.unsigned.push(0))]);
+        for order in orders() {
+            let other = RootKey {
+                chain_code: [4; 32],
+                ..root(order.network.curve())
+            };
+            let fault = order.verify(&other).unwrap_err();
+            assert!(fault.public().starts_with("path: "), "{fault:?}");
+        }
+    }
+
+    /// As the order, with the payload of another wallet.
+    #[test]
+    fn order__should_be_refused_when_the_payload_is_of_another_wallet() {
+        for (network, kind) in [
+            (Network::Evm, evm_kind as fn(String) -> WireKind),
+            (Network::Evm, raw_kind),
+            (Network::Solana, solana_kind),
+            (Network::Solana, raw_kind),
+        ] {
+            let facts = || match (network, kind(String::new())) {
+                (_, WireKind::RawMessage(_)) => Facts::Nothing,
+                (Network::Evm, _) => evm_facts(),
+                (_, _) => solana_facts(),
+            };
+            let mut order = order(network, kind, facts());
+            let other = match network {
+                Network::Evm => "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6",
+                _ => "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS",
+            };
+            let payload = Payload::parse(&kind(other.into())).unwrap();
+            order.payload = payload.encode();
+            let fault = order.verify(&root(network.curve())).unwrap_err();
+            let field = format!("payload.{}.from: ", payload.kind());
+            assert!(fault.public().starts_with(&field), "{fault:?}");
+        }
+    }
+
+    fn exchange(order: &mut SigningOrder, kind: WireKind) {
+        order.payload = Payload::parse(&kind).unwrap().encode();
+    }
+
+    #[test]
+    fn order__should_be_refused_by_field_when_transaction_and_payload_differ() {
+        let evm: [(&str, Change); 6] = [
+            ("unsigned.recipient", |order| {
+                let kind = wire::EvmSendNative {
+                    to: "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6".into(),
+                    ..evm_wire(&order.address)
+                };
+                exchange(order, WireKind::EvmSendNative(kind));
+            }),
+            ("unsigned.amount", |order| {
+                let kind = wire::EvmSendNative {
+                    value: "6".into(),
+                    ..evm_wire(&order.address)
+                };
+                exchange(order, WireKind::EvmSendNative(kind));
+            }),
+            ("unsigned.chainId", |order| {
+                let kind = wire::EvmSendNative {
+                    chain_id: 10,
+                    ..evm_wire(&order.address)
+                };
+                exchange(order, WireKind::EvmSendNative(kind));
+            }),
+            ("unsigned.nonce", |order| {
+                let Facts::Evm(facts) = &mut order.facts else {
+                    unreachable!()
+                };
+                facts.nonce = Some(5);
+            }),
+            ("unsigned.gasFee", |order| {
+                let Facts::Evm(facts) = &mut order.facts else {
+                    unreachable!()
+                };
+                facts.fees.as_mut().unwrap().base_fee += 1;
+            }),
+            ("facts", |order| order.facts = Facts::Nothing),
+        ];
+        refused(&[order(Network::Evm, evm_kind, evm_facts())], &evm);
+        let solana: [(&str, Change); 4] = [
+            ("unsigned.recipient", |order| {
+                let kind = wire::SolanaSendNative {
+                    to: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
+                    ..solana_wire(&order.address)
+                };
+                exchange(order, WireKind::SolanaSendNative(kind));
+            }),
+            ("unsigned.amount", |order| {
+                let kind = wire::SolanaSendNative {
+                    value: "6".into(),
+                    ..solana_wire(&order.address)
+                };
+                exchange(order, WireKind::SolanaSendNative(kind));
+            }),
+            ("unsigned.recentBlockhash", |order| {
+                order.facts = Facts::Solana(solana::Facts {
+                    recent_blockhash: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
+                });
+            }),
+            ("facts", |order| order.facts = Facts::Nothing),
+        ];
+        refused(
+            &[order(Network::Solana, solana_kind, solana_facts())],
+            &solana,
+        );
+    }
+
+    #[test]
+    fn order__should_be_refused_by_field_when_tokens_go_elsewhere() {
+        fn token_wire(from: &str) -> wire::EvmSendErc20 {
+            wire::EvmSendErc20 {
+                chain_id: 1,
+                from: from.into(),
+                to: "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be".into(),
+                token_contract_address: "0xdAC17F958D2ee523a2206206994597C13D831ec7".into(),
+                amount: "7".into(),
+                ..Default::default()
+            }
+        }
+        let facts = Facts::Evm(evm::Facts {
+            nonce: Some(4),
+            eip1559: false,
+            fees: Some(evm::Fees {
+                estimate_gas: 60_000,
+                base_fee: 10,
+                max_priority_fee: 0,
+            }),
+        });
+        let kind = |from: String| WireKind::EvmSendErc20(token_wire(&from));
+        let changes: [(&str, Change); 3] = [
+            ("unsigned.recipient", |order| {
+                let kind = wire::EvmSendErc20 {
+                    to: order.address.clone(),
+                    ..token_wire(&order.address)
+                };
+                exchange(order, WireKind::EvmSendErc20(kind));
+            }),
+            ("unsigned.amount", |order| {
+                let kind = wire::EvmSendErc20 {
+                    amount: "8".into(),
+                    ..token_wire(&order.address)
+                };
+                exchange(order, WireKind::EvmSendErc20(kind));
+            }),
+            // The contract is whom the transaction calls.
+            ("unsigned.recipient", |order| {
+                let kind = wire::EvmSendErc20 {
+                    token_contract_address: order.address.clone(),
+                    ..token_wire(&order.address)
+                };
+                exchange(order, WireKind::EvmSendErc20(kind));
+            }),
+        ];
+        refused(&[order(Network::Evm, kind, facts)], &changes);
+    }
+
+    #[test]
+    fn chain__should_tell_the_most_that_a_transaction_costs() {
+        let fee = |order: &SigningOrder| {
+            let chain = order.network.chain().unwrap();
+            chain.most_fee(&order.unsigned).unwrap().to_string()
         };
-        facts.nonce = Some(5);
-        let fault = evm.verify(&root(Curve::Secp256k1)).unwrap_err();
-        assert!(fault.public().starts_with("unsigned: "), "{fault}");
-        let mut solana = order(Network::Solana, solana_kind, solana_facts());
-        solana.facts = Facts::Nothing;
-        assert!(solana.verify(&root(Curve::Ed25519)).is_err());
+        let [native, message, solana, _] = orders();
+        // All gas at twice the base fee and the tip.
+        assert_eq!(fee(&native), (21_000 * 21).to_string());
+        assert_eq!(fee(&message), "0");
+        assert_eq!(fee(&solana), "5000");
+        let mut cut = native.clone();
+        cut.unsigned.truncate(5);
+        let chain = cut.network.chain().unwrap();
+        assert!(chain.most_fee(&cut.unsigned).is_err());
     }
 }

@@ -3,6 +3,8 @@
 //! - The first digest that a node agrees to sign for a request is the only one, for ever. It covers
 //!   all inputs at once, so that a request cannot grow.
 //! - A session attempt is run once, also after a restart.
+//! - What the requests of a day let go is counted, each request once, when its first claim is
+//!   granted: whatever becomes of the signature, the count stands.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
 //!
 //! A claim is on disk, fsynced, before its caller goes on. One thread writes: it drains its queue
@@ -19,6 +21,7 @@ use std::{
 };
 
 use covault_core::{
+    amount::U256,
     fault::{Class, Fault},
     ids::{RequestId, SessionId},
     order::NodeId,
@@ -29,7 +32,7 @@ use redb::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::pool::CpuPool;
+use crate::{policy::Spending, pool::CpuPool};
 
 /// Request -> digest over all its inputs.
 const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
@@ -38,6 +41,13 @@ const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::ne
 /// (root public key, node) -> when, in milliseconds since the Unix epoch.
 const BANS: TableDefinition<'_, (&[u8], &[u8; 32]), u64> = TableDefinition::new("bans.1");
 
+/// (day, asset) -> what was let go, a big-endian number. Days since the Unix epoch, in UTC.
+const SPENT: TableDefinition<'_, (u64, &str), &[u8; 32]> = TableDefinition::new("spent.1");
+
+/// Milliseconds of a day.
+const DAY_MS: u64 = 86_400_000;
+/// Days that are kept, so that a clock that is set back finds its day.
+const KEPT_DAYS: u64 = 7;
 /// Claims that share one commit at most.
 const BATCH: usize = 512;
 /// Claims that wait at most.
@@ -52,6 +62,9 @@ pub enum ClaimError {
     /// The request was signed for another digest before.
     #[error("another digest was claimed for this request")]
     OtherDigest,
+    /// The day's total of this asset would be above its limit.
+    #[error("the limit of {0} per day is reached")]
+    OverDay(String),
     /// The store failed; nothing is certain.
     #[error("the claims store failed: {0}")]
     Store(String),
@@ -66,6 +79,8 @@ pub struct Claim {
     pub attempt: u32,
     /// What is to be signed: a digest over all inputs; `None` for key generation.
     pub digest: Option<(RequestId, [u8; 32])>,
+    /// What the request lets go: each asset once.
+    pub spending: Vec<Spending>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
@@ -213,6 +228,12 @@ impl Claims {
         .await
     }
 
+    /// Every ban: the root public key and who is banned from it, in no order.
+    pub fn bans(&self) -> Vec<(Vec<u8>, NodeId)> {
+        let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);
+        bans.iter().cloned().collect()
+    }
+
     /// Whether `node` is banned from the key.
     pub fn banned(&self, root: &[u8], node: &NodeId) -> bool {
         let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);
@@ -282,6 +303,7 @@ fn load(database: &Database) -> Result<Bans, redb::Error> {
     transaction.open_table(REQUESTS)?;
     transaction.open_table(SESSIONS)?;
     transaction.open_table(BANS)?;
+    transaction.open_table(SPENT)?;
     transaction.commit()?;
     let mut bans = Bans::new();
     for entry in database.begin_read()?.open_table(BANS)?.iter()? {
@@ -376,8 +398,12 @@ fn grant(
             .map(|known| known.value() == digest);
         match known {
             None => {
+                if let Err(over) = count(transaction, &claim.spending, claim.now_ms)? {
+                    return Ok(Err(over));
+                }
                 table.insert(request.as_bytes(), digest)?;
             }
+            // The same transaction again: it cannot be sent twice, and was counted.
             Some(true) => {}
             Some(false) => return Ok(Err(ClaimError::OtherDigest)),
         }
@@ -386,155 +412,47 @@ fn grant(
     Ok(Ok(()))
 }
 
-#[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use super::*;
-
-    fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
-        Claim {
-            session: SessionId::from_bytes([session; 16]),
-            attempt,
-            digest: Some((RequestId::from_bytes([1; 16]), [digest; 32])),
-            now_ms: 1,
+/// Adds to the totals of the day; to none when one would be above its limit.
+fn count(
+    transaction: &WriteTransaction,
+    spending: &[Spending],
+    now_ms: u64,
+) -> Result<Result<(), ClaimError>, redb::Error> {
+    if spending.is_empty() {
+        return Ok(Ok(()));
+    }
+    let day = now_ms / DAY_MS;
+    let mut spent = transaction.open_table(SPENT)?;
+    if spent
+        .range((day, "")..(day.saturating_add(1), ""))?
+        .next()
+        .is_none()
+    {
+        spent.retain_in(..(day.saturating_sub(KEPT_DAYS), ""), |_, _| false)?;
+    }
+    let mut totals = Vec::with_capacity(spending.len());
+    for Spending {
+        asset,
+        amount,
+        most_per_day,
+    } in spending
+    {
+        let known = spent
+            .get((day, asset.as_str()))?
+            .map_or(U256::ZERO, |known| U256::from_be_bytes(*known.value()));
+        let total = known.saturating_add(*amount);
+        if most_per_day.is_some_and(|most| total > most) {
+            return Ok(Err(ClaimError::OverDay(asset.clone())));
         }
+        totals.push((asset, total.to_be_bytes::<32>()));
     }
-
-    #[tokio::test]
-    async fn claims__should_open_after_a_first_start_that_was_cut_off() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("claims.redb");
-        // What redb leaves when it is killed before it has written its magic number.
-        fs::write(folder.path().join("claims.redb.new"), [0; 4096]).unwrap();
-        let claims = Claims::open(&path, true).unwrap();
-        claims.claim(claim(1, 0, 7)).await.unwrap();
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+    for (asset, total) in totals {
+        spent.insert((day, asset.as_str()), &total)?;
     }
-
-    #[tokio::test]
-    async fn claims__should_stand_across_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("claims.redb");
-        let claims = Claims::open(&path, true).unwrap();
-        claims.claim(claim(1, 0, 7)).await.unwrap();
-        claims.ban(&[5; 33], NodeId([6; 32]), 1).await.unwrap();
-        assert!(
-            Claims::open(&path, true).is_err(),
-            "a second process must not have it"
-        );
-        drop(claims);
-        let claims = reopen(&path).await;
-        assert_eq!(
-            claims.claim(claim(1, 0, 7)).await,
-            Err(ClaimError::SessionUsed)
-        );
-        assert_eq!(
-            claims.claim(claim(2, 0, 9)).await,
-            Err(ClaimError::OtherDigest)
-        );
-        // The refused claim left nothing behind: the session may still be used.
-        assert_eq!(claims.claim(claim(2, 0, 7)).await, Ok(()));
-        assert_eq!(claims.claim(claim(2, 1, 7)).await, Ok(()));
-        assert!(claims.banned(&[5; 33], &NodeId([6; 32])));
-        assert!(!claims.banned(&[4; 33], &NodeId([6; 32])));
-        assert!(!claims.banned(&[5; 33], &NodeId([5; 32])));
-    }
-
-    /// The writer thread lets go of the file a moment after its owner.
-    async fn reopen(path: &Path) -> Claims {
-        for _ in 0..500 {
-            if let Ok(claims) = Claims::open(path, false) {
-                return claims;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        panic!("the claims file stays locked");
-    }
-
-    #[tokio::test]
-    async fn claims__should_let_one_of_many_rivals_win() {
-        let folder = tempfile::tempdir().unwrap();
-        let claims = Arc::new(Claims::open(&folder.path().join("claims.redb"), true).unwrap());
-        let rivals: Vec<_> = (0..100_u8)
-            .map(|digest| {
-                let claims = Arc::clone(&claims);
-                tokio::spawn(async move { claims.claim(claim(digest, 0, digest)).await })
-            })
-            .collect();
-        let mut won = 0;
-        for rival in rivals {
-            match rival.await.unwrap() {
-                Ok(()) => won += 1,
-                Err(error) => assert_eq!(error, ClaimError::OtherDigest),
-            }
-        }
-        assert_eq!(won, 1);
-    }
-
-    #[tokio::test]
-    async fn claims__should_not_be_made_anew_where_they_were_lost() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("claims.redb");
-        let fault = Claims::open(&path, false).err().unwrap();
-        assert!(fault.public().contains("is missing"), "{fault:?}");
-        // Nor is an empty file taken for one without promises.
-        fs::write(&path, b"").unwrap();
-        assert!(Claims::open(&path, false).is_err());
-        fs::remove_file(&path).unwrap();
-        drop(Claims::open(&path, true).unwrap());
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        drop(reopen(&path).await);
-    }
-
-    /// Memory that stops taking writes on command.
-    #[derive(Debug, Default)]
-    struct Disk {
-        memory: redb::backends::InMemoryBackend,
-        full: Arc<std::sync::atomic::AtomicBool>,
-    }
-
-    impl redb::StorageBackend for Disk {
-        fn len(&self) -> io::Result<u64> {
-            self.memory.len()
-        }
-
-        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            self.memory.read(offset, out)
-        }
-
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.memory.set_len(len)
-        }
-
-        fn sync_data(&self) -> io::Result<()> {
-            if self.full.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(io::Error::other("no space left"));
-            }
-            self.memory.sync_data()
-        }
-
-        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-            self.memory.write(offset, data)
-        }
-    }
-
-    #[tokio::test]
-    async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
-        let disk = Disk::default();
-        let full = Arc::clone(&disk.full);
-        let database = Database::builder().create_with_backend(disk).unwrap();
-        let bans = load(&database).unwrap();
-        let claims = Claims::serve(database, bans).unwrap();
-        claims.claim(claim(1, 0, 7)).await.unwrap();
-        full.store(true, std::sync::atomic::Ordering::Relaxed);
-        let refused = claims.claim(claim(2, 0, 7)).await;
-        assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
-        claims.broken().await;
-        let refused = claims.claim(claim(3, 0, 7)).await;
-        assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
-    }
+    Ok(Ok(()))
 }
+
+#[cfg(test)]
+#[path = "claims_tests.rs"]
+#[allow(non_snake_case)]
+mod tests;

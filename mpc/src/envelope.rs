@@ -51,6 +51,12 @@ pub enum Kind {
     Reply = 4,
     /// Node to everyone: I am here.
     Announcement = 5,
+    /// Orchestrator to node: make a new generation of shares.
+    ReshareOrder = 6,
+    /// Orchestrator to node: take the new share into use, erase the old one.
+    Activate = 7,
+    /// Orchestrator to node: give your share, encrypted.
+    BackupOrder = 8,
 }
 
 impl Kind {
@@ -58,7 +64,12 @@ impl Kind {
     /// replies hold signatures, with which anybody could broadcast the transaction.
     fn always_sealed(self) -> bool {
         match self {
-            Self::SigningOrder | Self::KeygenOrder | Self::Reply => true,
+            Self::SigningOrder
+            | Self::KeygenOrder
+            | Self::ReshareOrder
+            | Self::Activate
+            | Self::BackupOrder
+            | Self::Reply => true,
             // The protocol decides for each message.
             Self::Protocol | Self::Announcement => false,
         }
@@ -155,6 +166,9 @@ impl Header {
             3 => Kind::Protocol,
             4 => Kind::Reply,
             5 => Kind::Announcement,
+            6 => Kind::ReshareOrder,
+            7 => Kind::Activate,
+            8 => Kind::BackupOrder,
             _ => return None,
         };
         let [sealed] = reader.take()?;

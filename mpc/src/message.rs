@@ -3,7 +3,8 @@
 use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
-    order::{KeygenOrder, NodeId, SigningOrder},
+    ids::SessionId,
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -15,11 +16,17 @@ pub(crate) const SKEW_MS: u64 = 60_000;
 const MAX_TEXT: usize = 300;
 /// Nodes that a peer's reply can name.
 const MAX_NAMED: usize = 64;
+/// Characters of an announced name and version, and bans of one announcement, that are kept.
+const MAX_NAME: usize = 64;
+const MAX_VERSION: usize = 32;
+pub(crate) const MAX_BANS: usize = 32;
 
 /// Orchestrator to node: sign this. The envelope's signature is the orchestrator's, over all of it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SignRequest {
     pub order: SigningOrder,
+    /// The session, which the envelope's header must name too.
+    pub session: SessionId,
     /// Exactly threshold many holders; the first collects.
     pub signers: Vec<NodeId>,
     /// How long the attempt has, in milliseconds. A duration, so that clocks need not agree.
@@ -32,6 +39,33 @@ pub(crate) struct SignRequest {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct KeygenRequest {
     pub order: KeygenOrder,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: make a new generation of shares. Signed as a [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ReshareRequest {
+    pub order: ReshareOrder,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: take the new share into use, erase the old one. Signed as a
+/// [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ActivateRequest {
+    pub order: ReshareOrder,
+    /// That all new holders have their shares on disk.
+    pub proof: ReshareProof,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: give your share, encrypted. Signed as a [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BackupRequest {
+    pub order: BackupOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
@@ -54,6 +88,13 @@ pub(crate) enum Reply {
         /// Without secrets.
         reason: String,
     },
+    /// Our new share is on disk: our signature over [`ReshareOrder::statement`], 64 bytes. Empty
+    /// from a dealer that leaves.
+    Prepared(Vec<u8>),
+    /// The new share is in use and the old ones are erased.
+    Activated,
+    /// Our share, encrypted with age.
+    Backup(Vec<u8>),
 }
 
 impl Reply {
@@ -76,7 +117,7 @@ impl Reply {
                     | Class::Limited => Class::Invalid,
                     class => class.clone(),
                 };
-                Self::Refused(Fault::new(class, clean(fault.public())))
+                Self::Refused(Fault::new(class, clean(fault.public())).with_code(fault.code()))
             }
             Self::Failed {
                 mut culprits,
@@ -98,9 +139,13 @@ impl Reply {
 
 /// A peer's text without control characters, of at most [`MAX_TEXT`] characters.
 fn clean(text: &str) -> String {
+    cut(text, MAX_TEXT)
+}
+
+fn cut(text: &str, most: usize) -> String {
     text.chars()
         .filter(|letter| !letter.is_control())
-        .take(MAX_TEXT)
+        .take(most)
         .collect()
 }
 
@@ -113,6 +158,33 @@ pub(crate) struct Announcement {
     pub at_ms: u64,
     /// This is the last one for now.
     pub leaving: bool,
+    /// Drawn at random with every start of the node: tells a restart from a pause.
+    pub boot: [u8; 16],
+    /// The version of its program, e.g. "0.1.0".
+    pub version: String,
+    /// How many keys it holds a share of.
+    pub keys: u32,
+    /// Whom it has banned, from which keys; at most [`MAX_BANS`].
+    pub bans: Vec<Ban>,
+}
+
+/// A node will not sign with this peer with this key again, because it cheated.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ban {
+    /// The first 8 bytes of the root public key.
+    pub key: [u8; 8],
+    /// Who cheated.
+    pub peer: NodeId,
+}
+
+impl Announcement {
+    /// The announcement with its texts and lists cut to what logs and operators can be given.
+    pub fn cleaned(mut self) -> Self {
+        self.name = cut(&self.name, MAX_NAME);
+        self.version = cut(&self.version, MAX_VERSION);
+        self.bans.truncate(MAX_BANS);
+        self
+    }
 }
 
 pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Fault> {
@@ -133,6 +205,47 @@ pub(crate) fn again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Vec
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn announcement__should_load_from_its_sample_and_be_cut() {
+        let announcement = Announcement {
+            name: "node-1".into(),
+            at_ms: 1_000,
+            leaving: false,
+            boot: [7; 16],
+            version: "0.1.0".into(),
+            keys: 2,
+            bans: vec![Ban {
+                key: [9; 8],
+                peer: NodeId([1; 32]),
+            }],
+        };
+        let bytes = encode(&announcement).unwrap();
+        let sample = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/wire/announcement-v1.hex"
+        );
+        let sample = std::fs::read_to_string(sample).unwrap_or_else(|_| {
+            panic!(
+                "{sample} is missing; it would hold\n{}",
+                hex::encode(&bytes)
+            )
+        });
+        assert_eq!(sample.trim(), hex::encode(&bytes));
+        let loaded: Announcement = decode(&hex::decode(sample.trim()).unwrap()).unwrap();
+        assert_eq!(encode(&loaded).unwrap(), bytes);
+        let long = Announcement {
+            name: format!("\u{1b}{}", "n".repeat(500)),
+            version: "v".repeat(500),
+            bans: vec![announcement.bans[0].clone(); 500],
+            ..announcement
+        }
+        .cleaned();
+        assert_eq!(
+            (long.name.len(), long.version.len(), long.bans.len()),
+            (MAX_NAME, MAX_VERSION, MAX_BANS)
+        );
+    }
 
     #[test]
     fn reply__should_be_cut_to_what_can_be_shown() {

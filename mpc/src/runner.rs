@@ -25,6 +25,8 @@ pub(crate) enum Finished {
     Contributed,
     /// The key is made.
     KeyMade(KeyShare),
+    /// The new share is made; none for who leaves.
+    Reshared(Option<KeyShare>),
 }
 
 /// How a run ended badly.
@@ -47,6 +49,7 @@ enum Protocol {
         outcomes: Vec<Option<Signature>>,
     },
     Keygen(Option<Box<dyn Session<KeyShare>>>),
+    Reshare(Option<Box<dyn Session<Option<KeyShare>>>>),
 }
 
 /// One attempt, as one node sees it.
@@ -91,6 +94,19 @@ impl Run {
         }
     }
 
+    /// Makes a new generation of shares.
+    pub(crate) fn reshare(
+        session: Box<dyn Session<Option<KeyShare>>>,
+        peers: HashMap<NodeId, Index>,
+    ) -> Self {
+        Self {
+            protocol: Protocol::Reshare(Some(session)),
+            peers,
+            root: None,
+            seen: HashMap::new(),
+        }
+    }
+
     /// The root public key that signs.
     pub(crate) fn root(&self) -> Option<&[u8]> {
         self.root.as_deref()
@@ -125,7 +141,13 @@ impl Run {
                     .map_err(|abort| fail(&self.peers, abort))?;
                 address(&self.peers, 0, turn.send, &mut progress.send);
             }
-            Protocol::Keygen(None) => {}
+            Protocol::Reshare(Some(session)) => {
+                let turn = session
+                    .start(entropy)
+                    .map_err(|abort| fail(&self.peers, abort))?;
+                address(&self.peers, 0, turn.send, &mut progress.send);
+            }
+            Protocol::Keygen(None) | Protocol::Reshare(None) => {}
         }
         Ok(progress)
     }
@@ -201,6 +223,19 @@ impl Run {
                     progress.finished = Some(Finished::KeyMade(share));
                 }
             }
+            Protocol::Reshare(slot) => {
+                let Some(session) = slot else {
+                    return Ok(progress);
+                };
+                let Turn { send, done } = session
+                    .receive(index, round, body)
+                    .map_err(|abort| fail(&self.peers, abort))?;
+                address(&self.peers, 0, send, &mut progress.send);
+                if let Some(share) = done {
+                    *slot = None;
+                    progress.finished = Some(Finished::Reshared(share));
+                }
+            }
         }
         Ok(progress)
     }
@@ -214,6 +249,10 @@ impl Run {
                 .flat_map(|session| session.waiting_for())
                 .collect(),
             Protocol::Keygen(session) => session
+                .as_ref()
+                .map(|session| session.waiting_for())
+                .unwrap_or_default(),
+            Protocol::Reshare(session) => session
                 .as_ref()
                 .map(|session| session.waiting_for())
                 .unwrap_or_default(),

@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
 use covault_mpc::envelope::{EVERYONE, Envelope, Header, Kind, Post};
-use support::{Medium, SystemEntropy, TestCluster, now_ms};
+use support::{Medium, SystemEntropy, TestCluster};
 use tokio::{task::JoinHandle, time::interval};
 
 /// What a liar does when it is asked to sign.
@@ -46,7 +46,7 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = bcs::to_bytes(&("liar", now_ms(), false)).unwrap();
+                    let body = support::announcement("liar");
                     let session = SessionId::from_bytes([0; 16]);
                     let header = header(Kind::Announcement, session, 0, EVERYONE);
                     post.send(header, &body).unwrap();

@@ -101,7 +101,7 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = bcs::to_bytes(&("liar", now_ms(), false)).unwrap();
+                    let body = support::announcement("liar");
                     let session = SessionId::from_bytes([0; 16]);
                     post.send(header(Kind::Announcement, session, 0, EVERYONE), &body).unwrap();
                 }

@@ -114,7 +114,10 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_shares() {
     let samples = [
         body(2, bcs::to_bytes(&(3_u8, &none, &none, "a reason")).unwrap()),
         body(2, [&[0, 1, 1][..], &[7; 64]].concat()),
-        body(3, bcs::to_bytes(&("a name", 1_u64, false)).unwrap()),
+        body(
+            3,
+            bcs::to_bytes(&("a name", 1_u64, false, [0_u8; 16], "0.1", 1_u32, 0_u8)).unwrap(),
+        ),
         body(0, vec![0; 600]),
         body(1, vec![0; 200]),
         body(4, vec![0; 300]),

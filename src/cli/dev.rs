@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
 use covault_core::{fault::Fault, order::NodeId};
-use covault_mpc::{bus::Bus, node::Node};
+use covault_mpc::{bus::Bus, node::Node, policy::Policy};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -19,6 +19,7 @@ use crate::{
     config::Config,
     files,
     http::auth::{self, new_token},
+    metrics,
     shutdown::{self, Stop},
     wiring::{self, SignerParts, TokenPair},
 };
@@ -32,10 +33,11 @@ const SETTINGS: &str = "[log]\nlevel = \"warn\"\n";
 
 /// Run everything in one process, for development: orchestrator, three signers, a vault.
 ///
-/// The vault "default" needs any 2 of the 3 signers; its keys are made by real distributed key
+/// The signers are admitted by themselves. The vault "default" needs any 2 of the 3 signers; its keys are made by real distributed key
 /// generation on the first start, and every request is approved at once. When it is ready, a
 /// first call to try is printed, and DIR/dev.json says where and how to reach it. A second start
-/// on the same folder comes up with the same keys, wallets, requests and tokens.
+/// on the same folder comes up with the same keys, wallets, requests and tokens. Its signers sign
+/// everything, raw messages too.
 ///
 /// Not for production: one machine that holds all shares holds the keys. Set
 /// COVAULT_LOG_LEVEL=info to see more.
@@ -90,7 +92,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut nodes = Nodes::start(&args.data, &bus, identity.id())?;
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
     let gateway = running.gateway.clone();
+    let look = metrics::of_orchestrator(gateway.clone(), Arc::clone(&running.bus));
+    metrics::start(&config.serve.metrics_listen, look, stop.clone()).await?;
     let served = tokio::spawn(running.serve(listener, stop.clone()));
+    admit(&gateway, &nodes.ids).await?;
 
     let vault = tokio::select! {
         vault = ready_vault(&gateway, nodes.ids.clone()) => Some(vault?),
@@ -161,6 +166,9 @@ impl Nodes {
             passphrase,
             work_factor: wiring::WORK_FACTOR_RANDOM,
             orchestrators: vec![orchestrator],
+            backup_recipients: Vec::new(),
+            peers: None,
+            policy: Policy::development(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())
@@ -180,6 +188,21 @@ impl Nodes {
         let _ = self.stop.send(true);
         while self.running.join_next().await.is_some() {}
     }
+}
+
+/// Lets the signers of this process be used.
+async fn admit(gateway: &Gateway, ids: &[NodeId]) -> anyhow::Result<()> {
+    for id in ids {
+        let command = Command::AdmitNode {
+            id: *id,
+            name: String::new(),
+        };
+        gateway
+            .submit(&auth::internal("dev"), command, None)
+            .await
+            .map_err(wiring::explain)?;
+    }
+    Ok(())
 }
 
 /// Makes the vault, or finds it again, and waits for its keys.

@@ -4,6 +4,7 @@ mod client;
 mod dev;
 mod node;
 mod progress;
+mod recover;
 mod serve;
 mod signer;
 mod vault;
@@ -29,12 +30,13 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Signer(signer::Args),
-    /// Make and list vaults (asks a running orchestrator).
+    /// Vaults: make, list, refresh, reshare, back up (asks a running orchestrator).
     #[command(subcommand)]
     Vault(vault::Command),
-    /// List signer nodes (asks a running orchestrator).
+    /// Make a signer node; admit, remove and list them (asks a running orchestrator).
     #[command(subcommand)]
     Node(node::Command),
+    Recover(recover::Args),
 }
 
 /// Runs a command to its end.
@@ -55,6 +57,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Signer(args) => signer::run(args).await,
             Command::Vault(command) => vault::run(command).await,
             Command::Node(command) => node::run(command).await,
+            Command::Recover(args) => recover::run(args),
         }
     })
 }
@@ -66,6 +69,19 @@ fn start_logging(config: &Config, ignored: &[String]) -> anyhow::Result<()> {
         tracing::warn!(name, "this environment variable is no setting of Covault");
     }
     Ok(())
+}
+
+/// A node's key as the API takes it: an OpenSSH line, or what a .pub file holds.
+fn public_key(key: &str) -> anyhow::Result<String> {
+    let key = key.trim();
+    if key.starts_with("ssh-") {
+        return Ok(key.to_owned());
+    }
+    std::fs::read_to_string(key)
+        .map(|line| line.trim().to_owned())
+        .with_context(|| {
+            format!("{key:?} is neither an OpenSSH line (ssh-ed25519 AAAA...) nor a file that can be read")
+        })
 }
 
 /// Prints a command's answer.

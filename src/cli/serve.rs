@@ -1,12 +1,15 @@
 //! `covault serve`: the orchestrator and its HTTP API.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
-use crate::{config::Config, files, shutdown, wiring};
+use anyhow::Context as _;
+
+use crate::{config::Config, files, metrics, shutdown, wiring};
 
 /// Run the orchestrator with its HTTP API.
 ///
-/// Signer nodes join over Redis. On the first start the orchestrator makes its identity (the
+/// Signer nodes announce themselves over Redis, and are used once they were admitted (covault
+/// node admit). On the first start the orchestrator makes its identity (the
 /// signers need its public half, identity.pub) and two tokens (platform-token for /v1,
 /// admin-token for /admin/v1), all in its data folder and readable by its owner only.
 ///
@@ -35,7 +38,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         identity = %wiring::public_half(&serve.identity_file()).display(),
         "the orchestrator is up"
     );
+    let look = metrics::of_orchestrator(running.gateway.clone(), Arc::clone(&running.bus));
+    let metrics = metrics::start(&serve.metrics_listen, look, stop.clone()).await?;
     running.serve(listener, stop).await?;
+    if let Some(metrics) = metrics {
+        metrics.await.context("the metrics ended badly")?;
+    }
     tracing::info!("stopped");
     Ok(())
 }

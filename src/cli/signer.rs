@@ -2,19 +2,19 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use covault_core::order::NodeId;
 use covault_mpc::{identity::parse_openssh_line, node::Node};
-use secrecy::SecretString;
 
+use super::node;
 use crate::{
-    adapters::OsEntropy,
     config::{Config, Signer},
-    files,
-    http::auth::new_token,
+    files, metrics,
+    passphrase::{self, Passphrase},
     shutdown::{self, Stop},
     wiring::{self, SignerParts},
 };
@@ -22,9 +22,10 @@ use crate::{
 /// Run one signer node.
 ///
 /// It holds shares of keys, never a key, and signs with other nodes what an orchestrator orders
-/// that its configuration names. It rebuilds every transaction from the request itself before it
-/// uses a share. On the first start it makes its identity (identity, identity.pub) in its data
-/// folder; share files there are encrypted with the passphrase in the configured file.
+/// that its configuration names. It rebuilds every transaction from the request itself, and applies
+/// its own policy file, before it uses a share. `covault node init` makes its folder first. The
+/// passphrase of its shares comes from the configured file, a systemd credential
+/// ("covault-passphrase"), or is asked for on the terminal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
@@ -41,10 +42,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     super::start_logging(&config, &ignored)?;
     let mut stop = shutdown::on_signals()?;
     let signer = &config.signer;
+    check_made(signer)?;
+    let peers = peers(&signer.peers)?;
     let _owned = files::own_folder(&signer.data_dir)?;
+    let policy = wiring::policy(signer)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
     let folder = signer.data_dir.clone();
-    let (passphrase, work_factor) = passphrase(signer, &folder.join("shares"))?;
+    let Passphrase {
+        secret: passphrase,
+        work_factor,
+    } = passphrase::obtain(signer, &node::keyring(signer))?;
     let Some(orchestrators) = orchestrators(&signer.orchestrators, &mut stop).await? else {
         return Ok(());
     };
@@ -53,47 +60,60 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         identity = identity.openssh_line(&signer.name),
         "the signer node is up"
     );
+    if peers.is_none() {
+        tracing::warn!(
+            "signer.peers is empty: this node works with whomever its orchestrators name"
+        );
+    }
+    let bus = wiring::redis_bus(&config.bus.redis_url)?;
+    let look = metrics::of_signer(Arc::clone(&bus));
+    let metrics = metrics::start(&signer.metrics_listen, look, stop.clone()).await?;
     let node = wiring::node_config(SignerParts {
         name: signer.name.clone(),
         folder,
         identity,
-        bus: wiring::redis_bus(&config.bus.redis_url)?,
+        bus,
         pool: wiring::cpu_pool(1)?,
         passphrase,
         work_factor,
         orchestrators,
+        backup_recipients: signer.backup_recipients.clone(),
+        peers,
+        policy,
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
+    if let Some(metrics) = metrics {
+        metrics.await.context("the metrics ended badly")?;
+    }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// The passphrase of the share files, made on first start where configuration says so, and
-/// scrypt's work factor for it.
-fn passphrase(signer: &Signer, shares: &Path) -> anyhow::Result<(SecretString, u8)> {
-    let path = signer.passphrase_file();
-    if path.exists() {
-        return Ok((files::read_secret(&path)?, wiring::WORK_FACTOR));
+/// Refuses a start by mistake on an empty folder: the identity is made on purpose.
+fn check_made(signer: &Signer) -> anyhow::Result<()> {
+    if signer.generate_passphrase || signer.identity_file().exists() {
+        return Ok(());
     }
-    if shares.exists() {
-        bail!(
-            "the passphrase file {} is missing, and the shares in {} need it: bring it back",
-            path.display(),
-            shares.display()
-        );
+    bail!(
+        "there is no signer node in {}: make one with covault node init, and the same --config",
+        signer.data_dir.display()
+    )
+}
+
+/// The peers to work with; `None` when any will do.
+fn peers(entries: &[String]) -> anyhow::Result<Option<Vec<NodeId>>> {
+    if entries.is_empty() {
+        return Ok(None);
     }
-    if !signer.generate_passphrase {
-        bail!(
-            "the passphrase file {} is missing: write a long passphrase into it (mode 0600), or set signer.generate_passphrase = true",
-            path.display()
-        );
-    }
-    if let Some(folder) = path.parent() {
-        files::make_folder(folder)?;
-    }
-    let secret = files::secret_or_new(&path, || new_token(&OsEntropy))?;
-    tracing::info!(path = %path.display(), "made a passphrase: keep a copy, the shares are lost without it");
-    Ok((secret, wiring::WORK_FACTOR_RANDOM))
+    let peer = |entry: &String| {
+        let line = super::public_key(entry)?;
+        parse_openssh_line(&line).map_err(wiring::explain)
+    };
+    let peers: anyhow::Result<Vec<NodeId>> = entries
+        .iter()
+        .map(|entry| peer(entry).with_context(|| format!("signer.peers: {entry}")))
+        .collect();
+    peers.map(Some)
 }
 
 /// The orchestrators to obey; `None` when the process was stopped while a file was missing.

@@ -1,10 +1,18 @@
-//! `covault vault`: making and listing vaults.
+//! `covault vault`: making and listing vaults, and the life of their keys.
 
-use std::{path::Path, time::Duration};
+mod backup;
+mod life;
+
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use super::{answer, client::Target, progress::Progress};
+use super::{
+    answer,
+    client::{Client, Target},
+    progress::Progress,
+    public_key,
+};
 use crate::http::admin::{CreateVault, Vault, VaultAnswer, VaultsAnswer};
 
 const POLL: Duration = Duration::from_millis(250);
@@ -24,7 +32,7 @@ pub enum Command {
         #[arg(long, value_name = "N")]
         threshold: u16,
         /// The nodes that get a share, separated by commas: OpenSSH lines ("ssh-ed25519 AAAA...",
-        /// as `covault node list` prints them) or paths of .pub files.
+        /// as `covault node list` prints them) or paths of .pub files. Admit them first.
         #[arg(
             long,
             value_name = "KEY,KEY,KEY",
@@ -40,6 +48,69 @@ pub enum Command {
         #[command(flatten)]
         target: Target,
     },
+    /// Show a vault: each key's scheme, epoch, threshold, holders, and what is in work.
+    Show {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Give a vault's nodes new shares of the same keys; the old ones are erased.
+    ///
+    /// What was stolen of fewer nodes than the threshold before is worth nothing afterwards. Keys
+    /// and addresses stay, and requests are signed all the time. It also gives a node a share
+    /// again that has lost it (--lost), or was restored from a backup. All holders must be live.
+    Refresh(life::Wish),
+    /// Give a vault's keys to another set of nodes, or change the threshold.
+    ///
+    /// Keys and addresses stay, and requests are signed all the time. Nodes that hold no share
+    /// any more erase theirs; those that are away then keep theirs, so take away what is left of
+    /// them. To replace a lost node, name the others and the new one: a threshold of the present
+    /// holders has to be live, and all of the new ones.
+    Reshare {
+        #[command(flatten)]
+        set: life::NewSet,
+        #[command(flatten)]
+        wish: life::Wish,
+    },
+    /// Back up a vault's keys: every node encrypts its shares to recipients kept offline.
+    ///
+    /// `covault recover` makes the private keys of a threshold of the files, `covault node
+    /// restore` gives one node its share back. They are of one epoch: make new ones after a
+    /// refresh or reshare when nodes are to be restored from them.
+    Backup(backup::Args),
+}
+
+/// A vault.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct Which {
+    /// The vault's name.
+    #[arg(long)]
+    name: Option<String>,
+    /// The vault's uuid.
+    #[arg(long, value_name = "UUID")]
+    vault: Option<String>,
+}
+
+impl Which {
+    /// Finds it.
+    async fn find(&self, client: &Client) -> anyhow::Result<Vault> {
+        let fits = |vault: &Vault| match (&self.name, &self.vault) {
+            (Some(name), _) => vault.name == *name,
+            (None, uuid) => Some(&vault.uuid) == uuid.as_ref(),
+        };
+        vaults(client)
+            .await?
+            .into_iter()
+            .find(fits)
+            .context("there is no such vault: covault vault list")
+    }
+}
+
+async fn vaults(client: &Client) -> anyhow::Result<Vec<Vault>> {
+    let VaultsAnswer { vaults } = client.call("listVaults", &serde_json::json!({})).await?;
+    Ok(vaults)
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -51,6 +122,10 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             target,
         } => create(&name, threshold, &signers, target).await,
         Command::List { target } => list(target).await,
+        Command::Show { which, target } => life::show(which, target).await,
+        Command::Refresh(wish) => life::refresh(wish).await,
+        Command::Reshare { set, wish } => life::reshare(wish, set).await,
+        Command::Backup(args) => backup::run(args).await,
     }
 }
 
@@ -61,7 +136,7 @@ async fn create(
     target: Target,
 ) -> anyhow::Result<()> {
     let client = target.client()?;
-    let signers: Result<Vec<_>, _> = signers.iter().map(|signer| line(signer)).collect();
+    let signers: Result<Vec<_>, _> = signers.iter().map(|signer| public_key(signer)).collect();
     let request = CreateVault {
         name: name.to_owned(),
         threshold,
@@ -88,8 +163,8 @@ async fn create(
             break;
         }
         tokio::time::sleep(POLL).await;
-        let VaultsAnswer { vaults } = client.call("listVaults", &serde_json::json!({})).await?;
-        vault = vaults
+        vault = vaults(&client)
+            .await?
             .into_iter()
             .find(|other| other.uuid == vault.uuid)
             .context("the orchestrator has lost the vault")?;
@@ -99,24 +174,8 @@ async fn create(
     Ok(())
 }
 
-/// A signer as the API takes it: an OpenSSH line, or what a .pub file holds.
-fn line(signer: &str) -> anyhow::Result<String> {
-    let signer = signer.trim();
-    if signer.starts_with("ssh-") {
-        return Ok(signer.to_owned());
-    }
-    std::fs::read_to_string(Path::new(signer))
-        .map(|line| line.trim().to_owned())
-        .with_context(|| {
-            format!("signer {signer:?} is neither an OpenSSH line nor a file that can be read")
-        })
-}
-
 async fn list(target: Target) -> anyhow::Result<()> {
-    let VaultsAnswer { vaults } = target
-        .client()?
-        .call("listVaults", &serde_json::json!({}))
-        .await?;
+    let vaults = vaults(&target.client()?).await?;
     if vaults.is_empty() {
         eprintln!("no vaults yet: covault vault create --help");
     }
@@ -129,8 +188,12 @@ async fn list(target: Target) -> anyhow::Result<()> {
             ready,
             failed_reason,
             problem,
+            keys,
         } = vault;
         let state = match (ready, failed_reason, problem) {
+            (true, ..) if keys.iter().any(|key| key.work.is_some()) => {
+                "ready; new shares are in work (covault vault show)".to_owned()
+            }
             (true, ..) => "ready".to_owned(),
             (false, Some(reason), _) => format!("failed: {reason}"),
             (false, None, Some(problem)) => format!("generating keys; last problem: {problem}"),

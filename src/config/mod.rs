@@ -58,6 +58,7 @@ impl std::fmt::Debug for Bus {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Serve {
     pub listen: String,
+    pub metrics_listen: String,
     pub data_dir: PathBuf,
     identity_file: PathBuf,
     platform_token_file: PathBuf,
@@ -94,6 +95,10 @@ pub struct Signer {
     passphrase_file: PathBuf,
     pub generate_passphrase: bool,
     pub orchestrators: Vec<String>,
+    pub backup_recipients: Vec<String>,
+    pub peers: Vec<String>,
+    pub metrics_listen: String,
+    policy_file: PathBuf,
 }
 
 impl Signer {
@@ -101,8 +106,22 @@ impl Signer {
         or_in(&self.identity_file, &self.data_dir, "identity")
     }
 
+    /// Whether the operator has said where the passphrase is.
+    pub fn names_passphrase_file(&self) -> bool {
+        !self.passphrase_file.as_os_str().is_empty()
+    }
+
     pub fn passphrase_file(&self) -> PathBuf {
         or_in(&self.passphrase_file, &self.data_dir, "passphrase")
+    }
+
+    /// The policy file, and whether it must be there: one that is named must.
+    pub fn policy_file(&self) -> (PathBuf, bool) {
+        let named = !self.policy_file.as_os_str().is_empty();
+        (
+            or_in(&self.policy_file, &self.data_dir, "policy.toml"),
+            named,
+        )
     }
 }
 
@@ -221,6 +240,11 @@ impl Config {
         config.chains.evm()?;
         Ok((config, ignored))
     }
+}
+
+/// Where the service manager has put credentials for this process (systemd: `LoadCredential=`).
+pub fn credentials_folder() -> Option<PathBuf> {
+    std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from)
 }
 
 /// The variables of the environment that may be settings.

@@ -30,6 +30,8 @@ fn defaults__should_be_complete() {
         Path::new("./data/orchestrator/admin-token")
     );
     assert!(!config.signer.generate_passphrase);
+    let policy = Path::new("./data/signer/policy.toml").to_owned();
+    assert_eq!(config.signer.policy_file(), (policy, false));
     assert!(config.chains.evm().expect("ids").is_empty());
 }
 
@@ -128,6 +130,8 @@ fn samples__should_load() {
                     .display()
             );
             assert_eq!(config.signer.orchestrators, [public_key]);
+            let policy = Path::new("./deploy/policy.toml").to_owned();
+            assert_eq!(config.signer.policy_file(), (policy, true));
         }
     }
 }

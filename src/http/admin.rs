@@ -1,12 +1,11 @@
 //! `/admin/v1`: what operators do. Plain JSON, not part of the platform schema.
 
+pub mod life;
+
 use std::sync::Arc;
 
 use axum::Router;
-use covault_actors::{
-    gateway::{Command, Query, Receipt, VaultView, View},
-    port::NodeView,
-};
+use covault_actors::gateway::{Command, Query, Receipt, VaultView, View};
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
@@ -14,7 +13,11 @@ use covault_core::{
 use covault_mpc::identity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Answer, Api, Area, Call, Route, unexpected};
+use super::{
+    Answer, Api, Area, Call, Route,
+    nodes::{self, Nothing},
+    unexpected,
+};
 
 /// The routes.
 pub(super) fn routes(api: &Arc<Api>) -> Router {
@@ -27,7 +30,8 @@ pub(super) fn routes(api: &Arc<Api>) -> Router {
     Router::new()
         .route("/admin/v1/createVault", route.clone().post(create_vault))
         .route("/admin/v1/listVaults", route.clone().post(list_vaults))
-        .route("/admin/v1/listNodes", route.post(list_nodes))
+        .merge(life::routes(api))
+        .merge(nodes::routes(&route))
 }
 
 /// A vault to be made.
@@ -58,18 +62,9 @@ pub struct Vault {
     /// Why there are no keys yet, where they are tried again.
     #[serde(default)]
     pub problem: Option<String>,
-}
-
-/// A signer node.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Node {
-    /// OpenSSH line.
-    pub public_key: String,
-    pub name: String,
-    pub live: bool,
-    /// Milliseconds since the Unix epoch.
-    pub last_seen_ms: u64,
+    /// Its root keys, with who holds their shares.
+    #[serde(default)]
+    pub keys: Vec<life::Key>,
 }
 
 /// Answer of createVault.
@@ -84,23 +79,12 @@ pub struct VaultsAnswer {
     pub vaults: Vec<Vault>,
 }
 
-/// Answer of listNodes.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct NodesAnswer {
-    pub nodes: Vec<Node>,
-}
-
-/// A request without fields.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
 async fn create_vault(call: Call) -> Result<Answer, Fault> {
     let request: CreateVault = decode(&call.body)?;
     let command = Command::CreateVault {
         name: request.name,
         threshold: request.threshold,
-        signers: parse_signers(&request.signers)?,
+        signers: parse_lines("signers", &request.signers)?,
     };
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
     match done.receipt {
@@ -119,24 +103,14 @@ async fn list_vaults(call: Call) -> Result<Answer, Fault> {
     }
 }
 
-async fn list_nodes(call: Call) -> Result<Answer, Fault> {
-    let Nothing {} = decode(&call.body)?;
-    match call.api.gateway.view(&call.caller, Query::Nodes).await? {
-        View::Nodes(views) => encode(&NodesAnswer {
-            nodes: views.into_iter().map(node).collect(),
-        }),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn parse_signers(lines: &[String]) -> Result<Vec<NodeId>, Fault> {
+fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, Fault> {
     lines
         .iter()
         .enumerate()
         .map(|(index, line)| {
             identity::parse_openssh_line(line).map_err(|error| {
                 Fault::field(
-                    format_args!("signers[{index}]"),
+                    format_args!("{field}[{index}]"),
                     "must be an OpenSSH line: ssh-ed25519 AAAA...",
                 )
                 .caused_by(error)
@@ -154,6 +128,7 @@ fn vault(view: VaultView) -> Vault {
         ready,
         failed_reason,
         problem,
+        keys,
     } = view;
     Vault {
         uuid: id.to_string(),
@@ -166,30 +141,16 @@ fn vault(view: VaultView) -> Vault {
         ready,
         failed_reason,
         problem,
+        keys: keys.into_iter().map(life::key).collect(),
     }
 }
 
-fn node(view: NodeView) -> Node {
-    let NodeView {
-        id,
-        name,
-        live,
-        last_seen_ms,
-    } = view;
-    Node {
-        public_key: identity::openssh_line(&id, &name),
-        name,
-        live,
-        last_seen_ms,
-    }
-}
-
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+pub(super) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     serde_json::from_slice(body)
         .map_err(|error| Fault::new(Class::Invalid, format!("malformed request: {error}")))
 }
 
-fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
+pub(super) fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
     serde_json::to_string(answer)
         .map(Answer::new)
         .map_err(Fault::bug)

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod auth;
 pub mod error;
 pub mod health;
+pub mod nodes;
 pub mod server;
 pub mod v1;
 

@@ -16,4 +16,7 @@ mod cluster;
 mod crash;
 mod dev;
 mod errors;
+mod life;
+mod nodes;
+mod policy;
 mod support;

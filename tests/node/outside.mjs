@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { ethers } from "ethers";
 import nacl from "tweetnacl";
 import { PublicKey, Transaction } from "@solana/web3.js";
+import { ed25519 } from "@noble/curves/ed25519";
 
 const bytes = (base64) => new Uint8Array(Buffer.from(base64, "base64"));
 const ethersSignature = ({ R, S, V }) =>
@@ -64,6 +65,17 @@ const answers = {
       chainId: parsed.chainId.toString(),
       type: parsed.type,
     };
+  },
+  // Which address has this private key (hex), and which the child of this extended one?
+  keyAddress: ({ privateKey }) => ({ address: ethers.computeAddress(`0x${privateKey}`) }),
+  childAddress: ({ extendedPrivateKey, path }) => ({
+    address: ethers.HDNodeWallet.fromExtendedKey(extendedPrivateKey).derivePath(path).address,
+  }),
+  // Which Solana address has this Ed25519 scalar (hex, little-endian)?
+  scalarAddress: ({ privateKey }) => {
+    const scalar = BigInt(`0x${Buffer.from(privateKey, "hex").reverse().toString("hex")}`);
+    const point = ed25519.ExtendedPoint.BASE.multiply(scalar).toRawBytes();
+    return { address: new PublicKey(point).toBase58() };
   },
   // The creation code of tests/node/Token.sol with its supply.
   tokenCode: async ({ supply }) => {

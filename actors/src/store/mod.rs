@@ -39,6 +39,8 @@ pub enum Space {
     Audit = 11,
     /// Written by readiness checks.
     Probe = 12,
+    /// Node id -> node that an operator has admitted.
+    Node = 20,
 }
 
 /// The name of a row.

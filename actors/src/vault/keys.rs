@@ -78,12 +78,13 @@ impl Live {
         match result {
             Ok(key) => {
                 self.update(|vault| vault.take(order, key)).await?;
-                self.context.note_problem(self.vault.id, None);
+                self.context.note_problem(self.vault.id, order.scheme, None);
                 Ok(())
             }
             Err(fault) => {
                 let problem = fault.public().to_owned();
-                self.context.note_problem(self.vault.id, Some(problem));
+                self.context
+                    .note_problem(self.vault.id, order.scheme, Some(problem));
                 tracing::warn!(vault = %self.vault.id, scheme = order.scheme.name(), ?fault, "key generation failed");
                 // What was refused because it came too late may be asked again.
                 let in_time = self.context.now_ms() < order.expires_at_ms;
@@ -112,15 +113,15 @@ impl Live {
                 Ok(())
             };
             self.update(wanted).await?;
-            self.context.note_problem(self.vault.id, None);
         }
         for scheme in schemes {
+            self.context.note_problem(self.vault.id, scheme, None);
             let _ = myself.cast(Msg::KeygenDue(scheme));
         }
         Ok(self.vault.clone())
     }
 
-    async fn update(
+    pub(super) async fn update(
         &mut self,
         change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
@@ -135,6 +136,7 @@ impl Live {
         self.context.store.commit(batch).await?;
         self.vault = vault;
         self.version += 1;
+        self.show();
         Ok(())
     }
 }

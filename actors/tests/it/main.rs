@@ -16,6 +16,8 @@ mod evm_node;
 mod failures;
 mod held_store;
 mod idempotency;
+mod life;
+mod nodes;
 mod nonces;
 mod one_key;
 

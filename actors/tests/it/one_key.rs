@@ -9,13 +9,16 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::port::{NodeView, Signers, SigningAttempt};
+use covault_actors::port::{NodeBackup, NodeView, Signers, SigningAttempt};
 use covault_core::{
     chain::SigningInput,
     derive::RootKey,
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{
+        BackupOrder, Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder,
+    },
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use curve25519_dalek::{constants::ED25519_BASEPOINT_TABLE, scalar::Scalar};
@@ -41,6 +44,20 @@ pub struct OneKey {
     pub hold_ed25519: tokio::sync::watch::Sender<bool>,
     /// Refuse every order.
     pub refuse: std::sync::atomic::AtomicBool,
+    /// The nodes' shares: what a real cluster keeps on its disks.
+    pub nodes: Mutex<Nodes>,
+    /// So many calls of `reshare` fail before one works.
+    pub failing_reshares: AtomicUsize,
+    /// So many calls of `activate` fail before one works.
+    pub failing_activations: AtomicUsize,
+    /// While true, `reshare` does not answer.
+    pub hold_reshare: tokio::sync::watch::Sender<bool>,
+    /// While true, `activate` does not answer.
+    pub hold_activation: tokio::sync::watch::Sender<bool>,
+    /// Nodes that are not there.
+    pub away: Mutex<BTreeSet<NodeId>>,
+    /// Whom the orchestrator has admitted, as it said last.
+    pub admitted: Mutex<Vec<NodeId>>,
     /// Whether `sign` answers at all.
     pub silent: std::sync::atomic::AtomicBool,
 }
@@ -50,6 +67,22 @@ struct Seen {
     inputs: BTreeMap<RequestId, Vec<SigningInput>>,
     sessions: BTreeSet<SessionId>,
     vaults: BTreeSet<VaultId>,
+}
+
+/// The generations of each vault's keys.
+#[derive(Default)]
+pub struct Nodes {
+    /// In use.
+    pub active: BTreeMap<(VaultId, Scheme), Generation>,
+    /// On disk, not in use; the highest epoch that was asked for.
+    pub prepared: BTreeMap<(VaultId, Scheme), ReshareOrder>,
+    /// Every order that was carried out.
+    pub reshares: Vec<ReshareOrder>,
+}
+
+fn statement(order: &ReshareOrder, node: &NodeId) -> Vec<u8> {
+    let bytes = order.canonical_bytes().unwrap();
+    Sha256::digest([bytes.as_slice(), &node.0].concat()).to_vec()
 }
 
 fn seed(vault: VaultId, curve: Curve) -> [u8; 32] {
@@ -129,6 +162,16 @@ impl Signers for OneKey {
             held.wait_for(|held| !held).await.unwrap();
         }
         self.seen.lock().unwrap().vaults.insert(order.vault);
+        self.nodes
+            .lock()
+            .unwrap()
+            .active
+            .entry((order.vault, order.scheme))
+            .or_insert_with(|| Generation {
+                epoch: 0,
+                threshold: order.threshold,
+                holders: order.signers.clone(),
+            });
         Ok(root(order.vault, order.scheme.curve()))
     }
 
@@ -149,7 +192,18 @@ impl Signers for OneKey {
                 .or_insert_with(|| order.inputs.clone());
             assert_eq!(first, &order.inputs, "a second digest for one request");
         }
-        assert!(attempt.threshold >= 2 && attempt.holders.len() >= usize::from(attempt.threshold));
+        let scheme = Scheme::default_of(order.network.curve());
+        let active = self.nodes.lock().unwrap().active[&(order.vault, scheme)].clone();
+        if active.epoch != order.epoch {
+            return Err(Fault::field(
+                "epoch",
+                format!("the shares are of epoch {}", active.epoch),
+            ));
+        }
+        assert_eq!(
+            (attempt.threshold, &attempt.holders),
+            (active.threshold, &active.holders)
+        );
         order
             .verify(&root(order.vault, order.network.curve()))
             .expect("the order is sound");
@@ -180,13 +234,85 @@ impl Signers for OneKey {
             .collect())
     }
 
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        order.check().expect("the order is sound");
+        let mut held = self.hold_reshare.subscribe();
+        held.wait_for(|held| !held).await.unwrap();
+        if take(&self.failing_reshares) {
+            return Err(Fault::unavailable("node-2 did not answer"));
+        }
+        let key = (order.vault, order.scheme);
+        let mut nodes = self.nodes.lock().unwrap();
+        assert_eq!(
+            root(order.vault, order.scheme.curve()).public_key,
+            order.root_public_key
+        );
+        if nodes.active[&key] != order.old {
+            return Err(Fault::field("old.epoch", "is not the one in use"));
+        }
+        match nodes.prepared.get(&key) {
+            Some(prepared) if prepared == order => {}
+            Some(prepared) if prepared.new.epoch >= order.new.epoch => {
+                panic!("an epoch was used twice")
+            }
+            _ => {
+                nodes.prepared.insert(key, order.clone());
+                nodes.reshares.push(order.clone());
+            }
+        }
+        let holders = order.new.holders.iter();
+        Ok(ReshareProof(
+            holders
+                .map(|node| (*node, statement(order, node)))
+                .collect(),
+        ))
+    }
+
+    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+        for (node, signed) in &proof.0 {
+            assert_eq!(signed, &statement(order, node), "a forged proof");
+        }
+        assert_eq!(proof.0.len(), order.new.holders.len());
+        let mut held = self.hold_activation.subscribe();
+        held.wait_for(|held| !held).await.unwrap();
+        let failing = take(&self.failing_activations);
+        let key = (order.vault, order.scheme);
+        let mut nodes = self.nodes.lock().unwrap();
+        if nodes.active[&key].epoch < order.new.epoch {
+            assert_eq!(nodes.prepared.get(&key), Some(order), "nobody has this");
+            nodes.active.insert(key, order.new.clone());
+        }
+        if failing {
+            return Err(Fault::unavailable("node-2 has not confirmed"));
+        }
+        Ok(())
+    }
+
+    async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
+        let holders = order.holders.iter().map(|node| {
+            let backup = if self.away.lock().unwrap().contains(node) {
+                Err(Fault::unavailable("is away"))
+            } else {
+                Ok(order.recipients.concat().into_bytes())
+            };
+            (*node, backup)
+        });
+        Ok(holders.collect())
+    }
+
+    fn admit(&self, nodes: &[NodeId]) {
+        *self.admitted.lock().unwrap() = nodes.to_vec();
+    }
+
     fn nodes(&self) -> Vec<NodeView> {
-        (1..=3)
+        let away = self.away.lock().unwrap().clone();
+        (1..=5)
             .map(|number| NodeView {
                 id: NodeId([number; 32]),
                 name: format!("node-{number}"),
-                live: true,
-                last_seen_ms: 1,
+                live: !away.contains(&NodeId([number; 32])),
+                last_seen_ms: Some(1),
+                ..NodeView::unseen(NodeId([number; 32]))
             })
             .collect()
     }

@@ -63,6 +63,7 @@ fn kind(scenario: Scenario, address: &str) -> Kind {
 /// that were accepted.
 async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
     let mut accepted = Vec::new();
+    admit(gateway).await;
     let command = covault_actors::gateway::Command::CreateVault {
         name: "main".into(),
         threshold: 2,
@@ -187,6 +188,7 @@ async fn run_telling(
     scenario: Scenario,
     told: &std::sync::Mutex<Vec<String>>,
 ) -> Vec<String> {
+    admit(gateway).await;
     let command = covault_actors::gateway::Command::CreateVault {
         name: "main".into(),
         threshold: 2,

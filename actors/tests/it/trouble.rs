@@ -25,6 +25,7 @@ use crate::{
 };
 
 async fn new_vault(gateway: &Gateway) -> VaultView {
+    assert!(admit(gateway).await);
     let command = Command::CreateVault {
         name: "main".into(),
         threshold: 2,

@@ -11,6 +11,7 @@ pub mod solana;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    amount::U256,
     fault::Fault,
     payload::Payload,
     signature::{Curve, Signature},
@@ -92,6 +93,18 @@ pub trait Chain: Sync {
     /// [`crate::fault::Class::Bug`] where the facts are not those that [`Chain::needs`] named.
     fn build(&self, payload: &Payload, facts: &Facts, public_key: &[u8])
     -> Result<Unsigned, Fault>;
+
+    /// The most that the network can take as fee for an unsigned transaction, in the smallest unit
+    /// of its coin; 0 for messages, whose bytes are empty. What a chain charges beyond what the
+    /// transaction agrees to (the data fee of an EVM rollup) is not in it.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`Chain::build`] made.
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault>;
+
+    /// In what `shown` differs from the transaction `built`, where that has a name: `recipient`,
+    /// `amount`, `chainId` and the like.
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str>;
 
     /// Puts the signatures (one per [`Unsigned::signing`], in order) in. `None` for messages.
     ///

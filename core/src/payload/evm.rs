@@ -5,11 +5,13 @@ use alloy_primitives::{Address, B256, U256, eip191_hash_message};
 use super::{
     Kind, WireKind,
     field::{amount, required},
+    outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{parse_u64, parse_u128, parse_u256},
     chain::evm::{parse_address, tx, typed_data},
     fault::Fault,
+    network::Network,
     schema::wire::{self, evm_message},
 };
 
@@ -272,6 +274,25 @@ impl EvmPayload {
         }
     }
 
+    pub(super) fn outflow(&self) -> Outflow {
+        match self {
+            EvmPayload::Transaction(transaction) => transaction.outflow(),
+            EvmPayload::Message(message) => Outflow {
+                nature: match message.form {
+                    MessageForm::PersonalSign => Nature::Message,
+                    MessageForm::TypedData => Nature::TypedData,
+                },
+                // The chain that the request names is not signed, that of the domain is.
+                place: match message.form {
+                    MessageForm::PersonalSign => None,
+                    MessageForm::TypedData => typed_data::domain_chain(&message.content),
+                }
+                .map_or(Place::network(Network::Evm), Place::evm),
+                spends: Vec::new(),
+            },
+        }
+    }
+
     pub(super) fn to_wire(&self) -> WireKind {
         match self {
             EvmPayload::Transaction(transaction) => transaction.to_wire(),
@@ -290,6 +311,47 @@ impl EvmPayload {
 }
 
 impl EvmTransaction {
+    fn outflow(&self) -> Outflow {
+        let place = Place::evm(self.chain_id);
+        let coin = |amount: &U256, to: Option<&Address>| Spend {
+            asset: Asset::coin(place),
+            amount: *amount,
+            recipient: to.map(|to| to.to_checksum(None)),
+        };
+        let tokens = |token: &Address, amount: U256, to: &Address| Spend {
+            asset: Asset {
+                place,
+                token: Some(token.to_checksum(None)),
+            },
+            amount,
+            recipient: Some(to.to_checksum(None)),
+        };
+        let (nature, spends) = match &self.action {
+            EvmAction::SendNative { to, value } => (Nature::Transfer, vec![coin(value, Some(to))]),
+            EvmAction::SendErc20 { to, token, amount } => {
+                (Nature::Transfer, vec![tokens(token, *amount, to)])
+            }
+            EvmAction::SendCustom {
+                to: Some(to),
+                value,
+                input,
+            } if input.is_empty() => (Nature::Transfer, vec![coin(value, Some(to))]),
+            EvmAction::SendCustom { to, value, input } => {
+                let mut spends = vec![coin(value, to.as_ref())];
+                // What is plain to see counts, whatever the contract makes of the rest.
+                if let (Some(token), Some((to, amount))) = (to, tx::erc20_transfer(input)) {
+                    spends.push(tokens(token, amount, &to));
+                }
+                (Nature::Custom, spends)
+            }
+        };
+        Outflow {
+            nature,
+            place,
+            spends,
+        }
+    }
+
     fn to_wire(&self) -> WireKind {
         let (chain_id, from) = (self.chain_id, self.from.clone());
         let gas_fee = self.gas.as_ref().map(|gas| wire::EvmGas {

@@ -8,6 +8,7 @@ mod bitcoin;
 pub mod evm;
 mod field;
 mod kind;
+pub mod outflow;
 pub mod raw;
 pub mod solana;
 mod stellar;
@@ -22,6 +23,7 @@ use std::collections::BTreeSet;
 use prost::Message as _;
 
 pub use self::kind::Kind;
+use self::outflow::{Nature, Outflow, Place};
 use crate::{
     fault::{Class, Fault},
     network::Network,
@@ -217,6 +219,19 @@ impl Payload {
                 Some(send.cluster.chain_id())
             }
             Payload::Solana(solana::SolanaPayload::Message(_)) | Payload::Raw(_) => None,
+        }
+    }
+
+    /// What a signature over the payload lets leave a wallet of the network `wallet`.
+    pub fn outflow(&self, wallet: Network) -> Outflow {
+        match self {
+            Payload::Evm(payload) => payload.outflow(),
+            Payload::Solana(payload) => payload.outflow(),
+            Payload::Raw(_) => Outflow {
+                nature: Nature::Raw,
+                place: Place::network(wallet),
+                spends: Vec::new(),
+            },
         }
     }
 

@@ -6,11 +6,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use super::{
     Kind, WireKind,
     field::{amount, decimals, default_type, required},
+    outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
-    amount::parse_u64,
+    amount::{U256, parse_u64},
     chain::solana::{is_transaction_message, parse_key},
     fault::Fault,
+    network::Network,
     schema::wire,
 };
 
@@ -131,6 +133,28 @@ pub(super) fn send_custom(cluster: Cluster, wire: &wire::SolanaSendCustom) -> Re
 }
 
 impl SolanaPayload {
+    /// Nothing that is signed tells Solana from Sonic SVM (a blockhash is just a number to who
+    /// has not seen the chain), so their coins count as one.
+    pub(super) fn outflow(&self) -> Outflow {
+        let place = Place::network(Network::Solana);
+        let (nature, spends) = match self {
+            SolanaPayload::SendNative(send) => {
+                let spend = Spend {
+                    asset: Asset::coin(place),
+                    amount: U256::from(send.lamports),
+                    recipient: Some(send.to.clone()),
+                };
+                (Nature::Transfer, vec![spend])
+            }
+            SolanaPayload::Message(_) => (Nature::Message, Vec::new()),
+        };
+        Outflow {
+            nature,
+            place,
+            spends,
+        }
+    }
+
     pub(super) fn kind(&self) -> Kind {
         match self {
             SolanaPayload::SendNative(send) => match send.cluster {

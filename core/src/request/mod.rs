@@ -32,8 +32,6 @@ pub struct Request {
     pub wallet: WalletId,
     /// The wallet's network.
     pub network: Network,
-    /// Generation of the vault's shares when the request was made.
-    pub epoch: u32,
     /// The vault's root public key on the network's curve.
     pub root_public_key: Vec<u8>,
     /// The wallet's child key.
@@ -170,16 +168,16 @@ pub enum State {
 }
 
 impl Request {
-    /// The order that signers get for the draft that this request is signing.
-    /// `None` outside of `Signing`.
-    pub fn order(&self, now_ms: u64) -> Option<SigningOrder> {
+    /// The order that signers get for the draft that this request is signing, with the shares of
+    /// `epoch`: those that are in use when they are asked. `None` outside of `Signing`.
+    pub fn order(&self, epoch: u32, now_ms: u64) -> Option<SigningOrder> {
         let State::Signing { draft, .. } = &self.state else {
             return None;
         };
         Some(SigningOrder {
             request: self.id,
             vault: self.vault,
-            epoch: self.epoch,
+            epoch,
             network: self.network,
             root_public_key: self.root_public_key.clone(),
             path: self.path.clone(),

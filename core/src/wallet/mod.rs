@@ -1,5 +1,6 @@
 //! A wallet: what it is and how its state changes.
 
+pub mod generation;
 pub mod vault;
 
 use serde::{Deserialize, Serialize};

@@ -4,13 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     derive::RootKey,
-    fault::Fault,
+    fault::{Class, Fault},
     ids::VaultId,
-    order::{KeygenOrder, NodeId},
+    order::{Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof},
     request::Approval,
     scheme::Scheme,
     signature::Curve,
-    wallet::MAX_NAME,
+    wallet::{
+        MAX_NAME,
+        generation::{LiveKey, Target, check_set},
+    },
 };
 
 /// Most nodes that can hold shares of one vault: their protocol index is one byte.
@@ -23,12 +26,10 @@ pub struct Vault {
     pub id: VaultId,
     /// Its name, unique.
     pub name: String,
-    /// Signers needed.
+    /// Signers needed, when its keys are made. Later on each key's generation says it.
     pub threshold: u16,
-    /// Share holders, in the order of the keygen.
+    /// Share holders, when its keys are made, in the order of their indices.
     pub signers: Vec<NodeId>,
-    /// Generation of the shares; raised by refresh, reshare and restore.
-    pub epoch: u32,
     /// Who decides about its requests.
     pub approval: Approval,
     /// Milliseconds since the Unix epoch.
@@ -54,7 +55,7 @@ pub enum KeyState {
     /// A run was claimed; nodes may be at work on it.
     Generating(KeygenOrder),
     /// It is there.
-    Ready(RootKey),
+    Ready(LiveKey),
     /// The nodes refused for good.
     Failed(String),
 }
@@ -63,7 +64,7 @@ impl Vault {
     /// A new vault without keys.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Invalid`] naming the field.
+    /// [`Class::Invalid`] naming the field.
     pub fn new(
         id: VaultId,
         name: &str,
@@ -80,24 +81,7 @@ impl Vault {
                 format!("has more than {MAX_NAME} characters"),
             ));
         }
-        if signers.len() > MAX_SIGNERS {
-            return Err(Fault::field(
-                "signers",
-                format!("are more than {MAX_SIGNERS}"),
-            ));
-        }
-        let mut sorted = signers.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
-        if sorted.len() != signers.len() {
-            return Err(Fault::field("signers", "name one node twice"));
-        }
-        if threshold < 2 || usize::from(threshold) > signers.len() {
-            return Err(Fault::field(
-                "threshold",
-                "must be at least 2 and at most the number of signers",
-            ));
-        }
+        check_set(threshold, &signers)?;
         let keys = Curve::ALL
             .into_iter()
             .map(|curve| VaultKey {
@@ -110,19 +94,28 @@ impl Vault {
             name: name.to_owned(),
             threshold,
             signers,
-            epoch: 0,
             approval: Approval::Automatic,
             created_at_ms: now_ms,
             keys,
         })
     }
 
-    /// The root key on a curve, once it is there.
-    pub fn root(&self, curve: Curve) -> Option<&RootKey> {
+    /// The key on a curve, once it is there.
+    pub fn live(&self, curve: Curve) -> Option<&LiveKey> {
         self.keys.iter().find_map(|key| match &key.state {
-            KeyState::Ready(root) if key.scheme.curve() == curve => Some(root),
+            KeyState::Ready(live) if key.scheme.curve() == curve => Some(live),
             _ => None,
         })
+    }
+
+    /// The root key on a curve, once it is there.
+    pub fn root(&self, curve: Curve) -> Option<&RootKey> {
+        self.live(curve).map(|live| &live.root)
+    }
+
+    /// The generation of shares that signs on a curve, once the key is there.
+    pub fn generation(&self, curve: Curve) -> Option<&Generation> {
+        self.live(curve).map(|live| &live.generation)
     }
 
     /// Whether every root key is there.
@@ -143,7 +136,7 @@ impl Vault {
     /// Claims a run of the key generation with `order.scheme`.
     ///
     /// # Errors
-    /// [`crate::fault::Class::WrongState`] when the key is there or has failed for good: a root
+    /// [`Class::WrongState`] when the key is there or has failed for good: a root
     /// key is never replaced.
     pub fn claim(&mut self, order: KeygenOrder) -> Result<(), Fault> {
         match self.state_of(order.scheme)? {
@@ -158,14 +151,15 @@ impl Vault {
     /// Takes the key that the run `order` made.
     ///
     /// # Errors
-    /// [`crate::fault::Class::WrongState`] when another run, or none, is claimed.
+    /// [`Class::WrongState`] when another run, or none, is claimed.
     pub fn take(&mut self, order: &KeygenOrder, key: RootKey) -> Result<(), Fault> {
         let state = self.state_of(order.scheme)?;
         match state {
             KeyState::Generating(claimed)
                 if claimed == order && key.curve == order.scheme.curve() =>
             {
-                *state = KeyState::Ready(key);
+                let live = LiveKey::new(key, order.threshold, order.signers.clone());
+                *state = KeyState::Ready(live);
                 Ok(())
             }
             _ => Err(settled()),
@@ -196,6 +190,123 @@ impl Vault {
         }
     }
 
+    /// An operator wants new shares of the keys of these schemes (of every key, when there are
+    /// none): held by `to`, or by whom they are held now. `lost` are holders that have no share
+    /// any more. Repeating the wish changes nothing.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the field, and [`Class::WrongState`] before the keys are there
+    /// or while another wish is open. Nothing has changed for some keys only: drop the vault.
+    pub fn want_reshare(
+        &mut self,
+        to: Option<(u16, &[NodeId])>,
+        lost: &[NodeId],
+        schemes: &[Scheme],
+    ) -> Result<(), Fault> {
+        if let Some(scheme) = schemes
+            .iter()
+            .find(|scheme| self.keys.iter().all(|key| key.scheme != **scheme))
+        {
+            return Err(Fault::field(
+                "schemes",
+                format!("the vault has no {} key", scheme.name()),
+            ));
+        }
+        let holds = |key: &VaultKey, node| match &key.state {
+            KeyState::Ready(live) => live.generation.holders.contains(node),
+            _ => true,
+        };
+        if lost
+            .iter()
+            .any(|node| !self.keys.iter().any(|key| holds(key, node)))
+        {
+            return Err(Fault::field("lost", "names a node that holds no share"));
+        }
+        for key in &mut self.keys {
+            if !schemes.is_empty() && !schemes.contains(&key.scheme) {
+                continue;
+            }
+            let KeyState::Ready(live) = &mut key.state else {
+                return Err(Fault::new(
+                    Class::WrongState,
+                    "the vault's keys are not made yet",
+                ));
+            };
+            if !key.scheme.reshares() {
+                return Err(Fault::field(
+                    "schemes",
+                    format!(
+                        "{} keys have no refresh or reshare; name the other key's scheme alone",
+                        key.scheme.name()
+                    ),
+                ));
+            }
+            let (threshold, holders) = match to {
+                Some((threshold, holders)) => (threshold, holders.to_vec()),
+                None => (live.generation.threshold, live.generation.holders.clone()),
+            };
+            // Keys may have different holders.
+            let holds = |node: &&NodeId| live.generation.holders.contains(node);
+            let lost = lost.iter().filter(holds).copied().collect();
+            live.want(Target {
+                threshold,
+                holders,
+                lost,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Cancels what [`Vault::want_reshare`] asked for, where it is not too late.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when there is nothing to cancel (any more).
+    pub fn cancel_reshare(&mut self) -> Result<(), Fault> {
+        let mut outcome = Err(Fault::new(
+            Class::WrongState,
+            "no refresh or reshare of this vault can be cancelled: none is in work, or its shares are in use already",
+        ));
+        for key in &mut self.keys {
+            if let KeyState::Ready(live) = &mut key.state
+                && live.cancel().is_ok()
+            {
+                outcome = Ok(());
+            }
+        }
+        outcome
+    }
+
+    /// Claims a run for a new generation of shares; as [`LiveKey::begin`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_reshare(&mut self, order: ReshareOrder) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.begin(order)
+    }
+
+    /// Takes a new generation into use; as [`LiveKey::prepared`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reshared(&mut self, order: &ReshareOrder, proof: ReshareProof) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.prepared(order, proof)
+    }
+
+    /// Every node confirmed the generation; as [`LiveKey::activated`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn activated(&mut self, order: &ReshareOrder) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.activated(order)
+    }
+
+    fn ready_key(&mut self, scheme: Scheme) -> Result<&mut LiveKey, Fault> {
+        match self.state_of(scheme)? {
+            KeyState::Ready(live) => Ok(live),
+            _ => Err(Fault::bug("a reshare of a key that is not there")),
+        }
+    }
+
     fn state_of(&mut self, scheme: Scheme) -> Result<&mut KeyState, Fault> {
         self.keys
             .iter_mut()
@@ -207,7 +318,7 @@ impl Vault {
 
 fn settled() -> Fault {
     Fault::new(
-        crate::fault::Class::WrongState,
+        Class::WrongState,
         "the key generation is over or another one runs",
     )
 }
@@ -216,7 +327,7 @@ fn settled() -> Fault {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::ids::SessionId;
+    use crate::{ids::SessionId, wallet::generation::Reshare};
 
     fn vault() -> Vault {
         let signers = vec![NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
@@ -269,6 +380,57 @@ mod tests {
         assert!(vault.claim(first.clone()).is_err());
         assert!(vault.take(&second, key(Curve::Ed25519)).is_err());
         assert!(vault.give_up(&second, "no").is_err());
+    }
+
+    #[test]
+    fn reshare__should_be_of_every_key_or_of_those_named() {
+        let mut vault = vault();
+        let nodes = vault.signers.clone();
+        let early = vault.want_reshare(None, &[], &[]).unwrap_err();
+        assert_eq!(early.class(), &Class::WrongState);
+        for curve in Curve::ALL {
+            let order = order(&vault, curve, 1);
+            vault.claim(order.clone()).unwrap();
+            vault.take(&order, key(curve)).unwrap();
+            assert_eq!(vault.generation(curve).unwrap().epoch, 0);
+        }
+        assert!(vault.cancel_reshare().is_err());
+        let wanted = |vault: &Vault| {
+            Curve::ALL.map(|curve| vault.live(curve).unwrap().reshare != Reshare::Idle)
+        };
+        let one = Scheme::default_of(Curve::ALL[0]);
+        vault.want_reshare(None, &[], &[one]).unwrap();
+        assert_eq!(wanted(&vault), [true, false]);
+        vault.cancel_reshare().unwrap();
+        let four = [nodes.as_slice(), &[NodeId([4; 32])]].concat();
+        vault
+            .want_reshare(Some((3, &four)), &nodes[..1], &[])
+            .unwrap();
+        assert_eq!(wanted(&vault), [true, true]);
+        let live = vault.live(Curve::Ed25519).unwrap().clone();
+        let order = ReshareOrder {
+            vault: vault.id,
+            session: SessionId::from_bytes([2; 16]),
+            scheme: Scheme::FrostEd25519,
+            root_public_key: live.root.public_key,
+            old: live.generation,
+            dealers: nodes[1..].to_vec(),
+            new: Generation {
+                epoch: 1,
+                threshold: 3,
+                holders: four.clone(),
+            },
+            issued_at_ms: 1,
+            expires_at_ms: 2,
+        };
+        vault.begin_reshare(order.clone()).unwrap();
+        let proof = ReshareProof(four.iter().map(|node| (*node, vec![])).collect());
+        vault.reshared(&order, proof).unwrap();
+        assert_eq!(vault.generation(Curve::Ed25519), Some(&order.new));
+        assert_eq!(vault.generation(Curve::Secp256k1).unwrap().epoch, 0);
+        vault.activated(&order).unwrap();
+        let unknown = vault.want_reshare(None, &[], &[Scheme::Cggmp24]);
+        assert!(unknown.unwrap_err().public().starts_with("schemes: "));
     }
 
     #[test]

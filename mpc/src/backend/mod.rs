@@ -8,10 +8,13 @@ mod ecdsa_dkls23;
 mod frost_ed25519;
 mod gather;
 pub mod private;
+mod reshare;
+#[cfg(test)]
+mod reshare_tests;
 #[cfg(test)]
 mod suite;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use covault_core::{
     derive::{KeyPath, RootKey},
@@ -20,7 +23,8 @@ use covault_core::{
     scheme::Scheme,
     signature::Signature,
 };
-use zeroize::Zeroizing;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// A party's place in the keygen's list of signers, counted from 1.
 pub type Index = u8;
@@ -164,6 +168,98 @@ pub trait Signer: Send + Sync {
     fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault>;
 }
 
+/// The share of a key without what a scheme keeps beside it: a point of a polynomial whose value
+/// at 0 is the private key (Shamir). Never printed; zeroized on drop.
+pub struct PlainShare {
+    /// The key that it is a share of.
+    pub root: RootKey,
+    /// Our index, the place of the point.
+    pub index: Index,
+    /// The value: 32 bytes, big-endian on secp256k1, little-endian on Ed25519.
+    pub secret: Zeroizing<[u8; 32]>,
+    /// The public counterparts of all holders' shares, by index, where known: 33 bytes compressed
+    /// (secp256k1), 32 bytes (Ed25519).
+    pub verifying: BTreeMap<Index, Vec<u8>>,
+}
+
+/// As it is stored; the root key is stored beside it.
+#[derive(Serialize, Deserialize)]
+struct StoredPlain {
+    version: u8,
+    index: Index,
+    secret: [u8; 32],
+    verifying: BTreeMap<Index, Vec<u8>>,
+}
+
+impl Drop for StoredPlain {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+/// Version of a stored plain share.
+const PLAIN_VERSION: u8 = 1;
+
+impl PlainShare {
+    /// The share in bytes, without the root key. BCS, with a version.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it cannot be encoded.
+    pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, Fault> {
+        let stored = StoredPlain {
+            version: PLAIN_VERSION,
+            index: self.index,
+            secret: *self.secret,
+            verifying: self.verifying.clone(),
+        };
+        gather::encode(&stored).map_err(|_| Fault::bug("a share cannot be encoded"))
+    }
+
+    /// Reads what [`PlainShare::encode`] gave for a share of `root`.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it is damaged.
+    pub fn decode(root: &RootKey, bytes: &[u8]) -> Result<Self, Fault> {
+        let damaged = || Fault::bug("a plain share is damaged");
+        let mut stored: StoredPlain = bcs::from_bytes(bytes).map_err(|_| damaged())?;
+        if stored.version != PLAIN_VERSION {
+            return Err(damaged());
+        }
+        Ok(Self {
+            root: root.clone(),
+            index: stored.index,
+            secret: Zeroizing::new(stored.secret),
+            verifying: std::mem::take(&mut stored.verifying),
+        })
+    }
+}
+
+/// An old holder that deals its share out anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dealer {
+    /// Its index in this run.
+    pub party: Index,
+    /// The index of its old share.
+    pub old: Index,
+}
+
+/// The frame of a new generation of shares.
+#[derive(Clone, Debug)]
+pub struct ReshareSetup {
+    /// Hash of the order: binds every value to this run.
+    pub context: [u8; 32],
+    /// Our index in this run: new holders have 1 to `holders`, dealers that leave come after.
+    pub me: Index,
+    /// The root public key, which stays.
+    pub root_public_key: Vec<u8>,
+    /// New holders; their indices in the new generation are 1 to this.
+    pub holders: u8,
+    /// Signers needed in the new generation; 2 or more.
+    pub threshold: u8,
+    /// Exactly as many as the old threshold.
+    pub dealers: Vec<Dealer>,
+}
+
 /// A threshold signature scheme with its key generation.
 pub trait Backend: Send + Sync {
     /// A key generation session.
@@ -171,6 +267,25 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] when threshold or number of parties is impossible.
     fn keygen(&self, setup: KeygenSetup) -> Result<Box<dyn Session<KeyShare>>, Fault>;
+
+    /// A session that makes a new generation of shares. `share` is ours when we deal. The outcome
+    /// is the new share, or `None` for a dealer that leaves.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when the setup is impossible, or keys of this scheme
+    /// have no refresh.
+    fn reshare(
+        &self,
+        setup: ReshareSetup,
+        share: Option<PlainShare>,
+    ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault>;
+
+    /// The plain share in a stored one.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it is damaged, and
+    /// [`covault_core::fault::Class::Invalid`] when shares of this scheme have no such form.
+    fn plain(&self, share: &KeyShare) -> Result<PlainShare, Fault>;
 
     /// Loads a share.
     ///

@@ -1,7 +1,7 @@
-//! Key generation sealed with keys that live for one run.
+//! Key generation and resharing, sealed with keys that live for one run.
 //!
 //! Envelopes are sealed with the identities of both ends. Who records the bus and steals an
-//! identity file later could open them, and with them a share. So the parties of a key generation
+//! identity file later could open them, and with them a share. So the parties of such a run
 //! first tell each other an X25519 key made for this run, in a round whose envelopes are signed;
 //! all that follows is sealed with those (`crypto_box`), and they are gone when it ends.
 
@@ -14,7 +14,9 @@ use crypto_box::{
 };
 use zeroize::Zeroizing;
 
-use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, Session, Turn};
+use super::{
+    Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, PlainShare, ReshareSetup, Session, Turn,
+};
 
 /// The round in which the keys are exchanged; the protocol's own rounds follow.
 const KEYS: u16 = 1;
@@ -31,6 +33,21 @@ pub fn keygen(
     let me = setup.me;
     let peers = (1..=setup.parties).filter(|index| *index != me).collect();
     Ok(Box::new(Private::new(me, peers, backend.keygen(setup)?)))
+}
+
+/// A resharing session of `backend` whose messages only the parties of this run can read.
+///
+/// # Errors
+/// As [`Backend::reshare`].
+pub fn reshare(
+    backend: &dyn Backend,
+    setup: ReshareSetup,
+    share: Option<PlainShare>,
+) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
+    let me = setup.me;
+    let peers = (1..=setup.parties()).filter(|index| *index != me).collect();
+    let inner = backend.reshare(setup, share)?;
+    Ok(Box::new(Private::new(me, peers, inner)))
 }
 
 struct Private<T> {

@@ -1,7 +1,9 @@
 //! The client of the signer nodes, for the orchestrator.
 
 mod choose;
+mod life;
 mod roster;
+mod strangers;
 
 use std::{
     collections::HashMap,
@@ -28,11 +30,15 @@ use crate::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::{NodeIdentity, openssh_line},
     message::{Announcement, KeygenRequest, Reply, SignRequest, decode, encode},
+    meter,
     shares::FIRST_EPOCH,
     verify::verify,
 };
 use choose::{Choice, Trouble};
 use roster::Roster;
+
+pub use self::strangers::Stranger;
+pub use crate::message::Ban;
 
 /// How often a waiting call looks at which nodes live.
 const LOOK: Duration = Duration::from_millis(200);
@@ -66,6 +72,14 @@ pub struct NodeStatus {
     pub live: bool,
     /// When it last announced itself, in milliseconds since the Unix epoch.
     pub last_seen_ms: u64,
+    /// The version of its program.
+    pub version: String,
+    /// How many keys it says it holds a share of.
+    pub keys: u32,
+    /// Whom it says it has banned for cheating.
+    pub bans: Vec<Ban>,
+    /// How far its clock is ahead of ours, in milliseconds; the way of the message counts as well.
+    pub skew_ms: i64,
 }
 
 /// Who says what about which attempt.
@@ -110,7 +124,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.calls).remove(&self.session);
+        let mut calls = lock(&self.shared.calls);
+        calls.remove(&self.session);
+        meter::calls(calls.len());
     }
 }
 
@@ -185,9 +201,21 @@ impl Cluster {
             .await
     }
 
-    /// Every node that ever announced itself.
+    /// From now on only these nodes are used and listed; the rest are strangers. Until somebody
+    /// calls this, every node that announces itself counts.
+    pub fn admit(&self, nodes: &[NodeId]) {
+        self.shared.roster.admit(nodes);
+    }
+
+    /// Every admitted node that ever announced itself.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.shared.roster.nodes()
+    }
+
+    /// The nodes that announced themselves lately without being admitted. A short list, whatever
+    /// happens on the bus.
+    pub fn strangers(&self) -> Vec<Stranger> {
+        self.shared.roster.strangers()
     }
 
     /// Whether the bus was reachable when it was last used.
@@ -233,6 +261,9 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                 }
             }
             Kind::Announcement => {
+                if !shared.roster.listens_to(&from) {
+                    continue;
+                }
                 let Ok(opened) = shared.post.open(&envelope) else {
                     continue;
                 };
@@ -240,7 +271,12 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                     shared.roster.heard(from, announcement);
                 }
             }
-            Kind::SigningOrder | Kind::KeygenOrder | Kind::Protocol => {}
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder
+            | Kind::Protocol => {}
         }
     }
 }
@@ -259,6 +295,7 @@ impl Shared {
             replies: sender,
         };
         calls.insert(session, waiting);
+        meter::calls(calls.len());
         drop(calls);
         Ok(Call {
             shared: self,
@@ -360,7 +397,7 @@ impl Shared {
                 } => {
                     return Err(self.roster.misbehaved(&culprits).caused_by(reason));
                 }
-                Reply::Signed(_) => {}
+                Reply::Signed(_) | Reply::Prepared(_) | Reply::Activated | Reply::Backup(_) => {}
             }
             if made.len() == order.signers.len() {
                 let mut keys = made.into_values();
@@ -385,6 +422,7 @@ impl Shared {
         let needed = usize::from(threshold);
         let mut request = SignRequest {
             order: order.clone(),
+            session,
             signers: Vec::new(),
             attempt_ms: 0,
             sent_at_ms: 0,
@@ -415,10 +453,11 @@ impl Shared {
                 let place = (order.epoch, session, attempt);
                 self.send(Kind::SigningOrder, place, *signer, &body)?;
             }
-            if let Some(signatures) = self
+            let signed = self
                 .await_attempt(order, &mut call, &request, attempt, &mut trouble)
-                .await
-            {
+                .await;
+            meter::attempted(signed.is_some());
+            if let Some(signatures) = signed {
                 return Ok(signatures);
             }
             trouble.failed(&team.signers);
@@ -494,6 +533,7 @@ impl Shared {
                     if of == attempt && team.contains(&node) =>
                 {
                     tracing::warn!(?node, ?fault, "a node refused an order");
+                    meter::was_refused(&fault);
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], trouble),
                         // It has banned one of the others.
@@ -585,7 +625,7 @@ impl Shared {
                 self.roster.name(&node),
                 fault.public()
             );
-            return Fault::new(fault.class().clone(), sentence);
+            return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
         }
         let culprits = trouble.culprits();
         if culprits.is_empty() {

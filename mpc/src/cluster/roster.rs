@@ -15,10 +15,11 @@ use covault_core::{
 use super::{
     NodeStatus,
     choose::{Candidate, Choice, Team, Trouble, pick},
+    strangers::{Stranger, Strangers},
 };
 use crate::{
     identity::openssh_line,
-    message::{Announcement, SKEW_MS},
+    message::{Announcement, Ban, SKEW_MS},
 };
 
 /// How far a node's clock may be off before its announcements count as replays. Between
@@ -29,12 +30,15 @@ const REPLAY_MS: u64 = 2 * SKEW_MS;
 const QUARREL_MS: u64 = 3_600_000;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
-/// Strangers may announce themselves too, but not without end.
+/// Where nobody says who is admitted, everybody is known, but not without end.
 const MAX_NODES: usize = 1000;
-const MAX_NAME: usize = 64;
 
 struct Known {
     name: String,
+    version: String,
+    keys: u32,
+    bans: Vec<Ban>,
+    boot: [u8; 16],
     /// Our clock, when it was last heard.
     heard_ms: u64,
     /// The newest time it has announced, by its own clock.
@@ -42,9 +46,46 @@ struct Known {
     left: bool,
 }
 
+impl Known {
+    fn new(announcement: Announcement, heard_ms: u64) -> Self {
+        let Announcement {
+            name,
+            at_ms,
+            leaving,
+            boot,
+            version,
+            keys,
+            bans,
+        } = announcement.cleaned();
+        Self {
+            name,
+            version,
+            keys,
+            bans,
+            boot,
+            heard_ms,
+            at_ms,
+            left: leaving,
+        }
+    }
+
+    /// How far its clock was ahead of ours when it was last heard, in milliseconds.
+    fn skew_ms(&self) -> i64 {
+        let apart = i64::try_from(self.at_ms.abs_diff(self.heard_ms)).unwrap_or(i64::MAX);
+        if self.at_ms < self.heard_ms {
+            -apart
+        } else {
+            apart
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     known: HashMap<NodeId, Known>,
+    /// The nodes that an operator has admitted; `None` until somebody says.
+    admitted: Option<HashSet<NodeId>>,
+    strangers: Strangers,
     /// Until when, and how much: 1 was in a team that failed, 2 was missed by others.
     suspect_until: HashMap<NodeId, (u64, u8)>,
     quarrels: HashMap<(NodeId, NodeId), u64>,
@@ -78,6 +119,13 @@ impl Drop for Busy {
     }
 }
 
+fn is_admitted(state: &State, node: &NodeId) -> bool {
+    state
+        .admitted
+        .as_ref()
+        .is_none_or(|admitted| admitted.contains(node))
+}
+
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -92,24 +140,58 @@ impl Roster {
         }
     }
 
+    /// Only these nodes are used from now on.
+    pub(super) fn admit(&self, nodes: &[NodeId]) {
+        let mut state = lock(&self.state);
+        let State {
+            known,
+            admitted,
+            strangers,
+            ..
+        } = &mut *state;
+        let nodes: HashSet<NodeId> = nodes.iter().copied().collect();
+        known.retain(|node, _| nodes.contains(node));
+        for node in &nodes {
+            strangers.forget(node);
+        }
+        *admitted = Some(nodes);
+    }
+
+    /// Whether an announcement of this node is worth verifying.
+    pub(super) fn listens_to(&self, node: &NodeId) -> bool {
+        let now_ms = self.clock.now_ms();
+        let mut state = lock(&self.state);
+        let wanted = is_admitted(&state, node) || state.strangers.wants(node, now_ms);
+        if !wanted {
+            state.strangers.full(now_ms);
+        }
+        wanted
+    }
+
+    /// The nodes that announced themselves lately and were not admitted; few, whoever calls.
+    pub(super) fn strangers(&self) -> Vec<Stranger> {
+        let now_ms = self.clock.now_ms();
+        lock(&self.state).strangers.list(now_ms)
+    }
+
     /// Notes an announcement whose sender is certain. Old ones, replayed, change nothing.
     pub(super) fn heard(&self, node: NodeId, announcement: Announcement) {
         let now_ms = self.clock.now_ms();
-        let Announcement {
-            mut name,
-            at_ms,
-            leaving,
-        } = announcement;
-        let apart_ms = at_ms.abs_diff(now_ms);
+        let apart_ms = announcement.at_ms.abs_diff(now_ms);
+        let announced = Known::new(announcement, now_ms);
+        let mut state = lock(&self.state);
+        if !is_admitted(&state, &node) {
+            if apart_ms <= REPLAY_MS && !announced.left {
+                state.strangers.heard(node, announced.name, now_ms);
+            }
+            return;
+        }
         if apart_ms > SKEW_MS {
             tracing::warn!(?node, apart_ms, "a node of another time; check the clocks");
         }
         if apart_ms > REPLAY_MS {
             return;
         }
-        name.retain(|letter| !letter.is_control());
-        let name: String = name.chars().take(MAX_NAME).collect();
-        let mut state = lock(&self.state);
         if !state.known.contains_key(&node) && state.known.len() >= MAX_NODES {
             let State { known, wanted, .. } = &mut *state;
             let silent = known
@@ -125,26 +207,16 @@ impl Roster {
         }
         match state.known.get_mut(&node) {
             // Not even the newest one again: a replay does not keep a dead node alive.
-            Some(known) if at_ms <= known.at_ms => {}
+            Some(known) if announced.at_ms <= known.at_ms => {}
             Some(known) => {
-                *known = Known {
-                    name,
-                    heard_ms: now_ms,
-                    at_ms,
-                    left: leaving,
+                if known.boot != announced.boot {
+                    tracing::info!(name = %announced.name, node = %openssh_line(&node, ""), "node has started again");
                 }
+                *known = announced;
             }
             None => {
-                tracing::info!(%name, node = %openssh_line(&node, ""), "node announced itself");
-                state.known.insert(
-                    node,
-                    Known {
-                        name,
-                        heard_ms: now_ms,
-                        at_ms,
-                        left: leaving,
-                    },
-                );
+                tracing::info!(name = %announced.name, node = %openssh_line(&node, ""), "node announced itself");
+                state.known.insert(node, announced);
             }
         }
     }
@@ -169,6 +241,10 @@ impl Roster {
                 name: known.name.clone(),
                 live: self.is_live(known),
                 last_seen_ms: known.heard_ms,
+                version: known.version.clone(),
+                keys: known.keys,
+                bans: known.bans.clone(),
+                skew_ms: known.skew_ms(),
             })
             .collect();
         nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
@@ -332,6 +408,10 @@ mod tests {
             name: "node".into(),
             at_ms,
             leaving: false,
+            boot: [1; 16],
+            version: "1".into(),
+            keys: 0,
+            bans: Vec::new(),
         }
     }
 
@@ -353,6 +433,53 @@ mod tests {
         assert!(!roster.live(&node));
         roster.heard(node, announcement(1_000_001));
         assert!(roster.live(&node));
+    }
+
+    #[test]
+    fn stranger__should_not_count_before_it_is_admitted() {
+        let (clock, roster) = roster();
+        let (ours, stranger) = (NodeId([1; 32]), NodeId([2; 32]));
+        roster.heard(stranger, announcement(1_000_000));
+        assert!(roster.live(&stranger), "nobody has said who is admitted");
+        roster.admit(&[ours]);
+        assert!(!roster.live(&stranger));
+        for _ in 0..2 {
+            clock.0.fetch_add(1, Ordering::Relaxed);
+            roster.heard(stranger, announcement(clock.now_ms()));
+            roster.heard(ours, announcement(clock.now_ms()));
+        }
+        let ids = |nodes: &[NodeStatus]| nodes.iter().map(|node| node.id).collect::<Vec<_>>();
+        assert_eq!(ids(&roster.nodes()), [ours]);
+        assert!(roster.live(&ours) && !roster.live(&stranger));
+        let wanting: Vec<NodeId> = roster.strangers().iter().map(|node| node.id).collect();
+        assert_eq!(wanting, [stranger]);
+        // Nobody is picked who is not admitted.
+        let choice = roster.choose(&[ours, stranger], 2, &Trouble::default());
+        assert!(!matches!(choice, Choice::Team(_)));
+
+        roster.admit(&[ours, stranger]);
+        clock.0.fetch_add(1, Ordering::Relaxed);
+        roster.heard(stranger, announcement(clock.now_ms()));
+        assert!(roster.live(&stranger) && roster.strangers().is_empty());
+        roster.admit(&[ours]);
+        assert!(!roster.live(&stranger));
+    }
+
+    #[test]
+    fn stranger__should_not_be_shown_for_a_replay() {
+        let (_, roster) = roster();
+        roster.admit(&[]);
+        roster.heard(NodeId([2; 32]), announcement(1_000_000 - REPLAY_MS - 1));
+        assert!(roster.strangers().is_empty());
+    }
+
+    #[test]
+    fn roster__should_tell_how_far_a_clock_is_off() {
+        let (_, roster) = roster();
+        roster.heard(NodeId([1; 32]), announcement(1_000_000 - 1_500));
+        roster.heard(NodeId([2; 32]), announcement(1_000_000 + 700));
+        let skews: Vec<i64> = roster.nodes().iter().map(|node| node.skew_ms).collect();
+        assert_eq!(skews, [-1_500, 700]);
     }
 
     #[test]

@@ -4,12 +4,15 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod check;
+mod life;
 mod orders;
+mod peers;
 mod refusals;
 mod sessions;
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{HashMap, HashSet, hash_map::Entry},
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -23,7 +26,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{NodeId, SigningOrder},
-    port::{Clock, Entropy},
+    port::{Clock, Entropy, random_16},
 };
 use secrecy::SecretString;
 use tokio::{
@@ -38,9 +41,12 @@ use crate::{
     envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind, Post},
     identity::NodeIdentity,
     message::{Announcement, Reply, encode},
+    meter,
+    policy::{Policy, Spending},
     pool::{CpuPool, Lane},
     shares::{ShareStore, age_file::AgeFiles},
 };
+use life::Life;
 use orders::Keys;
 use refusals::{Refusal, Refusals};
 use sessions::Sessions;
@@ -56,21 +62,49 @@ const MAX_UNVERIFIED: usize = 64 << 20;
 const MAX_UNVERIFIED_EACH: usize = 16 << 20;
 const MAX_WAITING_EACH: usize = 8192;
 
-/// Decides whether what an order shows is what it asks to sign.
+/// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
     /// Checks an order for a key that the node holds, and that has this child at the order's path.
+    /// What it would let go, to be counted with the claim.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming what does not match.
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault>;
+    /// [`covault_core::fault::Class::Invalid`] naming what does not match or is forbidden.
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault>;
 }
 
-/// Rebuilds everything from payload and facts ([`SigningOrder::verify`]).
+/// The check of every real node: rebuilds everything from payload and facts
+/// ([`SigningOrder::verify`]), then applies the node's own policy.
+pub struct Floor(pub Policy);
+
+impl OrderCheck for Floor {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        let payload = order.verify_child(root, child)?;
+        self.0.check(order, &payload)
+    }
+}
+
+/// Rebuilds everything, and allows whatever is what it says it is: [`Floor`] without a floor, for
+/// simulations.
 pub struct Rebuild;
 
 impl OrderCheck for Rebuild {
-    fn check(&self, order: &SigningOrder, root: &RootKey, child: &ChildKey) -> Result<(), Fault> {
-        order.verify_child(root, child)
+    fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        order.verify_child(root, child).map(|_| Vec::new())
     }
 }
 
@@ -97,8 +131,13 @@ pub struct NodeConfig {
     pub work_factor: u8,
     /// The orchestrators it takes orders from.
     pub trusted: Vec<NodeId>,
-    /// What is checked before a share is used; [`Rebuild`] outside tests.
+    /// The nodes it takes part in keys and signatures with; `None`: any that an orchestrator names.
+    pub peers: Option<Vec<NodeId>>,
+    /// What is checked before a share is used; [`Floor`] outside tests.
     pub check: Arc<dyn OrderCheck>,
+    /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
+    /// no backups.
+    pub backup_recipients: Vec<String>,
     /// How often it announces itself.
     pub heartbeat: Duration,
 }
@@ -111,10 +150,12 @@ pub struct Node {
     entropy: Arc<dyn Entropy>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
+    peers: Option<HashSet<NodeId>>,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     claims: Claims,
     keys: Keys,
+    life: Life,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -123,6 +164,8 @@ pub struct Node {
     refusals: Refusals,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    /// Names this start of the node.
+    boot: [u8; 16],
     runtime: Handle,
 }
 
@@ -188,7 +231,9 @@ impl Node {
             passphrase,
             work_factor,
             trusted,
+            peers,
             check,
+            backup_recipients,
             heartbeat: _,
         } = config;
         let runtime = Handle::current();
@@ -213,20 +258,29 @@ impl Node {
         };
         let loaded = pool.block_on(move || {
             let keys = Keys::load(shares.load_all()?)?;
-            Ok::<_, Fault>((shares, keys))
+            // An activation that was interrupted is finished.
+            for (vault, root, epoch) in keys.epochs() {
+                shares.erase(vault, &root, epoch)?;
+            }
+            let life = Life::new(shares.load_pending()?, backup_recipients)?;
+            Ok::<_, Fault>((shares, keys, life))
         });
-        let (shares, keys) = loaded.await??;
+        let (shares, keys, life) = loaded.await??;
+        let boot = random_16(&*entropy);
         Ok(Self {
             name,
+            boot,
             post: Post::new(identity, bus, Arc::clone(&entropy)),
             clock,
             entropy,
             pool,
             trusted,
+            peers: peers.map(HashSet::from_iter),
             check,
             shares: Box::new(shares),
             claims,
             keys,
+            life,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             waiting: Mutex::default(),
@@ -241,10 +295,16 @@ impl Node {
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
         let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
         self.announced_ms.store(at_ms, Ordering::Relaxed);
+        let bans = self.announced_bans();
+        meter::holdings(&self.name, self.keys.count(), bans.len());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
             leaving,
+            boot: self.boot,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
+            bans,
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -275,12 +335,20 @@ impl Node {
             _ if to != self.post.id() => {
                 return self.drop_message(&from, EnvelopeError::Misdirected.into());
             }
-            Kind::SigningOrder | Kind::KeygenOrder => {
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
                     return self.drop_message(&from, Refusal::Stranger);
                 }
             }
-            Kind::Protocol => {}
+            Kind::Protocol => {
+                if !self.is_peer(&from) {
+                    return self.drop_message(&from, Refusal::NoPeer);
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits

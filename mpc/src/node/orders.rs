@@ -8,18 +8,21 @@ use std::{
 use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
-    ids::{RequestId, SessionId},
+    ids::{RequestId, SessionId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
 };
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
-use super::{Node, sessions::Begin};
+use super::{Node, check::Checked, life, sessions::Begin};
 use crate::{
     backend::{self, Index, KeygenSetup, SignSetup, Signer},
     claims::{Claim, ClaimError},
     envelope::{Header, Kind, Opened},
     identity::openssh_line,
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode},
+    meter,
+    policy::{Spending, over_day},
     pool::Lane,
     runner::Run,
     shares::{FIRST_EPOCH, ShareRecord},
@@ -29,20 +32,24 @@ use crate::{
 pub(super) const MAX_INPUTS: usize = 256;
 /// The longest that an attempt or a key generation keeps a session, in milliseconds.
 const MAX_ATTEMPT_MS: u64 = 60_000;
-const MAX_KEYGEN_MS: u64 = 600_000;
+pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 /// Child public keys kept ready per root key.
 const CACHED_CHILDREN: usize = 4096;
 
 /// A key that the node holds a share of.
 pub(super) struct Key {
-    record: ShareRecord,
+    pub(super) record: ShareRecord,
     signer: Arc<dyn Signer>,
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
 
 impl Key {
+    pub(super) fn record(&self) -> &ShareRecord {
+        &self.record
+    }
+
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
-    fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
+    pub(super) fn child(&self, path: &KeyPath) -> Result<Arc<ChildKey>, Fault> {
         let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = children().get(path) {
             return Ok(Arc::clone(child));
@@ -74,20 +81,31 @@ impl Keys {
         Ok(keys)
     }
 
-    fn insert(&self, mut record: ShareRecord) -> Result<(), Fault> {
-        let signer = backend::of(record.scheme)?.open(&record.key)?;
+    fn insert(&self, record: ShareRecord) -> Result<(), Fault> {
+        self.put(Self::open(record)?);
+        Ok(())
+    }
+
+    /// Loads a share.
+    pub(super) fn open(mut record: ShareRecord) -> Result<Key, Fault> {
+        let signer = life::signer(&record)?;
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
-        let root = record.key.root.public_key.clone();
-        self.holders
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(&record.holders);
-        let key = Arc::new(Key {
+        Ok(Key {
             record,
             signer,
             children: Mutex::default(),
-        });
+        })
+    }
+
+    /// Takes a share into use, unless there is one of a later epoch.
+    pub(super) fn put(&self, key: Key) {
+        let root = key.record.key.root.public_key.clone();
+        self.holders
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(&key.record.holders);
+        let key = Arc::new(key);
         let mut keys = self.by_root.write().unwrap_or_else(PoisonError::into_inner);
         let newer = keys
             .get(&root)
@@ -95,10 +113,28 @@ impl Keys {
         if newer {
             keys.insert(root, key);
         }
-        Ok(())
     }
 
-    fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
+    /// Forgets the share of a key. Sessions that use it end as they will.
+    pub(super) fn remove(&self, root: &[u8]) {
+        self.by_root
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(root);
+    }
+
+    /// The epochs of the shares in use.
+    pub(super) fn epochs(&self) -> Vec<(VaultId, RootKey, u32)> {
+        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        keys.values()
+            .map(|key| {
+                let record = &key.record;
+                (record.vault, record.key.root.clone(), record.epoch)
+            })
+            .collect()
+    }
+
+    pub(super) fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
         self.by_root
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -129,8 +165,13 @@ impl Keys {
     }
 }
 
-fn refused(sentence: impl Into<String>) -> Fault {
+pub(super) fn refused(sentence: impl Into<String>) -> Fault {
     Fault::new(Class::Invalid, sentence)
+}
+
+/// The header's epoch is what binds every message of the session to a generation of shares.
+pub(super) fn wrong_epoch() -> Fault {
+    Fault::field("epoch", "the envelope is of another than the order")
 }
 
 impl Node {
@@ -159,6 +200,15 @@ impl Node {
                         self.signing_order(header, opened.fingerprint, request, until_ms)
                     })
             }
+            Kind::ReshareOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.reshare_order(header, request, received_ms)),
+            Kind::Activate => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.activate_order(header, request)),
+            Kind::BackupOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.backup_order(header, &request)),
             _ => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
@@ -177,10 +227,11 @@ impl Node {
 
     fn refuse(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, fault: Fault) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
+        meter::node_refused(&self.name, &fault);
         self.reply(to, epoch, session, attempt, &Reply::Refused(fault));
     }
 
-    fn check_time(
+    pub(super) fn check_time(
         &self,
         sent_at_ms: u64,
         issued_at_ms: u64,
@@ -188,16 +239,23 @@ impl Node {
     ) -> Result<(), Fault> {
         let now_ms = self.clock.now_ms();
         if sent_at_ms.abs_diff(now_ms) > SKEW_MS {
-            return Err(refused(
+            return Err(Fault::field(
+                "sentAtMs",
                 "the clocks of this node and of the orchestrator are more than a minute apart; check \
                  the clocks",
             ));
         }
         if now_ms >= expires_at_ms {
-            return Err(refused("the order has expired"));
+            return Err(Fault::field("expiresAtMs", "the order has expired"));
         }
         if issued_at_ms > now_ms.saturating_add(SKEW_MS) {
-            return Err(refused("the order is from the future; check the clocks"));
+            return Err(Fault::field(
+                "issuedAtMs",
+                "the order is from the future; check the clocks",
+            ));
+        }
+        if issued_at_ms > expires_at_ms {
+            return Err(Fault::field("issuedAtMs", "is after expiresAtMs"));
         }
         Ok(())
     }
@@ -210,48 +268,24 @@ impl Node {
         until_ms: u64,
     ) -> Result<(), Fault> {
         let (session, attempt) = (header.session, header.attempt);
-        let SignRequest {
-            order,
-            signers,
-            attempt_ms: _,
-            sent_at_ms,
-        } = request;
         if self.sessions.accepted((session, attempt)) == Some(fingerprint) {
             // The bus has delivered it twice.
             return Ok(());
         }
-        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_request(session, &request)?;
         if self.clock.now_ms() >= until_ms {
             // It waited too long here; the orchestrator asks others by now.
             return Ok(());
         }
-        let key = self
-            .keys
-            .get(&order.root_public_key)
-            .ok_or_else(|| refused("no share of this key"))?;
-        let record = &key.record;
-        if record.vault != order.vault {
-            return Err(refused("the key is another vault's"));
+        if header.epoch != request.order.epoch {
+            return Err(wrong_epoch());
         }
-        if record.epoch != order.epoch {
-            return Err(refused(format!("the shares are of epoch {}", record.epoch)));
-        }
-        if header.epoch != order.epoch {
-            return Err(refused("epoch: the envelope is of another than the order"));
-        }
-        if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
-            return Err(refused("the order has no inputs, or too many"));
-        }
-        if order
-            .inputs
-            .iter()
-            .any(|input| input.curve != record.key.root.curve)
-        {
-            return Err(refused("an input needs another curve"));
-        }
-        let indices = self.indices(record, &signers)?;
-        let child = key.child(&order.path)?;
-        self.check.check(&order, &record.key.root, &child)?;
+        let Checked {
+            key,
+            indices,
+            spending,
+        } = self.check_order(&request)?;
+        let SignRequest { order, signers, .. } = request;
 
         let order_id = order.id()?;
         let sessions = (0_u32..)
@@ -289,15 +323,26 @@ impl Node {
             until_ms,
             lane: Lane::Signing,
             record: None,
+            reshare: None,
         };
-        self.claim_then_begin(Some((order.request, digest(&order))), begin);
+        let promise = (order.request, digest(&order));
+        self.claim_then_begin(Some(promise), spending, begin);
         Ok(())
     }
 
     /// The signers' indices. We must be one of them, none may be banned.
-    fn indices(&self, record: &ShareRecord, signers: &[NodeId]) -> Result<Vec<Index>, Fault> {
+    pub(super) fn indices(
+        &self,
+        record: &ShareRecord,
+        signers: &[NodeId],
+    ) -> Result<Vec<Index>, Fault> {
+        let refused = |problem| Fault::field("signers", problem);
         if signers.len() != usize::from(record.threshold) || !signers.contains(&self.post.id()) {
             return Err(refused("the order names other signers than needed"));
+        }
+        let distinct: HashSet<&NodeId> = signers.iter().collect();
+        if distinct.len() != signers.len() {
+            return Err(refused("a node is named twice"));
         }
         let root = &record.key.root.public_key;
         let banned: Vec<String> = signers
@@ -336,10 +381,10 @@ impl Node {
         let KeygenRequest { order, sent_at_ms } = request;
         let context: [u8; 32] = Sha256::digest(order.canonical_bytes()?).into();
         if order.session != session {
-            return Err(refused("the order is for another session"));
+            return Err(Fault::field("session", "the order is for another session"));
         }
         if header.epoch != FIRST_EPOCH {
-            return Err(refused("epoch: a new key begins with the first"));
+            return Err(wrong_epoch());
         }
         if let Some(key) = self.keys.of_session(session) {
             // It has succeeded before.
@@ -360,6 +405,7 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_peers("signers", &order.signers)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
@@ -399,6 +445,8 @@ impl Node {
             session,
             threshold,
             holders: signers,
+            order: None,
+            restored: false,
             key,
         };
         if !self.sessions.accept((session, 0), context, until_ms) {
@@ -412,43 +460,57 @@ impl Node {
             until_ms,
             lane: Lane::Keygen,
             record: Some(Box::new(record)),
+            reshare: None,
         };
-        self.claim_then_begin(None, begin);
+        self.claim_then_begin(None, Vec::new(), begin);
         Ok(())
     }
 
     /// Nothing of the share is used before the claim is on disk.
-    fn claim_then_begin(self: &Arc<Self>, digest: Option<(RequestId, [u8; 32])>, begin: Begin) {
+    pub(super) fn claim_then_begin(
+        self: &Arc<Self>,
+        digest: Option<(RequestId, [u8; 32])>,
+        spending: Vec<Spending>,
+        begin: Begin,
+    ) {
         let node = Arc::clone(self);
         let (session, attempt) = begin.key;
         let claim = Claim {
             session,
             attempt,
             digest,
+            spending,
             now_ms: self.clock.now_ms(),
         };
         self.runtime.spawn(async move {
-            match node.claims.claim(claim).await {
+            let began = Instant::now();
+            let claimed = node.claims.claim(claim).await;
+            meter::claimed(&node.name, began.elapsed());
+            match claimed {
                 Ok(()) => {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(begin.lane, move || node.begin(begin));
                 }
                 Err(error) => {
-                    let fault = match &error {
-                        ClaimError::SessionUsed => {
-                            Fault::new(Class::WrongState, "this session was run before")
-                        }
-                        ClaimError::OtherDigest => Fault::new(
-                            Class::WrongState,
-                            "this request was to sign something else before; it never will",
-                        ),
-                        ClaimError::Store(_) => Fault::unavailable("a signer's disk failed"),
-                    };
-                    let fault = fault.caused_by(error);
+                    let fault = refused_claim(&error).caused_by(&error);
                     node.refuse(begin.orchestrator, begin.epoch, session, attempt, fault);
                 }
             }
         });
+    }
+}
+
+fn refused_claim(error: &ClaimError) -> Fault {
+    match error {
+        ClaimError::SessionUsed => {
+            Fault::new(Class::WrongState, "session: this session was run before")
+        }
+        ClaimError::OtherDigest => Fault::new(
+            Class::WrongState,
+            "request: this request was to sign something else before; it never will",
+        ),
+        ClaimError::OverDay(asset) => over_day(asset),
+        ClaimError::Store(_) => Fault::unavailable("a signer's disk failed"),
     }
 }
 
@@ -473,7 +535,6 @@ fn digest(order: &SigningOrder) -> [u8; 32] {
 mod tests {
     use covault_core::{
         chain::{Facts, SigningInput},
-        ids::VaultId,
         network::Network,
         signature::Curve,
     };

@@ -10,7 +10,7 @@ use std::{
 use covault_core::order::NodeId;
 
 use super::Node;
-use crate::envelope::EnvelopeError;
+use crate::{envelope::EnvelopeError, identity::openssh_line};
 
 /// How often one reason is logged, in milliseconds.
 const QUIET_MS: u64 = 1_000;
@@ -22,8 +22,13 @@ pub(super) enum Refusal {
     #[error(transparent)]
     Envelope(#[from] EnvelopeError),
     /// An order of somebody whose key is not pinned.
-    #[error("order of a stranger")]
+    #[error(
+        "order of a stranger ignored: its key is not among the orchestrators that this node trusts"
+    )]
     Stranger,
+    /// A protocol message of a node that is not among the configured peers.
+    #[error("message of a node that is no peer")]
+    NoPeer,
     /// More unverified messages in one name than may wait.
     #[error("flood: too many messages of this sender wait")]
     Flood,
@@ -79,7 +84,8 @@ impl Node {
     pub(super) fn drop_message(&self, from: &NodeId, why: Refusal) {
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
             let node = &self.name;
-            tracing::warn!(%node, ?from, error = %why, unsaid, "message refused");
+            let from = openssh_line(from, "");
+            tracing::warn!(%node, from, error = %why, unsaid, "message refused");
         }
     }
 }

@@ -6,12 +6,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
-use covault_core::{ids::SessionId, order::NodeId};
+use covault_core::{
+    ids::SessionId,
+    order::{NodeId, ReshareOrder},
+};
 
 use super::{Node, orders::MAX_INPUTS, refusals::Refusal};
 use crate::{
     envelope::{Header, Kind, Opened},
     message::Reply,
+    meter,
     pool::Lane,
     runner::{Failed, Finished, Progress, Run, Send},
     shares::ShareRecord,
@@ -33,7 +37,7 @@ const MAX_STRANGE_BYTES: usize = 16 << 20;
 const MAX_EARLY_EACH: usize = 16 << 20;
 const MAX_SESSIONS_EACH: usize = 10_000;
 /// More rounds than any protocol has.
-const MAX_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 10;
 /// Messages of one sender that wait in one session.
 const MAX_QUEUED: usize = MAX_ROUNDS * MAX_INPUTS;
 
@@ -99,6 +103,19 @@ struct Running {
     epoch: u32,
     /// For key generation: what to store with the share.
     record: Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
+    /// For a new generation of shares: the order.
+    reshare: Option<Box<ReshareOrder>>,
+}
+
+impl Running {
+    /// What the session is for, as metrics call it.
+    fn kind(&self) -> &'static str {
+        if self.record.is_some() {
+            "keygen"
+        } else {
+            "sign"
+        }
+    }
 }
 
 /// A run that is about to begin.
@@ -112,6 +129,7 @@ pub(super) struct Begin {
     pub lane: Lane,
     pub record:
         Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
+    pub reshare: Option<Box<ReshareOrder>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -305,6 +323,7 @@ impl Node {
             until_ms,
             lane,
             record,
+            reshare,
         } = begin;
         if self.clock.now_ms() >= until_ms {
             // Whoever asked has given up; what is late must not delay what is not.
@@ -342,6 +361,7 @@ impl Node {
             orchestrator,
             epoch,
             record,
+            reshare,
         };
         *lock(&cell.work) = Work::Running(Box::new(running));
         self.guarded(&cell, || {
@@ -405,6 +425,7 @@ impl Node {
                 let Work::Running(running) = std::mem::replace(work, Work::Over) else {
                     return;
                 };
+                meter::session_ended(&self.name, running.kind(), "done");
                 match finished {
                     Finished::Contributed => {}
                     Finished::Signed(signatures) => {
@@ -422,6 +443,14 @@ impl Node {
                         };
                         self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
+                    Finished::Reshared(share) => {
+                        let Some(order) = running.reshare else { return };
+                        let reply = self.prepared(*order, share).unwrap_or_else(|fault| {
+                            tracing::error!(node = %self.name, ?fault, "new share not stored");
+                            Reply::Refused(fault)
+                        });
+                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
+                    }
                 }
             }
             Err(Failed {
@@ -433,6 +462,7 @@ impl Node {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
+                meter::session_ended(&self.name, running.kind(), "failed");
                 let reply = Reply::Failed {
                     culprits,
                     missing: Vec::new(),
@@ -493,10 +523,17 @@ impl Node {
             let mut table = lock(&self.sessions.table);
             let mut freed = Vec::new();
             let mut due = Vec::new();
+            let mut running = 0_usize;
             table.cells.retain(|_, cell| {
                 // Held for moments only.
                 let mut mail = lock(&cell.mail);
                 if mail.peers.is_some() {
+                    // One that cannot be looked at is being worked on.
+                    let over = cell
+                        .work
+                        .try_lock()
+                        .is_ok_and(|work| matches!(*work, Work::Over));
+                    running = running.saturating_add(usize::from(!over));
                     if now_ms >= mail.until_ms {
                         due.push(Arc::clone(cell));
                     }
@@ -513,6 +550,7 @@ impl Node {
             }
             // A simulation must see them in the same order every time.
             due.sort_unstable_by_key(|cell| cell.key);
+            meter::sessions(&self.name, running);
             due
         };
         for cell in due {
@@ -527,6 +565,7 @@ impl Node {
             };
             let (session, attempt) = cell.key;
             let missing = running.run.missing();
+            meter::session_ended(&self.name, running.kind(), "timed_out");
             tracing::info!(node = %self.name, %session, attempt, ?missing, "session timed out");
             let reply = Reply::Failed {
                 culprits: Vec::new(),

@@ -2,7 +2,8 @@
 //!
 //! `keyring.age` holds an X25519 identity and is encrypted with a passphrase (scrypt);
 //! `shares/*.age` are encrypted to that identity. So unlocking costs scrypt once per start. A
-//! share's plaintext is a version byte, then BCS.
+//! share's plaintext is a version byte, then BCS. `shares/*.pending` are shares that are not in use
+//! yet. A file's name says which: vault, curve, epoch, and the first 8 bytes of the root key.
 
 use std::{
     fs, io,
@@ -26,6 +27,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::{ShareRecord, ShareStore};
 use crate::{backend::KeyShare, identity::write_private};
 
+/// The name of the keyring in a node's folder.
+pub const KEYRING: &str = "keyring.age";
 /// Version of a share's plaintext.
 const VERSION: u8 = 1;
 /// The highest scrypt work factor that is tried; each step doubles time and memory.
@@ -45,6 +48,8 @@ struct Stored {
     session: SessionId,
     threshold: u16,
     holders: Vec<NodeId>,
+    order: Option<[u8; 32]>,
+    restored: bool,
     root: RootKey,
     secret: Vec<u8>,
 }
@@ -64,7 +69,7 @@ impl AgeFiles {
     /// while there are shares.
     pub fn open(folder: &Path, passphrase: &SecretString, work_factor: u8) -> Result<Self, Fault> {
         let shares = folder.join("shares");
-        let path = folder.join("keyring.age");
+        let path = folder.join(KEYRING);
         let refuse = |problem: &str| {
             Fault::new(
                 Class::Invalid,
@@ -140,6 +145,8 @@ impl AgeFiles {
             session: stored.session,
             threshold: stored.threshold,
             holders: std::mem::take(&mut stored.holders),
+            order: stored.order,
+            restored: stored.restored,
             key: KeyShare {
                 root: stored.root.clone(),
                 secret,
@@ -156,17 +163,30 @@ pub(crate) fn again(plain: &[u8]) -> Option<Vec<u8>> {
         .ok()
 }
 
-impl ShareStore for AgeFiles {
-    fn save(&self, record: &ShareRecord) -> Result<(), Fault> {
+/// What the files are called that are in use, and those that are not yet.
+const IN_USE: &str = "age";
+const PENDING: &str = "pending";
+
+/// The name of a share's file without epoch: what comes before it, and after.
+fn place(vault: VaultId, root: &RootKey) -> (String, String) {
+    let key = hex::encode(root.public_key.get(..8).unwrap_or_default());
+    (format!("{vault}.{}.", root.curve.name()), format!(".{key}"))
+}
+
+fn disk(cause: io::Error) -> Fault {
+    Fault::unavailable("a share could not be stored or erased").caused_by(cause)
+}
+
+impl AgeFiles {
+    fn path(&self, vault: VaultId, root: &RootKey, epoch: u32, extension: &str) -> PathBuf {
+        let (before, after) = place(vault, root);
+        self.folder
+            .join(format!("{before}{epoch}{after}.{extension}"))
+    }
+
+    fn write(&self, record: &ShareRecord, extension: &str) -> Result<(), Fault> {
         let root = &record.key.root;
-        let key = hex::encode(root.public_key.get(..8).unwrap_or_default());
-        let name = format!(
-            "{}.{}.{}.{key}.age",
-            record.vault,
-            root.curve.name(),
-            record.epoch
-        );
-        let path = self.folder.join(name);
+        let path = self.path(record.vault, root, record.epoch, extension);
         if path.exists() {
             return Err(Fault::new(
                 Class::Conflict,
@@ -180,6 +200,8 @@ impl ShareStore for AgeFiles {
             session: record.session,
             threshold: record.threshold,
             holders: record.holders.clone(),
+            order: record.order,
+            restored: record.restored,
             root: root.clone(),
             secret: record.key.secret.to_vec(),
         };
@@ -192,21 +214,10 @@ impl ShareStore for AgeFiles {
         bcs::serialize_into(&mut *plain, &stored)
             .map_err(|_| Fault::bug("a share cannot be encoded"))?;
         let sealed = age::encrypt(&self.identity.to_public(), &plain).map_err(Fault::bug)?;
-        write_private(&path, &sealed)
-            .map_err(|cause| Fault::unavailable("a share could not be stored").caused_by(cause))
+        write_private(&path, &sealed).map_err(disk)
     }
 
-    fn any(&self) -> Result<bool, Fault> {
-        Ok(!self.files()?.is_empty())
-    }
-
-    fn load_all(&self) -> Result<Vec<ShareRecord>, Fault> {
-        self.files()?.iter().map(|path| self.read(path)).collect()
-    }
-}
-
-impl AgeFiles {
-    fn files(&self) -> Result<Vec<PathBuf>, Fault> {
+    fn files(&self, extension: &str) -> Result<Vec<PathBuf>, Fault> {
         let failed = |cause: io::Error| {
             Fault::new(
                 Class::Invalid,
@@ -218,11 +229,83 @@ impl AgeFiles {
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             // Anything else is an interrupted write: it was never complete.
-            if path.extension().is_some_and(|extension| extension == "age") {
+            if path.extension().is_some_and(|found| found == extension) {
                 files.push(path);
             }
         }
         Ok(files)
+    }
+
+    /// Names are on the disk when this returns.
+    fn sync(&self) -> Result<(), Fault> {
+        fs::File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(disk)
+    }
+}
+
+impl ShareStore for AgeFiles {
+    fn save(&self, record: &ShareRecord) -> Result<(), Fault> {
+        self.write(record, IN_USE)
+    }
+
+    fn save_pending(&self, record: &ShareRecord) -> Result<(), Fault> {
+        self.write(record, PENDING)
+    }
+
+    fn any(&self) -> Result<bool, Fault> {
+        Ok(!self.files(IN_USE)?.is_empty())
+    }
+
+    fn load_all(&self) -> Result<Vec<ShareRecord>, Fault> {
+        self.files(IN_USE)?
+            .iter()
+            .map(|path| self.read(path))
+            .collect()
+    }
+
+    fn load_pending(&self) -> Result<Vec<ShareRecord>, Fault> {
+        self.files(PENDING)?
+            .iter()
+            .map(|path| self.read(path))
+            .collect()
+    }
+
+    fn load(
+        &self,
+        vault: VaultId,
+        root: &RootKey,
+        epoch: u32,
+        pending: bool,
+    ) -> Result<ShareRecord, Fault> {
+        let extension = if pending { PENDING } else { IN_USE };
+        self.read(&self.path(vault, root, epoch, extension))
+    }
+
+    fn activate(&self, vault: VaultId, root: &RootKey, epoch: u32) -> Result<(), Fault> {
+        let pending = self.path(vault, root, epoch, PENDING);
+        let path = self.path(vault, root, epoch, IN_USE);
+        if !path.exists() {
+            fs::rename(&pending, &path).map_err(disk)?;
+        }
+        self.sync()
+    }
+
+    fn erase(&self, vault: VaultId, root: &RootKey, below: u32) -> Result<(), Fault> {
+        let (before, after) = place(vault, root);
+        let mut found = false;
+        for path in self.files(IN_USE)?.into_iter().chain(self.files(PENDING)?) {
+            let epoch = path
+                .file_stem()
+                .and_then(|name| name.to_str())
+                .and_then(|name| name.strip_prefix(&before)?.strip_suffix(&after))
+                .and_then(|epoch| epoch.parse::<u32>().ok());
+            if epoch.is_some_and(|epoch| epoch < below) {
+                fs::remove_file(&path).map_err(disk)?;
+                found = true;
+            }
+        }
+        if found { self.sync() } else { Ok(()) }
     }
 }
 
@@ -243,6 +326,8 @@ mod tests {
             session: SessionId::from_bytes([2; 16]),
             threshold: 2,
             holders: vec![NodeId([3; 32]), NodeId([4; 32])],
+            order: None,
+            restored: false,
             key: KeyShare {
                 root: RootKey {
                     curve: Curve::Ed25519,
@@ -327,5 +412,54 @@ mod tests {
         assert!(files.load_all().is_err());
         fs::remove_file(folder.path().join("keyring.age")).unwrap();
         assert!(open(folder.path(), "right").is_err());
+    }
+
+    fn of_epoch(epoch: u32) -> ShareRecord {
+        ShareRecord {
+            epoch,
+            order: Some([8; 32]),
+            ..record()
+        }
+    }
+
+    fn epochs(records: &[ShareRecord]) -> Vec<u32> {
+        let mut epochs: Vec<u32> = records.iter().map(|record| record.epoch).collect();
+        epochs.sort_unstable();
+        epochs
+    }
+
+    #[test]
+    fn shares__should_be_pending_until_activated_and_gone_when_erased() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = open(folder.path(), "right").unwrap();
+        let (vault, root) = (record().vault, record().key.root);
+        files.save(&record()).unwrap();
+        // Of another key: nothing of it is ever touched.
+        let mut other = of_epoch(0);
+        other.key.root.public_key = vec![6; 32];
+        files.save(&other).unwrap();
+        for epoch in [2, 11] {
+            files.save_pending(&of_epoch(epoch)).unwrap();
+        }
+        assert_eq!(epochs(&files.load_all().unwrap()), [0, 0]);
+        assert_eq!(epochs(&files.load_pending().unwrap()), [2, 11]);
+        assert!(files.activate(vault, &root, 5).is_err(), "there is none");
+        for _ in 0..2 {
+            files.activate(vault, &root, 2).unwrap();
+            // As after a crash before the old one was erased, or while it was.
+            for _ in 0..2 {
+                let files = open(folder.path(), "right").unwrap();
+                assert!(epochs(&files.load_all().unwrap()).contains(&2));
+            }
+            files.erase(vault, &root, 2).unwrap();
+        }
+        assert_eq!(epochs(&files.load_all().unwrap()), [0, 2]);
+        assert_eq!(epochs(&files.load_pending().unwrap()), [11]);
+        assert!(files.load(vault, &root, 0, false).is_err());
+        let loaded = files.load(vault, &root, 2, false).unwrap();
+        assert_eq!((loaded.order, loaded.restored), (Some([8; 32]), false));
+        files.erase(vault, &root, u32::MAX).unwrap();
+        assert_eq!(epochs(&files.load_all().unwrap()), [0]);
+        assert!(files.load_pending().unwrap().is_empty());
     }
 }

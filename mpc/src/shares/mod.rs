@@ -1,8 +1,10 @@
 //! Where a node keeps its shares.
 
 pub mod age_file;
+pub mod backup;
 
 use covault_core::{
+    derive::RootKey,
     fault::Fault,
     ids::{SessionId, VaultId},
     order::NodeId,
@@ -28,6 +30,12 @@ pub struct ShareRecord {
     pub threshold: u16,
     /// Who holds shares; a holder's index is its place in this list, counted from 1.
     pub holders: Vec<NodeId>,
+    /// The id of the reshare order that made it; none for key generation.
+    pub order: Option<[u8; 32]>,
+    /// Whether it was put back from a backup. Such a share deals in the next refresh, and does not
+    /// sign before: what was signed and claimed after the backup is not known here. Its secret is
+    /// the plain share ([`crate::backend::PlainShare::encode`]), not the backend's encoding.
+    pub restored: bool,
     /// The share.
     pub key: KeyShare,
 }
@@ -40,7 +48,7 @@ impl ShareRecord {
     }
 }
 
-/// A place for shares.
+/// A place for shares. A share is pending until it is activated; the others are in use.
 pub trait ShareStore: Send + Sync {
     /// Stores a share; on disk when it returns.
     ///
@@ -49,15 +57,55 @@ pub trait ShareStore: Send + Sync {
     /// already: shares are never overwritten.
     fn save(&self, record: &ShareRecord) -> Result<(), Fault>;
 
-    /// Whether there are any, readable or not.
+    /// Stores a share as pending; on disk when it returns.
+    ///
+    /// # Errors
+    /// As [`ShareStore::save`].
+    fn save_pending(&self, record: &ShareRecord) -> Result<(), Fault>;
+
+    /// Whether there are any in use, readable or not.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] when nobody can tell.
     fn any(&self) -> Result<bool, Fault>;
 
-    /// All shares.
+    /// All shares in use. More than one of a key only when an activation was interrupted: the one of
+    /// the highest epoch counts, and [`ShareStore::erase`] finishes the work.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming the one that cannot be read.
     fn load_all(&self) -> Result<Vec<ShareRecord>, Fault>;
+
+    /// All pending shares.
+    ///
+    /// # Errors
+    /// As [`ShareStore::load_all`].
+    fn load_pending(&self) -> Result<Vec<ShareRecord>, Fault>;
+
+    /// The share of a key and epoch that is in use, or pending.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when there is none, or it cannot be read.
+    fn load(
+        &self,
+        vault: VaultId,
+        root: &RootKey,
+        epoch: u32,
+        pending: bool,
+    ) -> Result<ShareRecord, Fault>;
+
+    /// Takes the pending share of an epoch into use, in one step; on disk when it returns. Repeating
+    /// it does nothing.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the disk fails: nothing has changed then, or
+    /// all.
+    fn activate(&self, vault: VaultId, root: &RootKey, epoch: u32) -> Result<(), Fault>;
+
+    /// Erases all shares of a key, in use and pending, whose epoch is below this one; gone from the
+    /// disk when it returns.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the disk fails; some may be left.
+    fn erase(&self, vault: VaultId, root: &RootKey, below: u32) -> Result<(), Fault>;
 }

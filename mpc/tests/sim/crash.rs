@@ -137,6 +137,8 @@ impl Pair {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
             trusted: vec![self.identities[0].id()],
+            peers: None,
+            backup_recipients: Vec::new(),
             check: Arc::new(Rebuild),
             heartbeat: ms(1_000),
         };

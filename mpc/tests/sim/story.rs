@@ -241,6 +241,8 @@ impl World {
                 passphrase: SecretString::from("a passphrase"),
                 work_factor: 1,
                 trusted: vec![self.orchestrator],
+                peers: None,
+                backup_recipients: Vec::new(),
                 check: Arc::new(Rebuild),
                 heartbeat: ms(HEARTBEAT_MS),
             };
@@ -428,13 +430,15 @@ impl World {
             .into_iter()
             .take(self.threshold.into())
             .collect();
-        let body = bcs::to_bytes(&(&order, &signers, 2_000_u64, self.clock.now_ms())).unwrap();
+        let session = SessionId::from_random(random_16(&*self.dice));
+        let now_ms = self.clock.now_ms();
+        let body = bcs::to_bytes(&(&order, session, &signers, 2_000_u64, now_ms)).unwrap();
         for to in &signers {
             let header = Header {
                 kind: Kind::SigningOrder,
                 sealed: true,
                 epoch: 0,
-                session: SessionId::from_random(random_16(&*self.dice)),
+                session,
                 attempt: 0,
                 round: 0,
                 sequence: 0,

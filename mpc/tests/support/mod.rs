@@ -31,6 +31,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{Node, NodeConfig, OrderCheck, Rebuild},
+    policy::Spending,
     pool::CpuPool,
 };
 use redis_server::RedisServer;
@@ -78,8 +79,8 @@ impl OrderCheck for AnyOrder {
         _order: &SigningOrder,
         _root: &RootKey,
         _child: &ChildKey,
-    ) -> Result<(), Fault> {
-        Ok(())
+    ) -> Result<Vec<Spending>, Fault> {
+        Ok(Vec::new())
     }
 }
 
@@ -117,6 +118,10 @@ pub struct TestNode {
     /// How wrong its clock is, in milliseconds.
     pub skew_ms: i64,
     pub folder: PathBuf,
+    /// To whom it encrypts backups.
+    pub backup_recipients: Vec<String>,
+    /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
+    pub peers: Option<Vec<NodeId>>,
     name: String,
     running: Option<Running>,
 }
@@ -158,6 +163,8 @@ impl TestCluster {
                 skew_ms: 0,
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
+                backup_recipients: Vec::new(),
+                peers: Some(Vec::new()),
                 running: None,
             })
             .collect();
@@ -181,7 +188,12 @@ impl TestCluster {
     /// Starts a node from its folder.
     pub fn start_node(&mut self, place: usize) {
         let (shutdown, receiver) = watch::channel(false);
+        let everybody = self.holders();
         let node = &mut self.nodes[place];
+        let peers = node.peers.clone().map(|peers| match peers.as_slice() {
+            [] => everybody,
+            _ => peers,
+        });
         let config = NodeConfig {
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),
@@ -193,7 +205,9 @@ impl TestCluster {
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
             trusted: vec![self.orchestrator.id()],
+            peers,
             check: Arc::clone(&self.check),
+            backup_recipients: node.backup_recipients.clone(),
             heartbeat: Duration::from_millis(200),
         };
         node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));
@@ -324,6 +338,13 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         issued_at_ms: now_ms(),
         expires_at_ms: now_ms() + 600_000,
     }
+}
+
+/// What a node that is up announces, in BCS.
+pub fn announcement(name: &str) -> Vec<u8> {
+    let bans: Vec<([u8; 8], NodeId)> = Vec::new();
+    let (leaving, boot, version, keys) = (false, [0_u8; 16], "0.1.0", 0_u32);
+    bcs::to_bytes(&(name, now_ms(), leaving, boot, version, keys, bans)).unwrap()
 }
 
 pub async fn start_cluster(medium: &Medium, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {

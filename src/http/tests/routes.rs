@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
-    port::{NodeView, Signers, SigningAttempt},
+    port::{NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
 };
 use covault_core::{
     derive::RootKey,
-    order::{KeygenOrder, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     signature::{Curve, Signature},
 };
 use secrecy::SecretString;
@@ -28,20 +28,32 @@ struct NoSigners;
 #[async_trait]
 impl Signers for NoSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let generator = match order.curve {
+        let generator = match order.scheme.curve() {
             Curve::Secp256k1 => {
                 "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
             }
             Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
         };
         Ok(RootKey {
-            curve: order.curve,
+            curve: order.scheme.curve(),
             public_key: hex::decode(generator).expect("hex"),
             chain_code: [7; 32],
         })
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+        Err(Fault::unavailable("no signers"))
+    }
+
+    async fn backup(&self, _: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 
@@ -241,7 +253,29 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
     let (status, _, body) = admin("/admin/v1/listVaults", json!({})).of(&app).await;
     assert_eq!((status, body), (200, json!({"vaults": []})));
     let (status, _, body) = admin("/admin/v1/listNodes", json!({})).of(&app).await;
-    assert_eq!((status, body), (200, json!({"nodes": []})));
+    assert_eq!((status, &body["nodes"]), (200, &json!([])));
+    assert_eq!(body["wantToJoin"], json!([]));
+    for operation in ["/admin/v1/admitNode", "/admin/v1/removeNode"] {
+        let (status, _, body) = admin(operation, json!({"publicKey": "ssh-rsa AAAA"}))
+            .of(&app)
+            .await;
+        assert_eq!(status, 400);
+        let message = body["error"]["message"].as_str().expect("message");
+        assert!(message.starts_with("publicKey: "), "{body}");
+    }
+    let key = covault_mpc::identity::openssh_line(&signer(9), "");
+    let node = json!({"publicKey": key, "name": "vienna"});
+    let (status, _, body) = admin("/admin/v1/admitNode", node).of(&app).await;
+    assert_eq!(status, 200, "{body}");
+    let expected = json!({"publicKey": key, "name": "vienna", "live": false, "lastSeenMs": null,
+        "version": "", "keys": 0, "bans": [], "clockSkewMs": 0});
+    assert_eq!(body["node"], expected);
+    let (_, _, body) = admin("/admin/v1/listNodes", json!({})).of(&app).await;
+    assert_eq!(body["nodes"], json!([expected]));
+    let (status, _, body) = admin("/admin/v1/removeNode", json!({"publicKey": key}))
+        .of(&app)
+        .await;
+    assert_eq!((status, body), (200, json!({})));
     let vault = json!({"name": "v", "threshold": 2, "signers": ["ssh-rsa AAAA"]});
     let (status, _, body) = admin("/admin/v1/createVault", vault).of(&app).await;
     assert_eq!(status, 400);
@@ -260,6 +294,11 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
 async fn vault(app: &Router) -> String {
     let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");
     let body = json!({"name": "v", "threshold": 2, "signers": [key(1), key(2), key(3)]});
+    for seed in 1..=3 {
+        let mut ask = post("/admin/v1/admitNode", json!({"publicKey": key(seed)}));
+        ask.headers[0] = ("x-mtoken", "admin");
+        assert_eq!(ask.of(app).await.0, 200);
+    }
     loop {
         let mut ask = post("/admin/v1/createVault", body.clone());
         ask.headers[0] = ("x-mtoken", "admin");

@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 /// An HTTP client that trusts nothing beyond this machine.
 pub fn http_client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().unwrap()
+    // Connections are not kept: one that the server closes for being idle breaks the next call.
+    reqwest::Client::builder()
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .build()
+        .unwrap()
 }
 
 /// The platform API with one token.

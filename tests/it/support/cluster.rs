@@ -19,12 +19,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// `deadline_ms` is how long a request may wait for signers.
+    /// `deadline_ms` is how long a request may wait for signers, which sign raw messages too.
     pub async fn start(deadline_ms: u64) -> Self {
+        Self::start_with(deadline_ms, "raw_signing = true").await
+    }
+
+    /// As [`Cluster::start`], with another policy in every signer's policy file.
+    pub async fn start_with(deadline_ms: u64, policy: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start(folder.path()).await;
         let port = free_port();
         let base = format!("http://127.0.0.1:{port}");
+        let policy_file = folder.path().join("policy.toml");
+        fs::write(&policy_file, policy).unwrap();
         for name in ["serve", "signer-1", "signer-2", "signer-3"] {
             let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/{name}.toml"));
             let text = fs::read_to_string(sample)
@@ -32,6 +39,7 @@ impl Cluster {
                 .replace("redis://127.0.0.1:6379", &redis.url())
                 .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
                 .replace("./data", folder.path().to_str().unwrap())
+                .replace("./deploy/policy.toml", policy_file.to_str().unwrap())
                 .replace(
                     "signing_deadline_ms = 60000",
                     &format!("signing_deadline_ms = {deadline_ms}"),
@@ -63,6 +71,7 @@ impl Cluster {
         cluster.keys = keys;
         cluster.admin_token = admin_token;
         cluster.api = Api::new(&base, &token);
+        cluster.admit();
         cluster
     }
 
@@ -95,6 +104,50 @@ impl Cluster {
         );
     }
 
+    /// One more signer, with a configuration like the others'; its place in `signers`.
+    pub async fn add_signer(&mut self) -> usize {
+        let index = self.signers.len();
+        let (first, name) = ("signer-1", format!("signer-{}", index + 1));
+        let sample = self.folder.path().join("signer-1.toml");
+        let text = fs::read_to_string(sample).unwrap().replace(first, &name);
+        fs::write(self.folder.path().join(format!("{name}.toml")), text).unwrap();
+        self.signers
+            .push(Self::launch(self.folder.path(), "signer", &name));
+        let key = self.public_key(index).await;
+        self.keys.push(key);
+        index
+    }
+
+    /// A signer's OpenSSH line, once it has made its identity.
+    pub async fn public_key(&self, index: usize) -> String {
+        let path = self.signer_folder(index).join("identity.pub");
+        eventually("the signer makes its identity", async || {
+            let line = fs::read_to_string(&path).ok()?;
+            Some(line.trim().to_owned()).filter(|line| !line.is_empty())
+        })
+        .await
+    }
+
+    pub fn signer_folder(&self, index: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("signer-{}", index + 1))
+    }
+
+    /// `covault vault ...` against this orchestrator.
+    pub fn vault_command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = covault();
+        command
+            .arg("vault")
+            .args(arguments)
+            .arg("--config")
+            .arg(self.folder.path().join("serve.toml"));
+        command
+    }
+
+    /// Runs it: whether it succeeded, standard output, standard error.
+    pub fn vault(&self, arguments: &[&str]) -> (bool, String, String) {
+        outcome_of(&mut self.vault_command(arguments))
+    }
+
     /// kill -9 on the orchestrator, and a new process on the same data.
     pub async fn kill_and_restart_serve(&mut self) {
         self.serve.kill();
@@ -107,6 +160,18 @@ impl Cluster {
         assert_eq!(self.serve.terminate(), Some(0), "{}", self.serve.log());
         self.serve = Self::launch(self.folder.path(), "serve", "serve");
         self.ready().await;
+    }
+
+    /// `covault node admit` for every signer.
+    fn admit(&self) {
+        let output = covault()
+            .args(["node", "admit", "--config"])
+            .arg(self.folder.path().join("serve.toml"))
+            .args(&self.keys)
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{err}");
     }
 
     /// `covault vault create`, and the vault's uuid.
@@ -163,4 +228,15 @@ impl Cluster {
         );
         assert_eq!(answer["valid"], json!(true), "{what}");
     }
+}
+
+/// Runs a command to its end: whether it succeeded, standard output, standard error.
+pub fn outcome_of(command: &mut std::process::Command) -> (bool, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.success(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }

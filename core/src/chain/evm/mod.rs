@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::address::{AddressError, parse_address};
 use crate::{
+    amount::U256,
     chain::{Chain, Signed, SigningInput, Unsigned, raw},
     fault::Fault,
     network::Network,
@@ -122,6 +123,14 @@ impl Chain for Evm {
             }
             Payload::Solana(_) => Err(Fault::bug("a Solana payload for an EVM wallet")),
         }
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        tx::most_fee(unsigned)
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        tx::difference(built, shown)
     }
 
     fn assemble(

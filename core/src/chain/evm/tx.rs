@@ -157,6 +157,100 @@ fn misfit(what: &str) -> Fault {
     ))
 }
 
+/// Recipient and amount of call data that is `transfer(address,uint256)` (EIP-20). Contracts
+/// ignore what stands after it, and some what stands before the 20 bytes of the address.
+pub(crate) fn erc20_transfer(input: &[u8]) -> Option<(Address, U256)> {
+    let (words, _) = input.strip_prefix(&TRANSFER)?.as_chunks::<32>();
+    let [to, amount, ..] = words else {
+        return None;
+    };
+    Some((
+        Address::from_word((*to).into()),
+        U256::from_be_bytes(*amount),
+    ))
+}
+
+/// The most that the transaction can cost in wei: all its gas at its highest price.
+pub(super) fn most_fee(unsigned: &[u8]) -> Result<U256, Fault> {
+    if unsigned.is_empty() {
+        return Ok(U256::ZERO);
+    }
+    let decoded = decode(unsigned).map_err(undecodable)?;
+    // 64 and 128 bits: it always fits.
+    Ok(U256::from(decoded.gas_limit).saturating_mul(U256::from(decoded.most_price)))
+}
+
+/// The name of the first thing in which a transaction differs from another.
+pub(super) fn difference(built: &[u8], shown: &[u8]) -> Option<&'static str> {
+    let (built, shown) = (decode(built).ok()?, decode(shown).ok()?);
+    if built.chain_id != shown.chain_id {
+        return Some("chainId");
+    }
+    if built.to != shown.to {
+        return Some("recipient");
+    }
+    if built.value != shown.value {
+        return Some("amount");
+    }
+    if built.input != shown.input {
+        let transfers = (erc20_transfer(&built.input), erc20_transfer(&shown.input));
+        return Some(match transfers {
+            (Some((built, _)), Some((shown, _))) if built != shown => "recipient",
+            (Some((_, built)), Some((_, shown))) if built != shown => "amount",
+            _ => "input",
+        });
+    }
+    if built.nonce != shown.nonce {
+        return Some("nonce");
+    }
+    (built != shown).then_some("gasFee")
+}
+
+#[derive(PartialEq)]
+struct Decoded {
+    chain_id: Option<u64>,
+    nonce: u64,
+    gas_limit: u64,
+    /// wei per unit of gas.
+    most_price: u128,
+    /// `None` in a legacy transaction.
+    priority: Option<u128>,
+    to: TxKind,
+    value: U256,
+    input: Bytes,
+}
+
+fn decode(unsigned: &[u8]) -> alloy_rlp::Result<Decoded> {
+    Ok(match unsigned.split_first() {
+        Some((&EIP1559, mut fields)) => {
+            let tx = TxEip1559::rlp_decode(&mut fields)?;
+            Decoded {
+                chain_id: Some(tx.chain_id),
+                nonce: tx.nonce,
+                gas_limit: tx.gas_limit,
+                most_price: tx.max_fee_per_gas,
+                priority: Some(tx.max_priority_fee_per_gas),
+                to: tx.to,
+                value: tx.value,
+                input: tx.input,
+            }
+        }
+        _ => {
+            let tx = legacy(unsigned)?;
+            Decoded {
+                chain_id: tx.chain_id,
+                nonce: tx.nonce,
+                gas_limit: tx.gas_limit,
+                most_price: tx.gas_price,
+                priority: None,
+                to: tx.to,
+                value: tx.value,
+                input: tx.input,
+            }
+        }
+    })
+}
+
 /// Puts the signature into what [`unsigned`] made.
 pub(super) fn assemble(unsigned: &[u8], signature: &Signature) -> Result<Signed, Fault> {
     let bytes = match unsigned.split_first() {

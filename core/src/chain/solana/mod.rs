@@ -15,6 +15,7 @@ use solana_pubkey::Pubkey;
 use solana_system_interface::instruction::transfer;
 
 use crate::{
+    amount::U256,
     chain::{Chain, Signed, SigningInput, Unsigned, raw},
     fault::{Class, Fault},
     network::Network,
@@ -75,6 +76,8 @@ pub fn is_transaction_message(bytes: &[u8]) -> bool {
 /// A compact array of one signature.
 const ONE_SIGNATURE: u8 = 1;
 const SIGNATURE_BYTES: usize = 64;
+/// The base fee of a signature.
+const LAMPORTS_PER_SIGNATURE: u64 = 5000;
 
 /// The Solana rules.
 pub struct Solana;
@@ -143,6 +146,33 @@ impl Chain for Solana {
         }
     }
 
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        if unsigned.is_empty() {
+            return Ok(U256::ZERO);
+        }
+        let message = message_of(unsigned)
+            .ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))?;
+        let signatures = u64::from(message.header.num_required_signatures);
+        // Without compute budget instructions, which nothing here makes, there is no priority fee.
+        Ok(U256::from(
+            signatures.saturating_mul(LAMPORTS_PER_SIGNATURE),
+        ))
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        let (built, shown) = (message_of(built)?, message_of(shown)?);
+        if built.account_keys.first() != shown.account_keys.first() {
+            return Some("from");
+        }
+        if built.account_keys != shown.account_keys {
+            return Some("recipient");
+        }
+        if built.instructions != shown.instructions {
+            return Some("amount");
+        }
+        (built.recent_blockhash != shown.recent_blockhash).then_some("recentBlockhash")
+    }
+
     fn assemble(
         &self,
         payload: &Payload,
@@ -185,6 +215,15 @@ fn send_native(send: &SendNative, facts: &Facts) -> Result<Unsigned, Fault> {
         bytes: transaction(&[0; SIGNATURE_BYTES], &message),
         signing: vec![input(message)],
     })
+}
+
+/// The legacy message of a transaction with one signature.
+fn message_of(transaction: &[u8]) -> Option<Message> {
+    let message = transaction.get(1 + SIGNATURE_BYTES..)?;
+    match wincode::deserialize_exact::<VersionedMessage>(message).ok()? {
+        VersionedMessage::Legacy(message) => Some(message),
+        _ => None,
+    }
 }
 
 fn input(message: Vec<u8>) -> SigningInput {

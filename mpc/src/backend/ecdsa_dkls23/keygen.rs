@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{SHARE_VERSION, abort, between, blame_only, party_index};
+use super::{abort, between, blame_only, party_index, store};
 use crate::backend::{
     Abort, Index, KeyShare, KeygenSetup, Outgoing, Session, Turn,
     gather::{Gather, decode, encode},
@@ -60,7 +60,7 @@ pub(super) struct Keygen {
     outcome: Option<(KeyShare, [u8; 32])>,
 }
 
-fn scalar(from: Index, bytes: &[u8]) -> Result<Scalar, Abort> {
+pub(super) fn scalar(from: Index, bytes: &[u8]) -> Result<Scalar, Abort> {
     let malformed = || Abort::blame(from, "malformed fragment");
     let bytes: [u8; 32] = bytes.try_into().map_err(|_| malformed())?;
     Option::from(Scalar::from_repr(bytes.into())).ok_or_else(malformed)
@@ -252,10 +252,7 @@ impl Keygen {
             public_key: party.pk.to_sec1_point(true).as_bytes().to_vec(),
             chain_code: *party.chain_code(),
         };
-        let party = encode(&party)?;
-        let mut secret = Zeroizing::new(Vec::with_capacity(party.len() + 1));
-        secret.push(SHARE_VERSION);
-        secret.extend_from_slice(&party);
+        let secret = store(&party, &package)?;
         // Everything that should have been broadcast was sent to each peer by itself: the hash
         // shows whether all got the same.
         let same = encode(&(&proofs, &self.derivation, &self.openings, &package))?;

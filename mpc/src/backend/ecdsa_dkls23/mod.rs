@@ -5,23 +5,35 @@
 //! (3) proofs and openings, after everybody's commitments; (4) hash of everything that should
 //! be the same for all, and of the outcome.
 //!
+//! A new generation of shares, eight rounds: the four of [`super::reshare`], which give each new
+//! holder its share without the state for signing, then the crate's complete refresh among the new
+//! holders, which makes that state (and other shares again), as key generation does: (5) fragments,
+//! (6) commitments, (7) proofs and openings, (8) hash of the outcome. Shares are plain Shamir shares;
+//! what joins the two is ours, and as little audited as the crate.
+//!
 //! Signing, three rounds: two between each pair, sealed, and one to the collector. The state
 //! between rounds is used once and is never stored. The crate draws its own randomness from the
 //! operating system.
 
 mod keygen;
+mod resharing;
 mod sign;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use covault_core::fault::Fault;
 use dkls23::protocols::{
-    Abort as DklsAbort, AbortKind, AbortReason, PartiesMessage, Party, PartyIndex,
+    Abort as DklsAbort, AbortKind, AbortReason, PartiesMessage, Party, PartyIndex, PublicKeyPackage,
 };
-use k256::Secp256k1;
+use k256::{Secp256k1, elliptic_curve::sec1::ToSec1Point as _};
+use zeroize::Zeroizing;
 
-use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Session, Signer, check_keygen};
+use super::{
+    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
+    check_keygen, gather::encode, reshare,
+};
 use keygen::Keygen;
+use resharing::Resharing;
 use sign::DklsSigner;
 
 /// Version of the stored share.
@@ -36,18 +48,60 @@ impl Backend for Dkls23 {
         Ok(Box::new(Keygen::new(setup)?))
     }
 
-    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
-        let (version, party) = share
-            .secret
-            .split_first()
-            .ok_or_else(|| Fault::bug("an ECDSA share is empty"))?;
-        if *version != SHARE_VERSION {
-            return Err(Fault::bug("an ECDSA share has an unknown version"));
+    fn reshare(
+        &self,
+        setup: ReshareSetup,
+        share: Option<PlainShare>,
+    ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
+        reshare::check(&setup, share.as_ref())?;
+        Ok(Box::new(Resharing::new(setup, share)?))
+    }
+
+    fn plain(&self, share: &KeyShare) -> Result<PlainShare, Fault> {
+        let (party, package) = load(share)?;
+        let mut verifying = BTreeMap::new();
+        for index in 1..=party.parameters.share_count {
+            let place = PartyIndex::new(index).map_err(Fault::bug)?;
+            if let Some(point) = package.verifying_share(place) {
+                verifying.insert(index, point.to_sec1_point(true).as_bytes().to_vec());
+            }
         }
-        let party: Party<Secp256k1> =
-            bcs::from_bytes(party).map_err(|_| Fault::bug("an ECDSA share is damaged"))?;
+        Ok(PlainShare {
+            root: share.root.clone(),
+            index: party.party_index.as_u8(),
+            secret: Zeroizing::new(party.poly_point.to_bytes().into()),
+            verifying,
+        })
+    }
+
+    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
+        let (party, _) = load(share)?;
         Ok(Arc::new(DklsSigner::new(party)))
     }
+}
+
+/// A stored share: the version, then party and public key package in BCS.
+fn load(share: &KeyShare) -> Result<(Party<Secp256k1>, PublicKeyPackage<Secp256k1>), Fault> {
+    let (version, stored) = share
+        .secret
+        .split_first()
+        .ok_or_else(|| Fault::bug("an ECDSA share is empty"))?;
+    if *version != SHARE_VERSION {
+        return Err(Fault::bug("an ECDSA share has an unknown version"));
+    }
+    bcs::from_bytes(stored).map_err(|_| Fault::bug("an ECDSA share is damaged"))
+}
+
+/// As [`load`] reads it.
+fn store(
+    party: &Party<Secp256k1>,
+    package: &PublicKeyPackage<Secp256k1>,
+) -> Result<Zeroizing<Vec<u8>>, Abort> {
+    let stored = encode(&(party, package))?;
+    let mut secret = Zeroizing::new(Vec::with_capacity(stored.len().saturating_add(1)));
+    secret.push(SHARE_VERSION);
+    secret.extend_from_slice(&stored);
+    Ok(secret)
 }
 
 fn party_index(index: Index) -> Result<PartyIndex, Abort> {

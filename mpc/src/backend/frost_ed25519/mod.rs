@@ -10,9 +10,10 @@
 //! the session and die with it.
 
 mod keygen;
+mod resharing;
 mod sign;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use covault_core::fault::Fault;
 use frost_ed25519::{
@@ -20,10 +21,14 @@ use frost_ed25519::{
     keys::{KeyPackage, PublicKeyPackage},
 };
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize as _;
+use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{Abort, Backend, Index, KeyShare, KeygenSetup, Session, Signer, check_keygen};
+use super::{
+    Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
+    check_keygen, reshare,
+};
 use keygen::Keygen;
+use resharing::Resharing;
 use sign::{FrostSigner, Shared};
 
 /// Version of the stored share.
@@ -38,17 +43,40 @@ impl Backend for Frost {
         Ok(Box::new(Keygen::new(setup)))
     }
 
-    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
+    fn reshare(
+        &self,
+        setup: ReshareSetup,
+        share: Option<PlainShare>,
+    ) -> Result<Box<dyn Session<Option<KeyShare>>>, Fault> {
+        reshare::check(&setup, share.as_ref())?;
+        Ok(Box::new(Resharing::new(setup, share)))
+    }
+
+    fn plain(&self, share: &KeyShare) -> Result<PlainShare, Fault> {
+        let (key, public, index) = load(share)?;
         let damaged = |_| Fault::bug("a FROST share is damaged");
-        let stored: Stored =
-            bcs::from_bytes(&share.secret).map_err(|_| Fault::bug("a FROST share is damaged"))?;
-        if stored.version != SHARE_VERSION {
-            return Err(Fault::bug("a FROST share has an unknown version"));
+        let serialized = Zeroizing::new(key.signing_share().serialize());
+        let mut secret = Zeroizing::new([0; 32]);
+        if serialized.len() != secret.len() {
+            return Err(Fault::bug("a FROST share is not of 32 bytes"));
         }
-        let key = KeyPackage::deserialize(&stored.key).map_err(damaged)?;
-        let public = PublicKeyPackage::deserialize(&stored.public).map_err(damaged)?;
-        let me = index_of(key.identifier(), public.max_signers())
-            .ok_or_else(|| Fault::bug("a FROST share has no index"))?;
+        secret.copy_from_slice(&serialized);
+        let mut verifying = BTreeMap::new();
+        for (identifier, share) in public.verifying_shares() {
+            let index = index_of(identifier, public.max_signers())
+                .ok_or_else(|| Fault::bug("a FROST share has no index"))?;
+            verifying.insert(index, share.serialize().map_err(damaged)?);
+        }
+        Ok(PlainShare {
+            root: share.root.clone(),
+            index,
+            secret,
+            verifying,
+        })
+    }
+
+    fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault> {
+        let (key, public, me) = load(share)?;
         Ok(Arc::new(FrostSigner::new(Shared {
             root: share.root.clone(),
             key,
@@ -56,6 +84,21 @@ impl Backend for Frost {
             me,
         })))
     }
+}
+
+/// The packages of a stored share, and its index.
+fn load(share: &KeyShare) -> Result<(KeyPackage, PublicKeyPackage, Index), Fault> {
+    let damaged = |_| Fault::bug("a FROST share is damaged");
+    let stored: Stored =
+        bcs::from_bytes(&share.secret).map_err(|_| Fault::bug("a FROST share is damaged"))?;
+    if stored.version != SHARE_VERSION {
+        return Err(Fault::bug("a FROST share has an unknown version"));
+    }
+    let key = KeyPackage::deserialize(&stored.key).map_err(damaged)?;
+    let public = PublicKeyPackage::deserialize(&stored.public).map_err(damaged)?;
+    let me = index_of(key.identifier(), public.max_signers())
+        .ok_or_else(|| Fault::bug("a FROST share has no index"))?;
+    Ok((key, public, me))
 }
 
 #[derive(Serialize, Deserialize)]

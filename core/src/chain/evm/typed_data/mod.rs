@@ -139,6 +139,16 @@ fn check_chain(domain: &Map<String, Value>, chain_id: Option<u64>) -> Result<(),
     }
 }
 
+/// The chain that the signature is bound to: that of the domain. `None` without one, or when it
+/// is no chain id.
+pub(crate) fn domain_chain(content: &[u8]) -> Option<u64> {
+    let object = unique::parse(content).ok()?;
+    match integer(object.get("domain")?.get("chainId")?) {
+        Ok((false, id)) => u64::try_from(id).ok(),
+        _ => None,
+    }
+}
+
 fn unknown(path: &str, key: &str) -> Fault {
     let key: String = key.chars().take(64).flat_map(char::escape_debug).collect();
     Fault::field(format_args!("{path}.{key}"), "is not a field of the type")

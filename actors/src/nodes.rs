@@ -1,0 +1,225 @@
+//! The signer nodes that operators have admitted. Only these are used; the cluster ignores others.
+
+use std::collections::HashSet;
+
+use covault_core::{
+    fault::{Class, Fault},
+    order::NodeId,
+    wallet::{
+        generation::Reshare,
+        vault::{KeyState, Vault},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    context::Context,
+    port::NodeView,
+    rows,
+    store::{Batch, CommitError, Expect, Scan, Space},
+};
+
+/// Most nodes of one orchestrator.
+pub const MAX_NODES: usize = 1000;
+/// Most vaults of one orchestrator.
+const MAX_VAULTS: usize = 100_000;
+/// Characters of a node's name.
+const MAX_NAME: usize = 64;
+
+/// A node that an operator has admitted, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admitted {
+    /// Identity.
+    pub id: NodeId,
+    /// What the operator calls it; empty: what it calls itself.
+    pub name: String,
+    /// When it was admitted, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+}
+
+/// A change of the list of nodes. Only the directory makes them, one after the other: a vault
+/// cannot be made with a node that is being removed.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A node may be used from now on.
+    Admit {
+        /// The node.
+        id: NodeId,
+        /// What the operator calls it; empty: what it calls itself, or was called before.
+        name: String,
+    },
+    /// A node is no longer used.
+    Remove(NodeId),
+}
+
+/// Makes a change; on disk, and known to the cluster, when it returns.
+///
+/// # Errors
+/// [`Class::Invalid`] for a name that is too long or a node that is not there, [`Class::Conflict`]
+/// naming the vaults that still need the node.
+pub async fn change(context: &Context, change: Change) -> Result<(), Fault> {
+    match change {
+        Change::Admit { id, name } => admit(context, id, &name).await?,
+        Change::Remove(id) => remove(context, id).await?,
+    }
+    tell(context).await
+}
+
+/// Tells the cluster who is admitted.
+///
+/// # Errors
+/// [`Class::Unavailable`] when the store cannot be read.
+pub async fn tell(context: &Context) -> Result<(), Fault> {
+    let nodes: Vec<NodeId> = admitted(context)
+        .await?
+        .iter()
+        .map(|node| node.id)
+        .collect();
+    context.signers.admit(&nodes);
+    Ok(())
+}
+
+/// Refuses nodes that were not admitted.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, the first such node and the command that admits it.
+pub async fn check_admitted(context: &Context, field: &str, nodes: &[NodeId]) -> Result<(), Fault> {
+    for node in nodes {
+        if context.store.get(&rows::node(*node)).await?.is_none() {
+            let line = context.signers.line(node);
+            let problem =
+                format!("{line} is not admitted; admit it first: covault node admit '{line}'");
+            return Err(Fault::field(field, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Every admitted node with what it announces, by name.
+///
+/// # Errors
+/// [`Class::Unavailable`] when the store cannot be read.
+pub async fn view(context: &Context) -> Result<Vec<NodeView>, Fault> {
+    let seen = context.signers.nodes();
+    let mut nodes: Vec<NodeView> = admitted(context)
+        .await?
+        .into_iter()
+        .map(|Admitted { id, name, at_ms: _ }| {
+            let mut node = seen
+                .iter()
+                .find(|node| node.id == id)
+                .cloned()
+                .unwrap_or_else(|| NodeView::unseen(id));
+            if !name.is_empty() {
+                node.name = name;
+            }
+            node
+        })
+        .collect();
+    nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+    Ok(nodes)
+}
+
+async fn admitted(context: &Context) -> Result<Vec<Admitted>, Fault> {
+    let all = Scan::prefix(Space::Node, &[], MAX_NODES);
+    let rows = context.store.scan(&all).await?;
+    rows.iter()
+        .map(|(_, row)| rows::decode(&row.value))
+        .collect()
+}
+
+async fn admit(context: &Context, id: NodeId, name: &str) -> Result<(), Fault> {
+    let name = name.trim();
+    if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
+        return Err(Fault::field(
+            "name",
+            format!("must have at most {MAX_NAME} characters, none of them control characters"),
+        ));
+    }
+    let key = rows::node(id);
+    let (node, expect) = match context.load::<Admitted>(&key).await? {
+        Some((known, _)) if name.is_empty() || known.name == name => return Ok(()),
+        Some((known, version)) => (
+            Admitted {
+                name: name.to_owned(),
+                ..known
+            },
+            Expect::Version(version),
+        ),
+        None => {
+            if admitted(context).await?.len() >= MAX_NODES {
+                return Err(Fault::new(
+                    Class::Limited,
+                    format!("{MAX_NODES} nodes are admitted; remove some first"),
+                ));
+            }
+            let node = Admitted {
+                id,
+                name: name.to_owned(),
+                at_ms: context.now_ms(),
+            };
+            (node, Expect::Absent)
+        }
+    };
+    let mut batch = Batch::new();
+    batch.put(key, expect, rows::encode(&node)?);
+    commit(context, batch).await
+}
+
+async fn remove(context: &Context, id: NodeId) -> Result<(), Fault> {
+    let key = rows::node(id);
+    let Some((_, version)) = context.load::<Admitted>(&key).await? else {
+        return Err(Fault::field("publicKey", "is not that of an admitted node"));
+    };
+    let mut holds = Vec::new();
+    let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
+    for (_, row) in context.store.scan(&all).await? {
+        let vault: Vault = rows::decode(&row.value)?;
+        if needed_by(&vault).contains(&id) {
+            holds.push(vault.name);
+        }
+    }
+    if !holds.is_empty() {
+        return Err(Fault::new(
+            Class::Conflict,
+            format!(
+                "the node holds shares of: {}; give them to another node first (covault vault reshare)",
+                holds.join(", ")
+            ),
+        ));
+    }
+    let mut batch = Batch::new();
+    batch.delete(key, Expect::Version(version));
+    commit(context, batch).await
+}
+
+/// The nodes that a vault cannot do without.
+fn needed_by(vault: &Vault) -> HashSet<NodeId> {
+    let mut nodes = HashSet::new();
+    for key in &vault.keys {
+        let KeyState::Ready(live) = &key.state else {
+            nodes.extend(&vault.signers);
+            continue;
+        };
+        nodes.extend(&live.generation.holders);
+        if let Reshare::Wanted(target) | Reshare::Preparing { target, .. } = &live.reshare {
+            nodes.extend(&target.holders);
+        }
+        // Those that leave are still to be told that they have to erase their shares.
+        if let Some(activation) = &live.activation {
+            nodes.extend(&activation.order.old.holders);
+        }
+    }
+    nodes
+}
+
+async fn commit(context: &Context, batch: Batch) -> Result<(), Fault> {
+    match context.store.commit(batch).await {
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(_)) => Err(Fault::new(
+            Class::Conflict,
+            "the node was changed by somebody else at the same time; look again",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,440 @@
+//! The life of a vault's keys once they are there: refresh, reshare, repair.
+//!
+//! As with key generation, a run is claimed on disk, asked of the cluster in a task beside the
+//! actor, and repeated until it succeeds. The proof that all new holders have their shares on
+//! disk is stored before any node is told to use them; from that commit on the new shares sign.
+//! Telling the nodes is repeated until all have confirmed.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use covault_core::{
+    fault::Fault,
+    ids::SessionId,
+    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    scheme::Scheme,
+    signature::Curve,
+    wallet::{
+        generation::{Activation, LiveKey, Reshare, Target},
+        vault::{KeyState, Vault},
+    },
+};
+use ractor::{ActorRef, RpcReplyPort};
+
+use super::{Live, Msg as VaultMsg};
+use crate::{context::GRACE_MS, port::NodeView, signing::AbortOnDrop};
+
+/// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
+/// itself, and says who has not confirmed; they are told again.
+const TELLING: Duration = Duration::from_secs(20);
+
+/// Messages.
+pub enum Msg {
+    /// An operator wants new shares.
+    Want(Box<Wish>, RpcReplyPort<Result<Vault, Fault>>),
+    /// An operator does not want them any more.
+    Cancel(RpcReplyPort<Result<Vault, Fault>>),
+    /// A run is to be started (again).
+    ReshareDue(Scheme),
+    /// The cluster answered.
+    ReshareEnded(Box<ReshareOrder>, Result<ReshareProof, Fault>),
+    /// The nodes are to be told (again) to use new shares.
+    ActivationDue(Scheme),
+    /// They answered.
+    ActivationEnded(Box<ReshareOrder>, Result<(), Fault>),
+}
+
+/// What an operator wants of a vault's keys.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Threshold and holders; `None`: as they are.
+    pub to: Option<(u16, Vec<NodeId>)>,
+    /// Present holders that have lost their share.
+    pub lost: Vec<NodeId>,
+    /// The keys; none: every key.
+    pub schemes: Vec<Scheme>,
+}
+
+/// The shares that sign, by curve: what the actors of requests see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse(Vec<(Curve, Shares)>);
+
+/// The shares of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Who holds them, and how many are needed.
+    pub generation: Generation,
+    /// Its nodes were told to use them. Before that nobody would sign.
+    pub told: bool,
+    /// All of them confirmed.
+    pub settled: bool,
+}
+
+impl InUse {
+    /// Those of a curve.
+    pub fn of(&self, curve: Curve) -> Option<&Shares> {
+        let mut shares = self.0.iter();
+        shares.find_map(|(other, shares)| (*other == curve).then_some(shares))
+    }
+}
+
+/// What this process does for one key.
+#[derive(Default)]
+pub(super) struct Work {
+    run: Option<(SessionId, AbortOnDrop)>,
+    failed_runs: u32,
+    telling: Option<AbortOnDrop>,
+    failed_tellings: u32,
+    told: bool,
+}
+
+pub(super) type Works = HashMap<Scheme, Work>;
+
+/// The shares in use, as the vault and the work of this process have them.
+pub(super) fn in_use(vault: &Vault, works: &Works) -> InUse {
+    let keys = vault.keys.iter();
+    InUse(
+        keys.filter_map(|key| {
+            let KeyState::Ready(live) = &key.state else {
+                return None;
+            };
+            let settled = live.activation.is_none();
+            let shares = Shares {
+                generation: live.generation.clone(),
+                told: settled || works.get(&key.scheme).is_some_and(|work| work.told),
+                settled,
+            };
+            Some((key.scheme.curve(), shares))
+        })
+        .collect(),
+    )
+}
+
+impl Live {
+    pub(super) async fn life(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        message: Msg,
+    ) -> Result<(), Fault> {
+        match message {
+            Msg::Want(wish, reply) => {
+                let Wish { to, lost, schemes } = *wish;
+                let to = to.as_ref().map(|(threshold, nodes)| (*threshold, &**nodes));
+                let mut vault = self.vault.clone();
+                let wanted = vault.want_reshare(to, &lost, &schemes);
+                self.decided(wanted.map(|()| vault), reply).await?;
+                self.resume_life(myself);
+                Ok(())
+            }
+            Msg::Cancel(reply) => {
+                let mut vault = self.vault.clone();
+                let cancelled = vault.cancel_reshare();
+                self.decided(cancelled.map(|()| vault), reply).await?;
+                for key in &self.vault.keys {
+                    let Some(work) = self.works.get_mut(&key.scheme) else {
+                        continue;
+                    };
+                    if reshare_of(&self.vault, key.scheme) == Some(&Reshare::Idle) {
+                        work.run = None;
+                        work.failed_runs = 0;
+                        self.context.note_problem(self.vault.id, key.scheme, None);
+                    }
+                }
+                Ok(())
+            }
+            Msg::ReshareDue(scheme) => self.start_reshare(myself, scheme).await,
+            Msg::ReshareEnded(order, result) => self.reshare_ended(myself, &order, result).await,
+            Msg::ActivationDue(scheme) => {
+                self.start_telling(myself, scheme);
+                Ok(())
+            }
+            Msg::ActivationEnded(order, result) => self.telling_ended(myself, &order, result).await,
+        }
+    }
+
+    /// Goes on with what the store says is in work, where nothing is at it.
+    pub(super) fn resume_life(&self, myself: &ActorRef<VaultMsg>) {
+        for key in &self.vault.keys {
+            let KeyState::Ready(live) = &key.state else {
+                continue;
+            };
+            let scheme = key.scheme;
+            if live.reshare != Reshare::Idle {
+                let _ = myself.cast(VaultMsg::Life(Msg::ReshareDue(scheme)));
+            }
+            if live.activation.is_some() {
+                let _ = myself.cast(VaultMsg::Life(Msg::ActivationDue(scheme)));
+            }
+        }
+    }
+
+    /// Stores what an operator decided, and answers. A refusal is no trouble of the vault's.
+    async fn decided(
+        &mut self,
+        vault: Result<Vault, Fault>,
+        reply: RpcReplyPort<Result<Vault, Fault>>,
+    ) -> Result<(), Fault> {
+        let vault = match vault {
+            Ok(vault) => vault,
+            Err(refusal) => {
+                let _ = reply.send(Err(refusal));
+                return Ok(());
+            }
+        };
+        let stored = if vault == self.vault {
+            Ok(())
+        } else {
+            self.update(|stored| {
+                *stored = vault;
+                Ok(())
+            })
+            .await
+        };
+        let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
+        stored
+    }
+
+    async fn start_reshare(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        scheme: Scheme,
+    ) -> Result<(), Fault> {
+        let work = self.works.entry(scheme).or_default();
+        if work.run.is_some() {
+            return Ok(());
+        }
+        let failed_runs = work.failed_runs;
+        let Some(live) = live_key(&self.vault, scheme) else {
+            return Ok(());
+        };
+        let now = self.context.now_ms();
+        let deadline = self.context.settings.keygen_deadline_ms;
+        // Less than this is not enough to ask anybody anything.
+        let least = now.saturating_add(deadline / 4);
+        let planned = match &live.reshare {
+            Reshare::Idle => return Ok(()),
+            // The run before a restart may have succeeded: repeating it gives its proof.
+            Reshare::Preparing { order, .. } if failed_runs == 0 && order.expires_at_ms > least => {
+                Ok((order.clone(), true))
+            }
+            Reshare::Preparing { target, .. } | Reshare::Wanted(target) => {
+                self.dealers(live, target, failed_runs > 0).map(|dealers| {
+                    let new = Generation {
+                        epoch: live.next_epoch,
+                        threshold: target.threshold,
+                        holders: target.holders.clone(),
+                    };
+                    let order = ReshareOrder {
+                        vault: self.vault.id,
+                        session: self.context.new_session_id(),
+                        scheme,
+                        root_public_key: live.root.public_key.clone(),
+                        old: live.generation.clone(),
+                        dealers,
+                        new,
+                        issued_at_ms: now,
+                        expires_at_ms: now.saturating_add(deadline),
+                    };
+                    (order, false)
+                })
+            }
+        };
+        let (order, claimed) = match planned {
+            Ok(planned) => planned,
+            Err(problem) => {
+                self.try_reshare_later(myself, scheme, &problem);
+                return Ok(());
+            }
+        };
+        if !claimed {
+            let claim = order.clone();
+            self.update(|vault| vault.begin_reshare(claim)).await?;
+        }
+        let signers = Arc::clone(&self.context.signers);
+        let left = order.expires_at_ms.saturating_sub(now);
+        let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
+        let session = order.session;
+        let actor = myself.clone();
+        let task = tokio::spawn(async move {
+            let result = tokio::time::timeout(patience, signers.reshare(&order))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Fault::unavailable(
+                        "the signers did not make the new shares in time",
+                    ))
+                });
+            let _ = actor.cast(VaultMsg::Life(Msg::ReshareEnded(Box::new(order), result)));
+        });
+        let task = AbortOnDrop(task.abort_handle());
+        self.works.entry(scheme).or_default().run = Some((session, task));
+        Ok(())
+    }
+
+    /// Who deals: live holders, as many as are needed. Which of them failed to is not known, so
+    /// each further try takes others.
+    fn dealers(&self, live: &LiveKey, target: &Target, others: bool) -> Result<Vec<NodeId>, Fault> {
+        let nodes = self.context.signers.nodes();
+        let is_live = |node: &NodeId| nodes.iter().any(|view| view.id == *node && view.live);
+        let away = |all: &[NodeId]| {
+            let away = all.iter().filter(|node| !is_live(node));
+            away.map(|node| self.name(&nodes, node)).collect::<Vec<_>>()
+        };
+        let missing = away(&target.holders);
+        if !missing.is_empty() {
+            return Err(Fault::unavailable(format!(
+                "nodes that are to hold the new shares are away: {}. Start them, or cancel and reshare to other nodes",
+                missing.join(", ")
+            )));
+        }
+        let Generation {
+            threshold, holders, ..
+        } = &live.generation;
+        let able = holders.iter();
+        let able = able.filter(|node| is_live(node) && !target.lost.contains(node));
+        let mut able: Vec<NodeId> = able.copied().collect();
+        let needed = usize::from(*threshold);
+        if able.len() < needed {
+            return Err(Fault::unavailable(format!(
+                "too few of the nodes that hold shares are there: {} of {needed} that are needed; away: {}",
+                able.len(),
+                away(holders).join(", ")
+            )));
+        }
+        if others {
+            let mut dice = [0_u8; 16];
+            able.sort_by_cached_key(|_| {
+                self.context.entropy.fill(&mut dice);
+                dice
+            });
+        }
+        able.truncate(needed);
+        Ok(able)
+    }
+
+    async fn reshare_ended(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        order: &ReshareOrder,
+        result: Result<ReshareProof, Fault>,
+    ) -> Result<(), Fault> {
+        let scheme = order.scheme;
+        let work = self.works.entry(scheme).or_default();
+        match &work.run {
+            Some((session, _)) if *session == order.session => work.run = None,
+            // It was cancelled.
+            _ => return Ok(()),
+        }
+        match result {
+            Ok(proof) => {
+                work.failed_runs = 0;
+                work.failed_tellings = 0;
+                // An older generation need not be told any more.
+                work.telling = None;
+                work.told = false;
+                self.update(|vault| vault.reshared(order, proof)).await?;
+                self.context.note_problem(self.vault.id, scheme, None);
+                tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "new shares are in use");
+                self.start_telling(myself, scheme);
+            }
+            Err(fault) => self.try_reshare_later(myself, scheme, &fault),
+        }
+        Ok(())
+    }
+
+    fn try_reshare_later(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme, fault: &Fault) {
+        tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares yet");
+        let work = self.works.entry(scheme).or_default();
+        work.failed_runs = work.failed_runs.saturating_add(1);
+        let pause = self.context.pause(work.failed_runs);
+        let problem = fault.public().to_owned();
+        self.context
+            .note_problem(self.vault.id, scheme, Some(problem));
+        myself.send_after(pause, move || VaultMsg::Life(Msg::ReshareDue(scheme)));
+    }
+
+    fn start_telling(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
+        let Some(LiveKey {
+            activation: Some(Activation { order, proof }),
+            ..
+        }) = live_key(&self.vault, scheme).cloned()
+        else {
+            return;
+        };
+        let work = self.works.entry(scheme).or_default();
+        if work.telling.is_some() {
+            return;
+        }
+        let signers = Arc::clone(&self.context.signers);
+        let actor = myself.clone();
+        let task = tokio::spawn(async move {
+            let result = tokio::time::timeout(TELLING, signers.activate(&order, &proof))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Fault::unavailable(
+                        "not every node has confirmed that it uses the new shares",
+                    ))
+                });
+            let ended = Msg::ActivationEnded(Box::new(order), result);
+            let _ = actor.cast(VaultMsg::Life(ended));
+        });
+        work.telling = Some(AbortOnDrop(task.abort_handle()));
+    }
+
+    async fn telling_ended(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        order: &ReshareOrder,
+        result: Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let scheme = order.scheme;
+        let now = live_key(&self.vault, scheme).and_then(|live| live.activation.as_ref());
+        if now.is_none_or(|activation| activation.order != *order) {
+            return Ok(());
+        }
+        let work = self.works.entry(scheme).or_default();
+        work.telling = None;
+        work.told = true;
+        match result {
+            Ok(()) => {
+                work.failed_tellings = 0;
+                self.context.note_problem(self.vault.id, scheme, None);
+                self.update(|vault| vault.activated(order)).await
+            }
+            Err(fault) => {
+                tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "not every node uses the new shares yet");
+                work.failed_tellings = work.failed_tellings.saturating_add(1);
+                let pause = self.context.pause(work.failed_tellings);
+                let problem = fault.public().to_owned();
+                self.context
+                    .note_problem(self.vault.id, scheme, Some(problem));
+                self.show();
+                myself.send_after(pause, move || VaultMsg::Life(Msg::ActivationDue(scheme)));
+                Ok(())
+            }
+        }
+    }
+
+    /// A node as an operator knows it: the name it announced, and its key.
+    fn name(&self, nodes: &[NodeView], node: &NodeId) -> String {
+        let line = self.context.signers.line(node);
+        match nodes.iter().find(|view| view.id == *node) {
+            Some(view) if !view.name.is_empty() => format!("{} ({line})", view.name),
+            _ => line,
+        }
+    }
+
+    /// Lets the actors of requests see which shares sign.
+    pub(super) fn show(&self) {
+        self.in_use.send_replace(in_use(&self.vault, &self.works));
+    }
+}
+
+fn live_key(vault: &Vault, scheme: Scheme) -> Option<&LiveKey> {
+    vault.keys.iter().find_map(|key| match &key.state {
+        KeyState::Ready(live) if key.scheme == scheme => Some(live),
+        _ => None,
+    })
+}
+
+fn reshare_of(vault: &Vault, scheme: Scheme) -> Option<&Reshare> {
+    live_key(vault, scheme).map(|live| &live.reshare)
+}

@@ -1,0 +1,184 @@
+//! What a signature lets leave a wallet: what the policies of signer nodes go by.
+//!
+//! Only what the signed bytes bind counts. Whoever orders the signature may call the payload what
+//! it likes, and what it says beside those bytes is worth nothing.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{amount::U256, fault::Fault, network::Network};
+
+/// Where signed bytes are good: a network, or one chain of it where the bytes name the chain.
+/// Printed as `evm:1` or `solana`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The network.
+    pub network: Network,
+    /// The chain. `None`: any chain of the network.
+    pub chain_id: Option<u64>,
+}
+
+impl Place {
+    /// All chains of a network.
+    pub fn network(network: Network) -> Self {
+        Self {
+            network,
+            chain_id: None,
+        }
+    }
+
+    /// One EVM chain.
+    pub fn evm(chain_id: u64) -> Self {
+        Self {
+            network: Network::Evm,
+            chain_id: Some(chain_id),
+        }
+    }
+
+    /// Whether everything that is good at `other` is good here.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.network == other.network
+            && (self.chain_id.is_none() || self.chain_id == other.chain_id)
+    }
+
+    /// Whether something can be good at both.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
+    /// Reads `evm`, `evm:1`, `solana`. Only EVM signatures name their chain: one for Solana is
+    /// good on Sonic SVM too, so those cannot be told apart.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with a sentence without a field.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let invalid = |sentence: String| Fault::new(crate::fault::Class::Invalid, sentence);
+        let (name, chain) = match text.split_once(':') {
+            Some((name, chain)) => (name, Some(chain)),
+            None => (text, None),
+        };
+        let network = Network::ALL
+            .into_iter()
+            .find(|network| network.key() == name)
+            .ok_or_else(|| {
+                let known = Network::ALL.map(Network::key).join(", ");
+                invalid(format!("is not a network: use one of {known}, or evm:1"))
+            })?;
+        let Some(chain) = chain else {
+            return Ok(Self::network(network));
+        };
+        if network != Network::Evm {
+            return Err(invalid(format!(
+                "cannot name a chain: a signature of a {} wallet is good on every chain of the \
+                 network; write {name}",
+                network.name()
+            )));
+        }
+        let chain_id = crate::amount::parse_u64(chain)
+            .ok()
+            .filter(|id| *id > 0 && i64::try_from(*id).is_ok())
+            .ok_or_else(|| invalid("must be an EVM chain id after evm:, e.g. evm:1".into()))?;
+        Ok(Self::evm(chain_id))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.network.key())?;
+        match self.chain_id {
+            Some(id) => write!(f, ":{id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Something that has amounts: the coin of a place, or a token there. Printed as `evm:1`,
+/// `evm:1/0xdAC17F958D2ee523a2206206994597C13D831ec7`, `solana`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Asset {
+    /// Where it is. EVM assets name their chain.
+    pub place: Place,
+    /// The token's contract or mint, in canonical form; `None` for the coin.
+    pub token: Option<String>,
+}
+
+impl Asset {
+    /// The coin of a place.
+    pub fn coin(place: Place) -> Self {
+        Self { place, token: None }
+    }
+
+    /// Reads what [`Asset`] prints; addresses in any form.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with a sentence without a field.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let (place, token) = match text.split_once('/') {
+            Some((place, token)) => (Place::parse(place)?, Some(token)),
+            None => (Place::parse(text)?, None),
+        };
+        let invalid = |sentence: &str| Fault::new(crate::fault::Class::Invalid, sentence);
+        let chain = place
+            .network
+            .chain()
+            .ok_or_else(|| invalid("is of a network that is not available in this version"))?;
+        if place.network == Network::Evm && place.chain_id.is_none() {
+            return Err(invalid("must name its chain, e.g. evm:1"));
+        }
+        let token = token.map(|token| chain.parse_address(token)).transpose()?;
+        Ok(Self { place, token })
+    }
+}
+
+impl fmt::Display for Asset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.place)?;
+        match &self.token {
+            Some(token) => write!(f, "/{token}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What kind of thing is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nature {
+    /// A transfer that says all that it does.
+    Transfer,
+    /// A transaction that may do more than it says: a contract decides.
+    Custom,
+    /// A text that no chain takes for an instruction. Services off the chain may.
+    Message,
+    /// EIP-712 data. Contracts obey some of it: permits, orders.
+    TypedData,
+    /// Bytes that may be anything, a transaction too.
+    Raw,
+}
+
+/// An amount that leaves the wallet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spend {
+    /// Of what.
+    pub asset: Asset,
+    /// How much, in the smallest unit; 0 for a call that sends nothing.
+    pub amount: U256,
+    /// To whom, in canonical form; `None` for a contract that does not exist yet.
+    pub recipient: Option<String>,
+}
+
+/// What a signature lets leave a wallet, besides the fee
+/// ([`crate::chain::Chain::most_fee`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outflow {
+    /// Kind of thing.
+    pub nature: Nature,
+    /// Where it is good.
+    pub place: Place,
+    /// What is known to leave. All there is for [`Nature::Transfer`]; elsewhere more may leave.
+    pub spends: Vec<Spend>,
+}
+
+#[cfg(test)]
+#[path = "outflow_tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! The life of a root key: which generation of its shares signs, and how the next one comes.
+//!
+//! ```text
+//! Idle -> Wanted -> Preparing -> (Preparing with a new epoch)* -> Idle, one generation further
+//!           \__________\-> Idle: cancelled; the old generation was in use all the time
+//! ```
+//! The commit that takes the proof switches generations. Telling the nodes so ([`Activation`]) is
+//! repeated until all have confirmed, and is never rolled back: some may have erased their old
+//! shares. A node that is away for good does not hold up the next reshare, which replaces it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+};
+
+use super::vault::MAX_SIGNERS;
+
+/// A root key that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveKey {
+    /// The key. It never changes.
+    pub root: RootKey,
+    /// The generation of its shares that signs.
+    pub generation: Generation,
+    /// The lowest epoch that no run was given yet.
+    pub next_epoch: u32,
+    /// Where the next generation stands.
+    pub reshare: Reshare,
+    /// Nodes that may not know yet that `generation` is in use.
+    pub activation: Option<Activation>,
+}
+
+/// Where the next generation of a key stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reshare {
+    /// Nobody wants one.
+    Idle,
+    /// An operator wants one.
+    Wanted(Target),
+    /// A run was claimed; nodes may be at work on it, or have new shares on disk.
+    Preparing {
+        /// What the operator wants.
+        target: Target,
+        /// The run.
+        order: ReshareOrder,
+    },
+}
+
+/// Who is to hold the shares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Signers needed.
+    pub threshold: u16,
+    /// Share holders; the order is that of their indices.
+    pub holders: Vec<NodeId>,
+    /// Present holders that have lost their share: they deal nothing.
+    pub lost: Vec<NodeId>,
+}
+
+/// A generation that its holders have on disk, and the proof of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activation {
+    /// The run that made it.
+    pub order: ReshareOrder,
+    /// Its holders' statements.
+    pub proof: ReshareProof,
+}
+
+impl LiveKey {
+    /// What key generation made.
+    pub fn new(root: RootKey, threshold: u16, holders: Vec<NodeId>) -> Self {
+        Self {
+            root,
+            generation: Generation {
+                epoch: 0,
+                threshold,
+                holders,
+            },
+            next_epoch: 1,
+            reshare: Reshare::Idle,
+            activation: None,
+        }
+    }
+
+    /// An operator wants a new generation. Repeating the wish changes nothing.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the field, and [`Class::WrongState`] while another wish is open.
+    pub fn want(&mut self, target: Target) -> Result<(), Fault> {
+        check_set(target.threshold, &target.holders)?;
+        let Generation {
+            threshold, holders, ..
+        } = &self.generation;
+        if let Some(stranger) = target.lost.iter().find(|node| !holders.contains(node)) {
+            return Err(
+                Fault::field("lost", "names a node that holds no share of the key")
+                    .caused_by(format!("{stranger:?}")),
+            );
+        }
+        let left = holders.iter().filter(|node| !target.lost.contains(node));
+        if left.count() < usize::from(*threshold) {
+            return Err(Fault::field(
+                "lost",
+                format!(
+                    "too few shares are left: {threshold} are needed. Restore nodes from their backups"
+                ),
+            ));
+        }
+        match &self.reshare {
+            Reshare::Idle => {
+                self.reshare = Reshare::Wanted(target);
+                Ok(())
+            }
+            Reshare::Wanted(open) | Reshare::Preparing { target: open, .. } if *open == target => {
+                Ok(())
+            }
+            Reshare::Wanted(_) | Reshare::Preparing { .. } => Err(Fault::new(
+                Class::WrongState,
+                "another refresh or reshare of this vault is in work: wait for its end, or cancel it",
+            )),
+        }
+    }
+
+    /// Claims a run.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when nobody wants one, and [`Class::Bug`] when the order is not the
+    /// one that is wanted.
+    pub fn begin(&mut self, order: ReshareOrder) -> Result<(), Fault> {
+        let target = match &self.reshare {
+            Reshare::Wanted(target) | Reshare::Preparing { target, .. } => target.clone(),
+            Reshare::Idle => return Err(nothing_in_work()),
+        };
+        order.check().map_err(Fault::bug)?;
+        let sound = order.root_public_key == self.root.public_key
+            && order.old == self.generation
+            && order.new.threshold == target.threshold
+            && order.new.holders == target.holders
+            && order.new.epoch >= self.next_epoch
+            && !order.dealers.iter().any(|node| target.lost.contains(node));
+        let next_epoch = order.new.epoch.checked_add(1);
+        match next_epoch {
+            Some(next_epoch) if sound => {
+                self.next_epoch = next_epoch;
+                self.reshare = Reshare::Preparing { target, order };
+                Ok(())
+            }
+            _ => Err(Fault::bug("a reshare order that nobody wants")),
+        }
+    }
+
+    /// Takes the generation that the run `order` made: from here on it signs.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when another run, or none, is claimed, and [`Class::Bug`] when a
+    /// holder's statement is missing.
+    pub fn prepared(&mut self, order: &ReshareOrder, proof: ReshareProof) -> Result<(), Fault> {
+        match &self.reshare {
+            Reshare::Preparing { order: claimed, .. } if claimed == order => {}
+            _ => return Err(nothing_in_work()),
+        }
+        let stated = |holder| proof.0.iter().any(|(node, _)| node == holder);
+        if !order.new.holders.iter().all(stated) {
+            return Err(Fault::bug("a new holder has not said that it is prepared"));
+        }
+        self.generation = order.new.clone();
+        self.reshare = Reshare::Idle;
+        self.activation = Some(Activation {
+            order: order.clone(),
+            proof,
+        });
+        Ok(())
+    }
+
+    /// Every node confirmed the generation that the run `order` made.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when that is not the one they are told about.
+    pub fn activated(&mut self, order: &ReshareOrder) -> Result<(), Fault> {
+        match &self.activation {
+            Some(activation) if activation.order == *order => {
+                self.activation = None;
+                Ok(())
+            }
+            _ => Err(nothing_in_work()),
+        }
+    }
+
+    /// Nobody wants a new generation any more. Shares that nodes have prepared are void: their
+    /// epoch is never used again.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when there is nothing to cancel (any more).
+    pub fn cancel(&mut self) -> Result<(), Fault> {
+        match &self.reshare {
+            Reshare::Wanted(_) | Reshare::Preparing { .. } => {
+                self.reshare = Reshare::Idle;
+                Ok(())
+            }
+            Reshare::Idle => Err(nothing_in_work()),
+        }
+    }
+}
+
+fn nothing_in_work() -> Fault {
+    Fault::new(
+        Class::WrongState,
+        "no such refresh or reshare is in work; the vault's list of keys says where they stand",
+    )
+}
+
+/// Checks who is to hold the shares of a key.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field, `signers` or `threshold`.
+pub(super) fn check_set(threshold: u16, holders: &[NodeId]) -> Result<(), Fault> {
+    if holders.len() > MAX_SIGNERS {
+        return Err(Fault::field(
+            "signers",
+            format!("are more than {MAX_SIGNERS}"),
+        ));
+    }
+    let mut sorted = holders.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() != holders.len() {
+        return Err(Fault::field("signers", "name one node twice"));
+    }
+    if threshold < 2 || usize::from(threshold) > holders.len() {
+        return Err(Fault::field(
+            "threshold",
+            "must be at least 2 and at most the number of signers",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "generation_tests.rs"]
+mod tests;

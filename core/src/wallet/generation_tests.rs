@@ -1,0 +1,259 @@
+#![allow(non_snake_case)]
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    ids::{SessionId, VaultId},
+    scheme::Scheme,
+    signature::Curve,
+};
+
+fn nodes(ids: &[u8]) -> Vec<NodeId> {
+    ids.iter().map(|id| NodeId([*id; 32])).collect()
+}
+
+fn key() -> LiveKey {
+    let root = RootKey {
+        curve: Curve::Ed25519,
+        public_key: vec![4; 32],
+        chain_code: [5; 32],
+    };
+    LiveKey::new(root, 2, nodes(&[1, 2, 3]))
+}
+
+fn target(threshold: u16, ids: &[u8]) -> Target {
+    Target {
+        threshold,
+        holders: nodes(ids),
+        lost: vec![],
+    }
+}
+
+fn order(key: &LiveKey, session: u8, to: &Target) -> ReshareOrder {
+    let dealers = key.generation.holders.iter();
+    let dealers = dealers.filter(|node| !to.lost.contains(node));
+    ReshareOrder {
+        vault: VaultId::from_bytes([9; 16]),
+        session: SessionId::from_bytes([session; 16]),
+        scheme: Scheme::FrostEd25519,
+        root_public_key: key.root.public_key.clone(),
+        old: key.generation.clone(),
+        dealers: dealers
+            .take(key.generation.threshold.into())
+            .copied()
+            .collect(),
+        new: Generation {
+            epoch: key.next_epoch,
+            threshold: to.threshold,
+            holders: to.holders.clone(),
+        },
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    }
+}
+
+fn proof(order: &ReshareOrder) -> ReshareProof {
+    let holders = order.new.holders.iter();
+    ReshareProof(holders.map(|node| (*node, vec![1; 64])).collect())
+}
+
+#[test]
+fn reshare__should_switch_generations_with_the_proof_and_then_tell_the_nodes() {
+    let mut key = key();
+    let to = target(3, &[1, 2, 3, 4, 5]);
+    key.want(to.clone()).unwrap();
+    let order = order(&key, 1, &to);
+    key.begin(order.clone()).unwrap();
+    assert_eq!((key.generation.epoch, key.next_epoch), (0, 2));
+    key.prepared(&order, proof(&order)).unwrap();
+    assert_eq!(key.generation, order.new);
+    assert_eq!(key.reshare, Reshare::Idle);
+    key.activated(&order).unwrap();
+    assert_eq!(key.activation, None);
+    assert!(key.activated(&order).is_err());
+    assert!(key.prepared(&order, proof(&order)).is_err());
+}
+
+#[test]
+fn run_that_failed__should_be_followed_by_one_of_a_new_epoch() {
+    let mut key = key();
+    let to = target(2, &[1, 2, 3]);
+    key.want(to.clone()).unwrap();
+    let first = order(&key, 1, &to);
+    key.begin(first.clone()).unwrap();
+    // The epoch is used up, whatever became of the run.
+    assert!(key.begin(first.clone()).is_err());
+    let second = order(&key, 2, &to);
+    key.begin(second.clone()).unwrap();
+    assert_eq!((first.new.epoch, second.new.epoch), (1, 2));
+    // The first one comes in late.
+    assert!(key.prepared(&first, proof(&first)).is_err());
+    key.prepared(&second, proof(&second)).unwrap();
+}
+
+#[test]
+fn cancel__should_leave_the_old_generation_and_use_up_the_epoch() {
+    let mut key = key();
+    assert!(key.cancel().is_err());
+    let to = target(2, &[1, 2]);
+    key.want(to.clone()).unwrap();
+    key.cancel().unwrap();
+    key.want(to.clone()).unwrap();
+    let first = order(&key, 1, &to);
+    key.begin(first.clone()).unwrap();
+    key.cancel().unwrap();
+    assert!(key.prepared(&first, proof(&first)).is_err());
+    assert_eq!((key.generation.epoch, key.next_epoch), (0, 2));
+    assert_eq!(key.begin(first).unwrap_err().class(), &Class::WrongState);
+    // Too late once the new generation is in use.
+    key.want(to.clone()).unwrap();
+    let second = order(&key, 2, &to);
+    key.begin(second.clone()).unwrap();
+    key.prepared(&second, proof(&second)).unwrap();
+    assert_eq!(key.cancel().unwrap_err().class(), &Class::WrongState);
+    assert_eq!(key.generation.epoch, 2);
+}
+
+#[test]
+fn next_reshare__should_not_wait_for_a_node_that_never_confirms() {
+    let mut key = key();
+    let same = target(2, &[1, 2, 3]);
+    key.want(same.clone()).unwrap();
+    let first = order(&key, 1, &same);
+    key.begin(first.clone()).unwrap();
+    key.prepared(&first, proof(&first)).unwrap();
+    let other = target(2, &[1, 2, 4]);
+    key.want(other.clone()).unwrap();
+    let second = order(&key, 2, &other);
+    key.begin(second.clone()).unwrap();
+    // Nodes are still told about the first meanwhile.
+    assert_eq!(key.activation.as_ref().unwrap().order, first);
+    key.prepared(&second, proof(&second)).unwrap();
+    assert!(key.activated(&first).is_err());
+    key.activated(&second).unwrap();
+}
+
+#[test]
+fn wish__should_be_refused_where_it_cannot_be_one() {
+    let problem = |target: Target| key().want(target).unwrap_err().public().to_owned();
+    assert!(problem(target(1, &[1, 2])).starts_with("threshold: "));
+    assert!(problem(target(3, &[1, 2])).starts_with("threshold: "));
+    assert!(problem(target(2, &[1, 1])).starts_with("signers: "));
+    let lost = |ids: &[u8]| Target {
+        lost: nodes(ids),
+        ..target(2, &[1, 2, 3])
+    };
+    assert!(problem(lost(&[7])).starts_with("lost: names a node"));
+    assert!(problem(lost(&[1, 2])).starts_with("lost: too few shares"));
+    let mut key = key();
+    key.want(lost(&[1])).unwrap();
+    key.want(lost(&[1])).unwrap();
+    let other = key.want(target(2, &[1, 2])).unwrap_err();
+    assert_eq!(other.class(), &Class::WrongState);
+}
+
+#[test]
+fn run__should_be_the_one_that_is_wanted() {
+    let wanted = Target {
+        lost: nodes(&[1]),
+        ..target(2, &[1, 2, 4])
+    };
+    let mut key = key();
+    key.want(wanted.clone()).unwrap();
+    let good = order(&key, 1, &wanted);
+    let spoil: [fn(&mut ReshareOrder); 7] = [
+        |order| order.root_public_key = vec![7; 32],
+        |order| order.old.epoch = 3,
+        |order| order.old.holders = nodes(&[2, 3, 5]),
+        |order| order.new.threshold = 3,
+        |order| order.new.holders = nodes(&[1, 2, 3]),
+        |order| order.new.epoch = 0,
+        |order| order.dealers = nodes(&[1, 2]),
+    ];
+    for (number, spoil) in spoil.into_iter().enumerate() {
+        let mut order = good.clone();
+        spoil(&mut order);
+        let fault = key.begin(order).unwrap_err();
+        assert_eq!(fault.class(), &Class::Bug, "{number}");
+    }
+    key.begin(good.clone()).unwrap();
+    let mut partial = proof(&good);
+    partial.0.pop();
+    assert_eq!(
+        key.prepared(&good, partial).unwrap_err().class(),
+        &Class::Bug
+    );
+    key.prepared(&good, proof(&good)).unwrap();
+}
+
+/// What can happen to a key.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Want(bool),
+    Begin,
+    Prepared,
+    PreparedLate,
+    Activated,
+    Cancel,
+}
+
+fn anything() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        any::<bool>().prop_map(Happens::Want),
+        Just(Happens::Begin),
+        Just(Happens::Prepared),
+        Just(Happens::PreparedLate),
+        Just(Happens::Activated),
+        Just(Happens::Cancel),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn life__should_never_use_an_epoch_twice_or_go_back(
+        events in prop::collection::vec(anything(), 0..60),
+    ) {
+        let mut key = key();
+        let mut runs: Vec<ReshareOrder> = Vec::new();
+        for (number, event) in events.into_iter().enumerate() {
+            let before = key.clone();
+            let done = match event {
+                Happens::Want(same) => {
+                    let ids: &[u8] = if same { &[1, 2, 3] } else { &[2, 3, 4] };
+                    key.want(target(2, ids))
+                }
+                Happens::Begin => match key.reshare.clone() {
+                    Reshare::Wanted(to) | Reshare::Preparing { target: to, .. } => {
+                        let order = order(&key, u8::try_from(number).unwrap(), &to);
+                        prop_assert!(runs.iter().all(|run| run.new.epoch < order.new.epoch));
+                        runs.push(order.clone());
+                        key.begin(order)
+                    }
+                    Reshare::Idle => continue,
+                },
+                Happens::Prepared | Happens::PreparedLate => {
+                    let back = usize::from(matches!(event, Happens::PreparedLate));
+                    let Some(run) = runs.iter().rev().nth(back) else { continue };
+                    key.prepared(run, proof(run))
+                }
+                Happens::Activated => match key.activation.clone() {
+                    Some(activation) => key.activated(&activation.order),
+                    None => continue,
+                },
+                Happens::Cancel => key.cancel(),
+            };
+            if done.is_err() {
+                prop_assert_eq!(&key, &before, "a refusal changes nothing");
+            }
+            prop_assert_eq!(&key.root, &before.root);
+            prop_assert!(key.generation.epoch >= before.generation.epoch);
+            prop_assert!(key.next_epoch > key.generation.epoch);
+            if key.generation != before.generation {
+                let run = runs.last().unwrap();
+                prop_assert_eq!(&run.old, &before.generation);
+                prop_assert_eq!(&run.new, &key.generation);
+            }
+        }
+    }
+}

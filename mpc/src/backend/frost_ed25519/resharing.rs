@@ -1,0 +1,96 @@
+//! A new generation of shares.
+
+use std::collections::BTreeMap;
+
+use covault_core::port::Entropy;
+use frost_ed25519::{
+    Ed25519Sha512, VerifyingKey,
+    keys::{KeyPackage, PublicKeyPackage, SigningShare, VerifyingShare},
+};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::{SHARE_VERSION, Stored, abort, identifier};
+use crate::backend::{
+    Abort, Index, KeyShare, PlainShare, ReshareSetup, Session, Turn, gather::encode,
+    reshare::Reshare,
+};
+
+/// [`Reshare`], with its outcome as this backend stores it.
+pub(super) struct Resharing {
+    plain: Reshare<Ed25519Sha512>,
+    threshold: u8,
+}
+
+impl Resharing {
+    pub(super) fn new(setup: ReshareSetup, share: Option<PlainShare>) -> Self {
+        let threshold = setup.threshold;
+        Self {
+            plain: Reshare::new(setup, share),
+            threshold,
+        }
+    }
+
+    fn stored(&self, turn: Turn<Option<PlainShare>>) -> Result<Turn<Option<KeyShare>>, Abort> {
+        let done = match turn.done {
+            Some(Some(share)) => Some(Some(self.key_share(&share)?)),
+            Some(None) => Some(None),
+            None => None,
+        };
+        Ok(Turn {
+            send: turn.send,
+            done,
+        })
+    }
+
+    fn key_share(&self, share: &PlainShare) -> Result<KeyShare, Abort> {
+        let failed = |error| abort(&error);
+        let secret = SigningShare::deserialize(share.secret.as_slice()).map_err(failed)?;
+        let verifying_key = VerifyingKey::deserialize(&share.root.public_key).map_err(failed)?;
+        let mut verifying = BTreeMap::new();
+        for (index, bytes) in &share.verifying {
+            let point = VerifyingShare::deserialize(bytes).map_err(failed)?;
+            verifying.insert(identifier(*index)?, point);
+        }
+        let threshold = self.threshold.into();
+        let key = KeyPackage::new(
+            identifier(share.index)?,
+            secret,
+            VerifyingShare::from(secret),
+            verifying_key,
+            threshold,
+        );
+        let public = PublicKeyPackage::new(verifying, verifying_key, Some(threshold));
+        let mut stored = Stored {
+            version: SHARE_VERSION,
+            key: key.serialize().map_err(failed)?,
+            public: public.serialize().map_err(failed)?,
+        };
+        let secret = encode(&stored);
+        stored.key.zeroize();
+        Ok(KeyShare {
+            root: share.root.clone(),
+            secret: secret?,
+        })
+    }
+}
+
+impl Session<Option<KeyShare>> for Resharing {
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<KeyShare>>, Abort> {
+        let turn = self.plain.start(entropy)?;
+        self.stored(turn)
+    }
+
+    fn receive(
+        &mut self,
+        from: Index,
+        round: u16,
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<Turn<Option<KeyShare>>, Abort> {
+        let turn = self.plain.receive(from, round, body)?;
+        self.stored(turn)
+    }
+
+    fn waiting_for(&self) -> Vec<Index> {
+        self.plain.waiting_for()
+    }
+}

@@ -1,0 +1,261 @@
+//! Claims that stand, whatever happens.
+
+use super::*;
+
+fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
+    Claim {
+        session: SessionId::from_bytes([session; 16]),
+        attempt,
+        digest: Some((RequestId::from_bytes([1; 16]), [digest; 32])),
+        spending: Vec::new(),
+        now_ms: 1,
+    }
+}
+
+#[tokio::test]
+async fn claims__should_open_after_a_first_start_that_was_cut_off() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.redb");
+    // What redb leaves when it is killed before it has written its magic number.
+    fs::write(folder.path().join("claims.redb.new"), [0; 4096]).unwrap();
+    let claims = Claims::open(&path, true).unwrap();
+    claims.claim(claim(1, 0, 7)).await.unwrap();
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn claims__should_stand_across_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.redb");
+    let claims = Claims::open(&path, true).unwrap();
+    claims.claim(claim(1, 0, 7)).await.unwrap();
+    claims.ban(&[5; 33], NodeId([6; 32]), 1).await.unwrap();
+    assert!(
+        Claims::open(&path, true).is_err(),
+        "a second process must not have it"
+    );
+    drop(claims);
+    let claims = reopen(&path).await;
+    assert_eq!(
+        claims.claim(claim(1, 0, 7)).await,
+        Err(ClaimError::SessionUsed)
+    );
+    assert_eq!(
+        claims.claim(claim(2, 0, 9)).await,
+        Err(ClaimError::OtherDigest)
+    );
+    // The refused claim left nothing behind: the session may still be used.
+    assert_eq!(claims.claim(claim(2, 0, 7)).await, Ok(()));
+    assert_eq!(claims.claim(claim(2, 1, 7)).await, Ok(()));
+    assert!(claims.banned(&[5; 33], &NodeId([6; 32])));
+    assert!(!claims.banned(&[4; 33], &NodeId([6; 32])));
+    assert!(!claims.banned(&[5; 33], &NodeId([5; 32])));
+}
+
+/// The writer thread lets go of the file a moment after its owner.
+async fn reopen(path: &Path) -> Claims {
+    for _ in 0..500 {
+        if let Ok(claims) = Claims::open(path, false) {
+            return claims;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the claims file stays locked");
+}
+
+#[tokio::test]
+async fn claims__should_let_one_of_many_rivals_win() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Arc::new(Claims::open(&folder.path().join("claims.redb"), true).unwrap());
+    let rivals: Vec<_> = (0..100_u8)
+        .map(|digest| {
+            let claims = Arc::clone(&claims);
+            tokio::spawn(async move { claims.claim(claim(digest, 0, digest)).await })
+        })
+        .collect();
+    let mut won = 0;
+    for rival in rivals {
+        match rival.await.unwrap() {
+            Ok(()) => won += 1,
+            Err(error) => assert_eq!(error, ClaimError::OtherDigest),
+        }
+    }
+    assert_eq!(won, 1);
+}
+
+#[tokio::test]
+async fn claims__should_not_be_made_anew_where_they_were_lost() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.redb");
+    let fault = Claims::open(&path, false).err().unwrap();
+    assert!(fault.public().contains("is missing"), "{fault:?}");
+    // Nor is an empty file taken for one without promises.
+    fs::write(&path, b"").unwrap();
+    assert!(Claims::open(&path, false).is_err());
+    fs::remove_file(&path).unwrap();
+    drop(Claims::open(&path, true).unwrap());
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(reopen(&path).await);
+}
+
+/// Memory that stops taking writes on command.
+#[derive(Debug, Default)]
+struct Disk {
+    memory: redb::backends::InMemoryBackend,
+    full: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl redb::StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        self.memory.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.memory.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.memory.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.full.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(io::Error::other("no space left"));
+        }
+        self.memory.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.memory.write(offset, data)
+    }
+}
+
+#[tokio::test]
+async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
+    let disk = Disk::default();
+    let full = Arc::clone(&disk.full);
+    let database = Database::builder().create_with_backend(disk).unwrap();
+    let bans = load(&database).unwrap();
+    let claims = Claims::serve(database, bans).unwrap();
+    claims.claim(claim(1, 0, 7)).await.unwrap();
+    full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let refused = claims.claim(claim(2, 0, 7)).await;
+    assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
+    claims.broken().await;
+    let refused = claims.claim(claim(3, 0, 7)).await;
+    assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
+}
+
+/// A claim of another request on day `day`: (asset, amount, most per day) each.
+fn spending(request: u8, day: u64, spends: &[(&str, u64, u64)]) -> Claim {
+    Claim {
+        session: SessionId::from_bytes([request; 16]),
+        attempt: 0,
+        digest: Some((RequestId::from_bytes([request; 16]), [request; 32])),
+        spending: spends
+            .iter()
+            .map(|(asset, amount, most)| Spending {
+                asset: (*asset).into(),
+                amount: U256::from(*amount),
+                most_per_day: Some(U256::from(*most)),
+            })
+            .collect(),
+        now_ms: day * DAY_MS + 5,
+    }
+}
+
+#[tokio::test]
+async fn totals__should_hold_for_a_day_across_a_restart() {
+    let over = |asset: &str| Err(ClaimError::OverDay(asset.into()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.redb");
+    let claims = Claims::open(&path, true).unwrap();
+    let first = spending(1, 100, &[("a", 6, 10), ("b", 1, 1)]);
+    assert_eq!(claims.claim(first.clone()).await, Ok(()));
+    // Another attempt for the same digest counts nothing.
+    let again = Claim {
+        attempt: 1,
+        ..first
+    };
+    assert_eq!(claims.claim(again).await, Ok(()));
+    assert_eq!(
+        claims.claim(spending(2, 100, &[("a", 5, 10)])).await,
+        over("a")
+    );
+    drop(claims);
+
+    let claims = reopen(&path).await;
+    assert_eq!(
+        claims.claim(spending(2, 100, &[("a", 5, 10)])).await,
+        over("a")
+    );
+    // One asset too much: the other is not counted, nor is the request claimed.
+    let both = spending(3, 100, &[("a", 4, 10), ("b", 1, 1)]);
+    assert_eq!(claims.claim(both).await, over("b"));
+    let rest = spending(3, 100, &[("a", 4, 10)]);
+    assert_eq!(claims.claim(rest).await, Ok(()));
+    assert_eq!(
+        claims.claim(spending(4, 100, &[("a", 1, 10)])).await,
+        over("a")
+    );
+    // The next day, and back: a clock that is set back finds what it has counted.
+    assert_eq!(
+        claims.claim(spending(4, 101, &[("a", 10, 10)])).await,
+        Ok(())
+    );
+    assert_eq!(
+        claims.claim(spending(5, 101, &[("a", 1, 10)])).await,
+        over("a")
+    );
+    assert_eq!(
+        claims.claim(spending(5, 100, &[("a", 1, 10)])).await,
+        over("a")
+    );
+    // Days long ago are forgotten.
+    assert_eq!(
+        claims.claim(spending(5, 108, &[("a", 1, 10)])).await,
+        Ok(())
+    );
+    assert_eq!(
+        claims.claim(spending(6, 101, &[("a", 1, 10)])).await,
+        over("a")
+    );
+    assert_eq!(
+        claims.claim(spending(6, 100, &[("a", 1, 10)])).await,
+        Ok(())
+    );
+}
+
+#[tokio::test]
+async fn totals__should_never_be_passed_by_rivals_in_one_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Arc::new(Claims::open(&folder.path().join("claims.redb"), true).unwrap());
+    let rivals: Vec<_> = (0..100_u8)
+        .map(|request| {
+            let claims = Arc::clone(&claims);
+            let claim = spending(request, 1, &[("a", 3, 100)]);
+            tokio::spawn(async move { claims.claim(claim).await })
+        })
+        .collect();
+    let mut granted = 0;
+    for rival in rivals {
+        granted += u32::from(rival.await.unwrap().is_ok());
+    }
+    assert_eq!(granted, 33);
+}
+
+#[tokio::test]
+async fn totals__should_not_wrap_around() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    let mut most = spending(1, 1, &[("a", 0, 0)]);
+    most.spending[0].amount = U256::MAX;
+    most.spending[0].most_per_day = None;
+    assert_eq!(claims.claim(most).await, Ok(()));
+    let over = claims.claim(spending(2, 1, &[("a", 5, 10)])).await;
+    assert_eq!(over, Err(ClaimError::OverDay("a".into())));
+}

@@ -1,0 +1,258 @@
+//! The life of a key, as the orchestrator asks for it: new generations of shares, and backups.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use covault_core::{
+    fault::{Class, Fault},
+    order::{BackupOrder, NodeId, ReshareOrder, ReshareProof},
+};
+use ed25519_dalek::Signature;
+use tokio::time::{sleep, timeout};
+
+use super::{Cluster, GRACE_MS, LOOK, Shared, choose::Trouble};
+use crate::{
+    envelope::Kind,
+    identity::verifying_key,
+    message::{ActivateRequest, BackupRequest, Reply, ReshareRequest, encode},
+};
+
+/// How long nodes have to take new shares into use, or to give a backup, in milliseconds.
+const PATIENCE_MS: u64 = 15_000;
+/// Activations are told apart from the runs before them by the attempt.
+const ACTIVATION: u32 = 1;
+
+impl Cluster {
+    /// Makes a new generation of shares: every new holder stores its share, and says so with a
+    /// signed statement. The old shares go on signing until [`Cluster::activate`]. Repeating an
+    /// order that has succeeded gives the same proof. All of [`ReshareOrder::parties`] must live;
+    /// they are waited for until the order expires.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
+    /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
+    /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused. The next attempt
+    /// needs a new session and a new epoch.
+    pub async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        self.shared.reshare(order).await
+    }
+
+    /// Has the new shares taken into use and the old ones erased. Ok when every new holder, and
+    /// every old holder that lives, has confirmed. May be repeated for ever, and must be until it is
+    /// Ok: the order's expiry does not matter any more.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] naming who has not confirmed yet,
+    /// [`covault_core::fault::Class::Invalid`] when a node refused.
+    pub async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+        self.shared.activate(order, proof).await
+    }
+
+    /// Asks holders for their shares, encrypted with age to the order's recipients. Gives each
+    /// holder's backup (see [`crate::shares::backup`]) or why there is none: not live, or its
+    /// configuration does not name the recipients.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when the order cannot be sent at all.
+    pub async fn backup(
+        &self,
+        order: &BackupOrder,
+    ) -> Result<Vec<(NodeId, Result<Vec<u8>, Fault>)>, Fault> {
+        self.shared.backup(order).await
+    }
+}
+
+fn says(node: &NodeId, statement: &[u8], signature: &[u8]) -> bool {
+    Signature::from_slice(signature).is_ok_and(|signature| {
+        verifying_key(node).is_ok_and(|key| key.verify_strict(statement, &signature).is_ok())
+    })
+}
+
+impl Shared {
+    fn refused(&self, node: &NodeId, what: &str, fault: &Fault) -> Fault {
+        let sentence = format!(
+            "{} refused {what}: {}",
+            self.roster.name(node),
+            fault.public()
+        );
+        Fault::new(fault.class().clone(), sentence)
+    }
+
+    fn silent(&self, nodes: &[NodeId], silent: &[NodeId]) -> Fault {
+        self.roster
+            .too_few(nodes, nodes.len(), &Trouble::of_silent(silent))
+    }
+
+    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        order.check()?;
+        let statement = order.statement()?;
+        let parties = order.parties();
+        let mut call = self.call(order.new.epoch, order.session, &parties)?;
+        self.roster.want(&parties);
+        // All must be there at the same time.
+        while !parties.iter().all(|party| self.roster.live(party)) {
+            if self.clock.now_ms() >= order.expires_at_ms {
+                return Err(self.silent(&parties, &[]));
+            }
+            sleep(LOOK).await;
+        }
+        let body = encode(&ReshareRequest {
+            order: order.clone(),
+            sent_at_ms: self.clock.now_ms(),
+        })?;
+        for party in &parties {
+            let place = (order.new.epoch, order.session, 0);
+            self.send(Kind::ReshareOrder, place, *party, &body)?;
+        }
+        let mut proof: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
+        loop {
+            if proof.len() == order.new.holders.len() {
+                let in_order = order.new.holders.iter().filter_map(|holder| {
+                    let signature = proof.remove(holder)?;
+                    Some((*holder, signature))
+                });
+                return Ok(ReshareProof(in_order.collect()));
+            }
+            let left = order
+                .expires_at_ms
+                .saturating_add(GRACE_MS)
+                .saturating_sub(self.clock.now_ms());
+            let reply = timeout(Duration::from_millis(left), call.replies.recv()).await;
+            let Ok(Some((node, _, reply))) = reply else {
+                let silent: Vec<NodeId> = order
+                    .new
+                    .holders
+                    .iter()
+                    .filter(|node| !proof.contains_key(node))
+                    .copied()
+                    .collect();
+                return Err(self.silent(&parties, &silent));
+            };
+            match reply {
+                Reply::Prepared(_) if !order.new.holders.contains(&node) => {}
+                Reply::Prepared(signature) => {
+                    if !says(&node, &statement, &signature) {
+                        return Err(self.roster.misbehaved(&[node]));
+                    }
+                    proof.insert(node, signature);
+                }
+                // A dealer that leaves keeps nothing by which it would know a repetition.
+                Reply::Refused(fault)
+                    if fault.class() == &Class::WrongState
+                        && !order.new.holders.contains(&node) => {}
+                Reply::Refused(fault) => {
+                    return Err(self.refused(&node, "to make new shares", &fault));
+                }
+                Reply::Failed {
+                    culprits,
+                    missing,
+                    reason,
+                } if culprits.is_empty() => {
+                    return Err(self.silent(&parties, &missing).caused_by(reason));
+                }
+                Reply::Failed {
+                    culprits, reason, ..
+                } => return Err(self.roster.misbehaved(&culprits).caused_by(reason)),
+                _ => {}
+            }
+        }
+    }
+
+    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+        let everybody: BTreeSet<NodeId> = order
+            .new
+            .holders
+            .iter()
+            .chain(&order.old.holders)
+            .copied()
+            .collect();
+        let everybody: Vec<NodeId> = everybody.into_iter().collect();
+        let mut call = self.call(order.new.epoch, order.session, &everybody)?;
+        self.roster.want(&everybody);
+        let began_ms = self.clock.now_ms();
+        let body = encode(&ActivateRequest {
+            order: order.clone(),
+            proof: proof.clone(),
+            sent_at_ms: began_ms,
+        })?;
+        for node in &everybody {
+            let place = (order.new.epoch, order.session, ACTIVATION);
+            self.send(Kind::Activate, place, *node, &body)?;
+        }
+        let mut done: BTreeSet<NodeId> = BTreeSet::new();
+        let mut refusal = None;
+        loop {
+            // Old holders that are gone for good must not hold up the others.
+            let waiting: Vec<NodeId> = everybody
+                .iter()
+                .filter(|node| !done.contains(node))
+                .filter(|node| order.new.holders.contains(node) || self.roster.live(node))
+                .copied()
+                .collect();
+            if waiting.is_empty() {
+                return refusal.map_or(Ok(()), Err);
+            }
+            let late = self.clock.now_ms() >= began_ms.saturating_add(PATIENCE_MS);
+            if late || !waiting.iter().any(|node| self.roster.live(node)) {
+                return Err(refusal.unwrap_or_else(|| self.silent(&everybody, &waiting)));
+            }
+            match timeout(LOOK, call.replies.recv()).await {
+                Ok(Some((node, ACTIVATION, Reply::Activated))) => {
+                    done.insert(node);
+                }
+                Ok(Some((node, ACTIVATION, Reply::Refused(fault)))) => {
+                    done.insert(node);
+                    refusal = Some(self.refused(&node, "to take its new share into use", &fault));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn backup(
+        &self,
+        order: &BackupOrder,
+    ) -> Result<Vec<(NodeId, Result<Vec<u8>, Fault>)>, Fault> {
+        let mut call = self.call(order.epoch, order.session, &order.holders)?;
+        let began_ms = self.clock.now_ms();
+        let body = encode(&BackupRequest {
+            order: order.clone(),
+            sent_at_ms: began_ms,
+        })?;
+        for holder in &order.holders {
+            let place = (order.epoch, order.session, 0);
+            self.send(Kind::BackupOrder, place, *holder, &body)?;
+        }
+        let mut answers: BTreeMap<NodeId, Result<Vec<u8>, Fault>> = BTreeMap::new();
+        loop {
+            let waiting = order
+                .holders
+                .iter()
+                .any(|node| !answers.contains_key(node) && self.roster.live(node));
+            let late = self.clock.now_ms() >= began_ms.saturating_add(PATIENCE_MS);
+            if !waiting || late {
+                break;
+            }
+            match timeout(LOOK, call.replies.recv()).await {
+                Ok(Some((node, _, Reply::Backup(sealed)))) => {
+                    answers.insert(node, Ok(sealed));
+                }
+                Ok(Some((node, _, Reply::Refused(fault)))) => {
+                    let fault = self.refused(&node, "to back up its share", &fault);
+                    answers.insert(node, Err(fault));
+                }
+                _ => {}
+            }
+        }
+        let answer = |node: &NodeId| {
+            let silent = || {
+                let name = self.roster.name(node);
+                Err(Fault::unavailable(format!("{name} did not answer")))
+            };
+            (*node, answers.remove(node).unwrap_or_else(silent))
+        };
+        Ok(order.holders.iter().map(answer).collect())
+    }
+}

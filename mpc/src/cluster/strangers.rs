@@ -1,0 +1,163 @@
+//! Nodes that announce themselves and were not admitted. Keys cost nothing: whoever can write to
+//! the bus can invent as many as it likes, and none may make this grow, or fill the log.
+
+use std::collections::HashMap;
+
+use covault_core::order::NodeId;
+
+use crate::identity::openssh_line;
+
+/// Strangers that are remembered. More wait until one is forgotten; an operator who has a node's
+/// key admits it all the same.
+pub(super) const MAX_STRANGERS: usize = 64;
+/// How long one is remembered, and logged no second time, in milliseconds.
+const REMEMBERED_MS: u64 = 3_600_000;
+/// How long one that falls silent is still shown as wanting to join, in milliseconds.
+const SHOWN_MS: u64 = 60_000;
+
+/// A node that wants to join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// Identity.
+    pub id: NodeId,
+    /// The name it announced; anybody can announce any.
+    pub name: String,
+    /// When it was last heard, in milliseconds since the Unix epoch.
+    pub last_seen_ms: u64,
+}
+
+struct Met {
+    name: String,
+    heard_ms: u64,
+    logged_ms: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Strangers {
+    met: HashMap<NodeId, Met>,
+    /// When it was last logged that there are too many.
+    too_many_ms: Option<u64>,
+}
+
+impl Strangers {
+    /// Whether an announcement of this node is worth verifying.
+    pub(super) fn wants(&self, node: &NodeId, now_ms: u64) -> bool {
+        self.met.len() < MAX_STRANGERS
+            || self.met.contains_key(node)
+            || self.met.values().any(|met| forgotten(met, now_ms))
+    }
+
+    /// Notes a stranger whose announcement was verified; logged once an hour.
+    pub(super) fn heard(&mut self, node: NodeId, name: String, now_ms: u64) {
+        if let Some(met) = self.met.get_mut(&node) {
+            met.heard_ms = now_ms;
+            met.name = name;
+            if forgotten(met, now_ms) {
+                met.logged_ms = now_ms;
+                log(&node, &met.name);
+            }
+            return;
+        }
+        self.met.retain(|_, met| !forgotten(met, now_ms));
+        if self.met.len() >= MAX_STRANGERS {
+            return self.full(now_ms);
+        }
+        log(&node, &name);
+        let met = Met {
+            name,
+            heard_ms: now_ms,
+            logged_ms: now_ms,
+        };
+        self.met.insert(node, met);
+    }
+
+    /// There is no place for another one; logged once an hour.
+    pub(super) fn full(&mut self, now_ms: u64) {
+        let due = |last: u64| now_ms >= last.saturating_add(REMEMBERED_MS);
+        if self.too_many_ms.is_none_or(due) {
+            self.too_many_ms = Some(now_ms);
+            tracing::warn!(
+                "more than {MAX_STRANGERS} unknown nodes announce themselves; the others are not listed"
+            );
+        }
+    }
+
+    /// It was admitted.
+    pub(super) fn forget(&mut self, node: &NodeId) {
+        self.met.remove(node);
+    }
+
+    /// Those that were heard lately, by key.
+    pub(super) fn list(&self, now_ms: u64) -> Vec<Stranger> {
+        let mut list: Vec<Stranger> = self
+            .met
+            .iter()
+            .filter(|(_, met)| now_ms < met.heard_ms.saturating_add(SHOWN_MS))
+            .map(|(id, met)| Stranger {
+                id: *id,
+                name: met.name.clone(),
+                last_seen_ms: met.heard_ms,
+            })
+            .collect();
+        list.sort_by_key(|stranger| stranger.id);
+        list
+    }
+}
+
+fn forgotten(met: &Met, now_ms: u64) -> bool {
+    now_ms >= met.logged_ms.saturating_add(REMEMBERED_MS)
+}
+
+fn log(node: &NodeId, name: &str) {
+    tracing::warn!(
+        %name,
+        node = %openssh_line(node, ""),
+        "an unknown node announces itself and is ignored; to use it: covault node admit"
+    );
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn number(number: u32) -> NodeId {
+        let mut id = [0; 32];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        NodeId(id)
+    }
+
+    #[test]
+    fn strangers__should_stay_few_whatever_a_flood_invents() {
+        let mut strangers = Strangers::default();
+        for flood in 0..100_000 {
+            let node = number(flood);
+            if strangers.wants(&node, 5) {
+                strangers.heard(node, "flood".into(), 5);
+            } else {
+                strangers.full(5);
+            }
+        }
+        assert_eq!(strangers.met.len(), MAX_STRANGERS);
+        assert_eq!(strangers.list(6).len(), MAX_STRANGERS);
+        assert!(strangers.list(5 + SHOWN_MS).is_empty());
+        // An hour later there is room again.
+        let later = 5 + REMEMBERED_MS;
+        assert!(strangers.wants(&number(200_000), later));
+        strangers.heard(number(200_000), "late".into(), later);
+        assert_eq!(strangers.met.len(), 1);
+    }
+
+    #[test]
+    fn stranger__should_be_logged_once_an_hour() {
+        let mut strangers = Strangers::default();
+        strangers.heard(number(1), "a".into(), 10);
+        for now_ms in [20, 10 + REMEMBERED_MS - 1] {
+            strangers.heard(number(1), "b".into(), now_ms);
+            assert_eq!(strangers.met[&number(1)].logged_ms, 10);
+        }
+        strangers.heard(number(1), "c".into(), 10 + REMEMBERED_MS);
+        assert_eq!(strangers.met[&number(1)].logged_ms, 10 + REMEMBERED_MS);
+        assert_eq!(strangers.list(10 + REMEMBERED_MS)[0].name, "c");
+    }
+}

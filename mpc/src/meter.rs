@@ -1,0 +1,174 @@
+//! What nodes and cluster count, through the `metrics` facade: it costs next to nothing where no
+//! recorder is installed. Labels come from fixed lists, so that nobody on the bus can make more.
+
+use std::time::Duration;
+
+use covault_core::fault::{Class, Fault};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+const NODE_SESSIONS: &str = "covault_signer_sessions";
+const NODE_SESSIONS_TOTAL: &str = "covault_signer_sessions_total";
+const NODE_REFUSALS: &str = "covault_signer_refusals_total";
+const NODE_CLAIM: &str = "covault_signer_claim_seconds";
+const NODE_KEYS: &str = "covault_signer_keys";
+const NODE_BANS: &str = "covault_signer_bans";
+const ATTEMPTS: &str = "covault_signing_attempts_total";
+const REFUSALS: &str = "covault_signing_refusals_total";
+const CALLS: &str = "covault_cluster_calls";
+
+/// The fields that refusals may name; all others are "other".
+const FIELDS: [&str; 25] = [
+    "network",
+    "rootPublicKey",
+    "publicKey",
+    "address",
+    "payload",
+    "unsigned",
+    "inputs",
+    "signers",
+    "vault",
+    "epoch",
+    "path",
+    "facts",
+    "request",
+    "session",
+    "digest",
+    "scheme",
+    "threshold",
+    "dealers",
+    "old",
+    "new",
+    "issuedAtMs",
+    "expiresAtMs",
+    "sentAtMs",
+    "policy",
+    "nonces",
+];
+
+/// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
+pub fn describe() {
+    describe_gauge!(NODE_SESSIONS, "Sessions that run on this node now");
+    describe_counter!(
+        NODE_SESSIONS_TOTAL,
+        "Sessions of this node that ended, by kind (sign, keygen, other) and outcome (done, failed, timed_out)"
+    );
+    describe_counter!(
+        NODE_REFUSALS,
+        "Orders that this node refused, by class and by the field that was wrong"
+    );
+    describe_histogram!(
+        NODE_CLAIM,
+        Unit::Seconds,
+        "How long it took to have a claim on disk"
+    );
+    describe_gauge!(NODE_KEYS, "Keys that this node holds a share of");
+    describe_gauge!(
+        NODE_BANS,
+        "Peers that this node has banned from a key because they cheated"
+    );
+    describe_counter!(
+        ATTEMPTS,
+        "Attempts to sign with one set of signers, by outcome (signed, failed)"
+    );
+    describe_counter!(
+        REFUSALS,
+        "Orders that signers refused, by class and by the field that was wrong"
+    );
+    describe_gauge!(CALLS, "Signatures and keys that signers are asked for now");
+}
+
+/// A word for a class of fault.
+fn class(fault: &Fault) -> &'static str {
+    match fault.class() {
+        Class::Invalid => "invalid",
+        Class::Unauthenticated => "unauthenticated",
+        Class::Forbidden => "forbidden",
+        Class::Conflict => "conflict",
+        Class::WrongState => "wrong_state",
+        Class::TooLarge => "too_large",
+        Class::Limited => "limited",
+        Class::Unavailable => "unavailable",
+        Class::Peer { .. } => "peer",
+        Class::Bug => "bug",
+    }
+}
+
+/// The field that a fault speaks of: `inputs` of "inputs[3].curve: ...".
+fn field(fault: &Fault) -> &'static str {
+    let Some((path, _)) = fault.public().split_once(": ") else {
+        return "none";
+    };
+    let first = path.split(['.', '[']).next().unwrap_or_default();
+    FIELDS
+        .into_iter()
+        .find(|field| *field == first)
+        .unwrap_or("other")
+}
+
+pub(crate) fn sessions(node: &str, running: usize) {
+    gauge!(NODE_SESSIONS, "node" => node.to_owned()).set(number(running));
+}
+
+pub(crate) fn session_ended(node: &str, kind: &'static str, outcome: &'static str) {
+    counter!(NODE_SESSIONS_TOTAL, "node" => node.to_owned(), "kind" => kind, "outcome" => outcome)
+        .increment(1);
+}
+
+pub(crate) fn node_refused(node: &str, fault: &Fault) {
+    counter!(
+        NODE_REFUSALS,
+        "node" => node.to_owned(), "class" => class(fault), "field" => field(fault)
+    )
+    .increment(1);
+}
+
+pub(crate) fn claimed(node: &str, took: Duration) {
+    histogram!(NODE_CLAIM, "node" => node.to_owned()).record(took);
+}
+
+pub(crate) fn holdings(node: &str, keys: usize, bans: usize) {
+    gauge!(NODE_KEYS, "node" => node.to_owned()).set(number(keys));
+    gauge!(NODE_BANS, "node" => node.to_owned()).set(number(bans));
+}
+
+pub(crate) fn attempted(signed: bool) {
+    let outcome = if signed { "signed" } else { "failed" };
+    counter!(ATTEMPTS, "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn was_refused(fault: &Fault) {
+    counter!(REFUSALS, "class" => class(fault), "field" => field(fault)).increment(1);
+}
+
+pub(crate) fn calls(now: usize) {
+    gauge!(CALLS).set(number(now));
+}
+
+fn number(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels__should_come_from_fixed_lists() {
+        let of = |fault: Fault| (class(&fault), field(&fault));
+        assert_eq!(
+            of(Fault::field("inputs[3].curve", "differs")),
+            ("invalid", "inputs")
+        );
+        assert_eq!(
+            of(Fault::field("whatever a payload says", "no")),
+            ("invalid", "other")
+        );
+        assert_eq!(
+            of(Fault::unavailable("a signer's disk failed")),
+            ("unavailable", "none")
+        );
+    }
+}

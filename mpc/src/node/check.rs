@@ -1,0 +1,76 @@
+//! What a node checks of a signing order before it claims anything. Every refusal begins with the
+//! field that is wrong, as the order calls it.
+
+use std::sync::Arc;
+
+use covault_core::{fault::Fault, ids::SessionId};
+
+use super::{
+    Node,
+    orders::{Key, MAX_INPUTS},
+};
+use crate::{backend::Index, message::SignRequest, policy::Spending};
+
+/// An order that may be signed.
+pub(super) struct Checked {
+    pub key: Arc<Key>,
+    /// Of the signers, in their order.
+    pub indices: Vec<Index>,
+    /// To be counted with the claim.
+    pub spending: Vec<Spending>,
+}
+
+impl Node {
+    /// Checks what the request says about itself: its session and its times.
+    pub(super) fn check_request(
+        &self,
+        session: SessionId,
+        request: &SignRequest,
+    ) -> Result<(), Fault> {
+        if request.session != session {
+            return Err(Fault::field("session", "the order is for another session"));
+        }
+        let order = &request.order;
+        self.check_time(request.sent_at_ms, order.issued_at_ms, order.expires_at_ms)
+    }
+
+    /// Checks the order against the share that it names, rebuilds what it shows, and applies the
+    /// node's policy.
+    pub(super) fn check_order(&self, request: &SignRequest) -> Result<Checked, Fault> {
+        let (order, signers) = (&request.order, &request.signers);
+        let key = self
+            .keys
+            .get(&order.root_public_key)
+            .ok_or_else(|| Fault::field("rootPublicKey", "no share of this key"))?;
+        let record = &key.record;
+        if record.vault != order.vault {
+            return Err(Fault::field("vault", "the key is another vault's"));
+        }
+        if record.epoch != order.epoch {
+            let problem = format_args!("the shares are of epoch {}", record.epoch);
+            return Err(Fault::field("epoch", problem));
+        }
+        if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
+            return Err(Fault::field(
+                "inputs",
+                "the order has no inputs, or too many",
+            ));
+        }
+        let curve = record.key.root.curve;
+        if let Some(place) = order.inputs.iter().position(|input| input.curve != curve) {
+            return Err(Fault::field(
+                format_args!("inputs[{place}].curve"),
+                "an input needs another curve",
+            ));
+        }
+        self.check_peers("signers", signers)?;
+        let indices = self.indices(record, signers)?;
+        let child = key.child(&order.path)?;
+        let spending = self.check.check(order, &record.key.root, &child)?;
+        Ok(Checked {
+            key,
+            indices,
+            spending,
+        })
+    }
+}

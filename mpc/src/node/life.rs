@@ -1,0 +1,553 @@
+//! New generations of a key's shares, and backups of a share.
+//!
+//! A reshare has two halves. The nodes first make new shares and store them beside the old ones,
+//! which go on signing; each says so with a signed statement. Then they are shown the statements of
+//! all new holders, and only with these do they take the new shares into use and erase the old
+//! ones. So nothing that an orchestrator, the bus or a crash does in between loses the key.
+//!
+//! A pending share is kept until one of a higher epoch is in use: its statement may be shown at any
+//! time. Therefore of the activated generations the latest always has all its shares.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use covault_core::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    ids::VaultId,
+    order::{BackupOrder, Generation, NodeId, ReshareOrder, ReshareProof},
+    scheme::Scheme,
+};
+use ed25519_dalek::Signature;
+
+use super::{
+    Node,
+    orders::{MAX_KEYGEN_MS, refused, wrong_epoch},
+    sessions::Begin,
+};
+use crate::{
+    backend::{self, Dealer, Index, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer},
+    envelope::Header,
+    identity::{openssh_line, verifying_key},
+    message::{ActivateRequest, BackupRequest, Reply, ReshareRequest},
+    pool::Lane,
+    runner::Run,
+    shares::{ShareRecord, backup},
+};
+
+/// Prepared generations of one key that are kept, until one is activated.
+const MAX_PENDING: usize = 32;
+
+/// What is prepared, and who gets backups.
+pub(super) struct Life {
+    /// Held while shares change their place.
+    pending: Mutex<Vec<Pending>>,
+    /// age recipients, as the configuration has them.
+    recipients: Vec<String>,
+}
+
+/// A share that waits for its activation on disk.
+struct Pending {
+    vault: VaultId,
+    root: RootKey,
+    epoch: u32,
+    order: [u8; 32],
+}
+
+impl Life {
+    /// # Errors
+    /// [`Class::Invalid`] naming a recipient that is none.
+    pub(super) fn new(records: Vec<ShareRecord>, recipients: Vec<String>) -> Result<Self, Fault> {
+        backup::recipients(&recipients)?;
+        let pending = records
+            .into_iter()
+            .filter_map(|record| {
+                Some(Pending {
+                    vault: record.vault,
+                    epoch: record.epoch,
+                    order: record.order?,
+                    root: record.key.root.clone(),
+                })
+            })
+            .collect();
+        Ok(Self {
+            pending: Mutex::new(pending),
+            recipients: recipients
+                .iter()
+                .map(|line| line.trim().to_owned())
+                .collect(),
+        })
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Vec<Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// In the place of the signer of a share that was put back from a backup.
+pub(super) struct Restored;
+
+impl Signer for Restored {
+    fn sign(
+        &self,
+        _: SignSetup,
+    ) -> Result<Box<dyn backend::Session<Option<covault_core::signature::Signature>>>, Fault> {
+        Err(refused(
+            "this share was restored from a backup: refresh the vault first",
+        ))
+    }
+}
+
+fn index_of(nodes: &[NodeId], node: &NodeId) -> Result<Index, Fault> {
+    nodes
+        .iter()
+        .position(|other| other == node)
+        .and_then(|place| Index::try_from(place.checked_add(1)?).ok())
+        .ok_or_else(|| refused("a node is not one of the parties, or there are too many"))
+}
+
+fn stale(epoch: u32) -> Fault {
+    refused(format!("the shares are of epoch {epoch}"))
+}
+
+impl Node {
+    /// Makes a new generation of shares. The envelope, and so the order, is the orchestrator's.
+    pub(super) fn reshare_order(
+        self: &Arc<Self>,
+        header: &Header,
+        request: ReshareRequest,
+        received_ms: u64,
+    ) -> Result<(), Fault> {
+        let (from, session) = (header.from, header.session);
+        let ReshareRequest { order, sent_at_ms } = request;
+        order.check()?;
+        if order.session != session {
+            return Err(Fault::field("session", "the order is for another session"));
+        }
+        if header.epoch != order.new.epoch {
+            return Err(wrong_epoch());
+        }
+        let id = order.id()?;
+        if self.has_prepared(&order, &id) {
+            // It has succeeded before.
+            let reply = Reply::Prepared(self.statement(&order)?);
+            self.reply(from, header.epoch, session, 0, &reply);
+            return Ok(());
+        }
+        if self.sessions.accepted((session, 0)).is_some() {
+            // Claimed, running, or just over: the answer is on its way.
+            return Ok(());
+        }
+        self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        let parties = order.parties();
+        let me = index_of(&parties, &self.post.id())?;
+        let share = self.old_share(&order)?;
+        self.check_not_banned(&order.root_public_key, &parties)?;
+        self.check_new_epoch(&order)?;
+        let dealers = order
+            .dealers
+            .iter()
+            .map(|dealer| {
+                Ok(Dealer {
+                    party: index_of(&parties, dealer)?,
+                    old: index_of(&order.old.holders, dealer)?,
+                })
+            })
+            .collect::<Result<Vec<_>, Fault>>()?;
+        let small = |_| refused("too many holders");
+        let setup = ReshareSetup {
+            context: id,
+            me,
+            root_public_key: order.root_public_key.clone(),
+            holders: Index::try_from(order.new.holders.len()).map_err(small)?,
+            threshold: Index::try_from(order.new.threshold).map_err(small)?,
+            dealers,
+        };
+        let indices: Vec<Index> = (1..=setup.parties()).collect();
+        let peers: HashMap<NodeId, Index> = parties
+            .iter()
+            .copied()
+            .zip(indices)
+            .filter(|(node, _)| *node != self.post.id())
+            .collect();
+        let session_of = backend::private::reshare(backend::of(order.scheme)?, setup, share)?;
+        let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
+        let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
+        if !self.sessions.accept((session, 0), id, until_ms) {
+            return Ok(());
+        }
+        let begin = Begin {
+            key: (session, 0),
+            run: Run::reshare(session_of, peers),
+            orchestrator: from,
+            epoch: header.epoch,
+            until_ms,
+            lane: Lane::Keygen,
+            record: None,
+            reshare: Some(Box::new(order)),
+        };
+        self.claim_then_begin(None, Vec::new(), begin);
+        Ok(())
+    }
+
+    /// Our share of the old generation; none where we hold none, or one that was left behind.
+    fn old_share(&self, order: &ReshareOrder) -> Result<Option<PlainShare>, Fault> {
+        let deals = order.dealers.contains(&self.post.id());
+        let Some(key) = self.keys.get(&order.root_public_key) else {
+            self.check_joining(&order.new.holders, None)?;
+            return if deals {
+                Err(refused("no share of this key"))
+            } else {
+                Ok(None)
+            };
+        };
+        let record = key.record();
+        self.check_joining(&order.new.holders, Some(record))?;
+        if record.vault != order.vault {
+            return Err(Fault::field("vault", "the key is another vault's"));
+        }
+        if record.scheme != order.scheme {
+            return Err(Fault::field("scheme", "the key is of another scheme"));
+        }
+        let old = Generation {
+            epoch: record.epoch,
+            threshold: record.threshold,
+            holders: record.holders.clone(),
+        };
+        if record.epoch < order.old.epoch && !deals {
+            // Left behind by a generation that we were away for, or restored from an old backup.
+            return Ok(None);
+        }
+        if record.epoch != order.old.epoch {
+            return Err(stale(record.epoch));
+        }
+        if old != order.old {
+            return Err(Fault::field("old", "is not the generation of our share"));
+        }
+        let root = &record.key.root;
+        let stored = self.shares.load(record.vault, root, record.epoch, false)?;
+        plain(&stored).map(Some)
+    }
+
+    /// Whoever gets a threshold of shares has the key: an orchestrator must not hand it to nodes of
+    /// its own. New holders must be peers that our configuration pins; without pins, they must hold
+    /// a share already.
+    fn check_joining(&self, holders: &[NodeId], record: Option<&ShareRecord>) -> Result<(), Fault> {
+        let allowed = |node: &NodeId| match (&self.peers, record) {
+            _ if *node == self.post.id() => true,
+            (Some(peers), _) => peers.contains(node),
+            (None, Some(record)) => record.holders.contains(node),
+            // We give nothing away.
+            (None, None) => true,
+        };
+        match holders.iter().find(|node| !allowed(node)) {
+            None => Ok(()),
+            Some(stranger) => Err(Fault::field(
+                "new.holders",
+                format_args!(
+                    "name {}, which this node does not know: list it in signer.peers first",
+                    openssh_line(stranger, "")
+                ),
+            )),
+        }
+    }
+
+    fn check_not_banned(&self, root: &[u8], parties: &[NodeId]) -> Result<(), Fault> {
+        let banned: Vec<String> = parties
+            .iter()
+            .filter(|party| self.claims.banned(root, party))
+            .map(|party| openssh_line(party, ""))
+            .collect();
+        if banned.is_empty() {
+            return Ok(());
+        }
+        let sentence = "a party is banned from this key because it cheated";
+        Err(Fault::new(Class::Peer { culprits: banned }, sentence))
+    }
+
+    /// An epoch is never used twice.
+    fn check_new_epoch(&self, order: &ReshareOrder) -> Result<(), Fault> {
+        let pending = self.life.pending();
+        let of_key: Vec<u32> = pending
+            .iter()
+            .filter(|it| it.is_of(order))
+            .map(|it| it.epoch)
+            .collect();
+        if let Some(epoch) = of_key
+            .iter()
+            .max()
+            .filter(|epoch| **epoch >= order.new.epoch)
+        {
+            return Err(Fault::field(
+                "new.epoch",
+                format_args!("must be above {epoch}, which was prepared before"),
+            ));
+        }
+        if of_key.len() >= MAX_PENDING {
+            return Err(refused(
+                "too many generations are prepared and not activated",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether our share of this very order is on disk.
+    fn has_prepared(&self, order: &ReshareOrder, id: &[u8; 32]) -> bool {
+        let pending = self.life.pending();
+        let in_use = self
+            .keys
+            .get(&order.root_public_key)
+            .is_some_and(|key| key.record().order == Some(*id));
+        in_use || pending.iter().any(|it| it.order == *id)
+    }
+
+    fn statement(&self, order: &ReshareOrder) -> Result<Vec<u8>, Fault> {
+        Ok(self.post.identity().sign(&order.statement()?).to_vec())
+    }
+
+    /// Stores what a reshare has made, and says so.
+    pub(super) fn prepared(
+        &self,
+        order: ReshareOrder,
+        share: Option<KeyShare>,
+    ) -> Result<Reply, Fault> {
+        let Some(key) = share else {
+            // We leave; our old share works until the activation.
+            return Ok(Reply::Prepared(Vec::new()));
+        };
+        let statement = self.statement(&order)?;
+        let id = order.id()?;
+        let root = key.root.clone();
+        let record = ShareRecord {
+            vault: order.vault,
+            epoch: order.new.epoch,
+            scheme: order.scheme,
+            session: order.session,
+            threshold: order.new.threshold,
+            holders: order.new.holders,
+            order: Some(id),
+            restored: false,
+            key,
+        };
+        let mut pending = self.life.pending();
+        if let Some(key) = self.keys.get(&root.public_key)
+            && key.record().epoch >= record.epoch
+        {
+            return Err(stale(key.record().epoch));
+        }
+        self.shares.save_pending(&record)?;
+        tracing::info!(node = %self.name, epoch = record.epoch, "new share stored, not yet in use");
+        pending.push(Pending {
+            vault: record.vault,
+            root,
+            epoch: record.epoch,
+            order: id,
+        });
+        Ok(Reply::Prepared(statement))
+    }
+
+    /// Takes a prepared share into use and erases the old ones.
+    pub(super) fn activate_order(
+        &self,
+        header: &Header,
+        request: ActivateRequest,
+    ) -> Result<(), Fault> {
+        let ActivateRequest {
+            order,
+            proof,
+            sent_at_ms,
+        } = request;
+        order.check()?;
+        if order.session != header.session {
+            return Err(Fault::field("session", "the order is for another session"));
+        }
+        if header.epoch != order.new.epoch {
+            return Err(wrong_epoch());
+        }
+        // Once proven, it never expires: who was away must still learn of it.
+        self.check_time(sent_at_ms, order.issued_at_ms, u64::MAX)?;
+        check_proof(&order, &proof)?;
+        let mut pending = self.life.pending();
+        let current = self.keys.get(&order.root_public_key);
+        if let Some(key) = &current {
+            let record = key.record();
+            if record.vault != order.vault {
+                return Err(Fault::field("vault", "the key is another vault's"));
+            }
+            let again = record.order == Some(order.id()?);
+            if record.epoch >= order.new.epoch && !again {
+                return Err(stale(record.epoch));
+            }
+        }
+        if order.new.holders.contains(&self.post.id()) {
+            self.take_into_use(&order, &pending)?;
+        } else if let Some(key) = &current {
+            self.check_joining(&order.new.holders, Some(key.record()))?;
+            self.keys.remove(&order.root_public_key);
+        }
+        let root = RootKey {
+            curve: order.scheme.curve(),
+            public_key: order.root_public_key.clone(),
+            chain_code: [0; 32],
+        };
+        self.shares.erase(order.vault, &root, order.new.epoch)?;
+        pending.retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
+        self.on_epoch_change(&order.root_public_key, order.new.epoch);
+        tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
+        self.reply(
+            header.from,
+            header.epoch,
+            header.session,
+            header.attempt,
+            &Reply::Activated,
+        );
+        Ok(())
+    }
+
+    fn take_into_use(&self, order: &ReshareOrder, pending: &[Pending]) -> Result<(), Fault> {
+        let id = order.id()?;
+        let epoch = order.new.epoch;
+        if self
+            .keys
+            .get(&order.root_public_key)
+            .is_some_and(|key| key.record().order == Some(id))
+        {
+            return Ok(());
+        }
+        let prepared = pending.iter().find(|it| it.order == id);
+        let prepared = prepared
+            .ok_or_else(|| refused(format!("no share of epoch {epoch} was prepared here")))?;
+        let record = self
+            .shares
+            .load(prepared.vault, &prepared.root, epoch, true)?;
+        // Opened first: should it not open, the old one stays.
+        let key = super::orders::Keys::open(record)?;
+        self.shares
+            .activate(prepared.vault, &prepared.root, epoch)?;
+        self.keys.put(key);
+        Ok(())
+    }
+
+    /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
+    /// must not be used any more.
+    fn on_epoch_change(&self, root: &[u8], epoch: u32) {
+        let _ = (root, epoch);
+    }
+
+    /// Gives our share, encrypted to recipients that our own configuration names.
+    pub(super) fn backup_order(
+        &self,
+        header: &Header,
+        request: &BackupRequest,
+    ) -> Result<(), Fault> {
+        let BackupRequest { order, sent_at_ms } = request;
+        if order.session != header.session {
+            return Err(Fault::field("session", "the order is for another session"));
+        }
+        if header.epoch != order.epoch {
+            return Err(wrong_epoch());
+        }
+        self.check_time(*sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        let BackupOrder {
+            vault,
+            root_public_key,
+            epoch,
+            recipients,
+            ..
+        } = order;
+        if recipients.is_empty() {
+            return Err(Fault::field("recipients", "are missing"));
+        }
+        if let Some(stranger) = recipients
+            .iter()
+            .find(|line| !self.life.recipients.iter().any(|ours| ours == line.trim()))
+        {
+            return Err(Fault::field(
+                "recipients",
+                format_args!(
+                    "name {stranger}, to which this node does not encrypt: list it in \
+                     signer.backup_recipients first"
+                ),
+            ));
+        }
+        let key = self
+            .keys
+            .get(root_public_key)
+            .ok_or_else(|| refused("no share of this key"))?;
+        let record = key.record();
+        if record.vault != *vault {
+            return Err(Fault::field("vault", "the key is another vault's"));
+        }
+        if record.epoch != *epoch {
+            return Err(stale(record.epoch));
+        }
+        let stored = self
+            .shares
+            .load(record.vault, &record.key.root, record.epoch, false)?;
+        let sealed = backup::export(
+            &stored,
+            &plain(&stored)?,
+            &self.post.id(),
+            &backup::recipients(recipients)?,
+        )?;
+        tracing::info!(node = %self.name, ?recipients, "share backed up");
+        self.reply(
+            header.from,
+            header.epoch,
+            header.session,
+            header.attempt,
+            &Reply::Backup(sealed),
+        );
+        Ok(())
+    }
+}
+
+impl Pending {
+    fn is_of(&self, order: &ReshareOrder) -> bool {
+        self.vault == order.vault && self.root.public_key == order.root_public_key
+    }
+}
+
+/// The plain share in a stored record.
+fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
+    if record.restored {
+        return PlainShare::decode(&record.key.root, &record.key.secret);
+    }
+    backend::of(record.scheme)?.plain(&record.key)
+}
+
+/// Every new holder says that its share is on disk.
+fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+    let statement = order.statement()?;
+    for holder in &order.new.holders {
+        let missing = || {
+            Fault::field(
+                "proof",
+                format_args!("lacks the statement of {}", openssh_line(holder, "")),
+            )
+        };
+        let mut of_holder = proof.0.iter().filter(|(node, _)| node == holder);
+        let (_, signature) = of_holder.next().ok_or_else(missing)?;
+        Signature::from_slice(signature)
+            .ok()
+            .filter(|signature| {
+                verifying_key(holder)
+                    .is_ok_and(|key| key.verify_strict(&statement, signature).is_ok())
+            })
+            .ok_or_else(missing)?;
+    }
+    Ok(())
+}
+
+/// The scheme's signer, or the stand-in for a share that must not sign.
+pub(super) fn signer(record: &ShareRecord) -> Result<Arc<dyn Signer>, Fault> {
+    if record.restored {
+        // Damaged or not, now is the time to know.
+        PlainShare::decode(&record.key.root, &record.key.secret)?;
+        return Ok(Arc::new(Restored));
+    }
+    let scheme: Scheme = record.scheme;
+    backend::of(scheme)?.open(&record.key)
+}

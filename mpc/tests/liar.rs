@@ -1,0 +1,696 @@
+//! An orchestrator that nodes trust, and that lies: whatever it changes, no node uses its share,
+//! and the refusal begins with the field.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::{Facts, evm, solana},
+    derive::{KeyPath, RootKey},
+    fault::{Class, Fault},
+    ids::{RequestId, SessionId, VaultId},
+    network::Network,
+    order::{NodeId, SigningOrder},
+    payload::{Payload, WireKind},
+    port::random_16,
+    schema::wire,
+    signature::{Curve, Signature},
+};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, Header, Kind, Post},
+    identity::NodeIdentity,
+    node::Floor,
+    policy::Policy,
+};
+use serde::Deserialize;
+use support::{Medium, SystemEntropy, TestCluster, now_ms, verify};
+use tokio::time::timeout;
+
+const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+const EVE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
+const BOB_SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
+const EVE_SOL: &str = "4Nd1mBQtrMJVYVfKf2PJy9NZUZdTAsp7D4xWLs4gDB4T";
+const BLOCKHASH: &str = "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A bus that notes what goes over it.
+struct Tap {
+    bus: Arc<MemoryBus>,
+    sent: Mutex<Vec<(Header, Address, Vec<u8>)>>,
+}
+
+#[async_trait]
+impl Bus for Tap {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let header = Envelope::parse(message.clone()).unwrap().header;
+        if header.kind != Kind::Announcement {
+            let noted = (header, to.clone(), message.clone());
+            self.sent.lock().unwrap().push(noted);
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+impl Tap {
+    /// Messages of a kind in a session so far.
+    fn count(&self, kind: Kind, session: SessionId) -> usize {
+        let sent = self.sent.lock().unwrap();
+        sent.iter()
+            .filter(|(header, ..)| header.kind == kind && header.session == session)
+            .count()
+    }
+}
+
+/// What a node answers, as the wire has it.
+#[derive(Debug, Deserialize)]
+#[allow(dead_code)]
+enum Reply {
+    Signed(Vec<Signature>),
+    KeyMade(RootKey),
+    Refused(Fault),
+    Failed {
+        culprits: Vec<NodeId>,
+        missing: Vec<NodeId>,
+        reason: String,
+    },
+}
+
+/// What the orchestrator sends.
+#[derive(Clone)]
+struct Ask {
+    order: SigningOrder,
+    /// What the envelope says.
+    session: SessionId,
+    /// What the order says.
+    said_session: SessionId,
+    attempt: u32,
+    signers: Vec<NodeId>,
+    sent_at_ms: u64,
+}
+
+impl Ask {
+    /// The body of the envelope.
+    fn body(&self) -> Vec<u8> {
+        let fields = (
+            &self.order,
+            self.said_session,
+            &self.signers,
+            20_000_u64,
+            self.sent_at_ms,
+        );
+        bcs::to_bytes(&fields).unwrap()
+    }
+}
+
+/// Three nodes, a key of theirs, and the identity that they trust in bad hands.
+struct World {
+    test: TestCluster,
+    tap: Arc<Tap>,
+    root: RootKey,
+    post: Post,
+    inbox: Subscription,
+}
+
+impl World {
+    async fn start(curve: Curve, policy: &str) -> Self {
+        let tap = Arc::new(Tap {
+            bus: MemoryBus::new(),
+            sent: Mutex::default(),
+        });
+        let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
+        let check = Arc::new(Floor(Policy::parse(policy).unwrap()));
+        let test = TestCluster::start_with(medium, 3, check).await;
+        test.until_live(3).await;
+        let root = test.keygen(curve, 2).await;
+        let bus = test.medium.bus();
+        let post = Post::new(
+            Arc::clone(&test.orchestrator),
+            Arc::clone(&bus),
+            Arc::new(SystemEntropy),
+        );
+        let inbox = bus.subscribe(post.id(), false).await.unwrap();
+        Self {
+            test,
+            tap,
+            root,
+            post,
+            inbox,
+        }
+    }
+
+    fn network(&self) -> Network {
+        match self.root.curve {
+            Curve::Secp256k1 => Network::Evm,
+            Curve::Ed25519 => Network::Solana,
+        }
+    }
+
+    fn path(&self) -> KeyPath {
+        KeyPath::new(vec![0, 5]).unwrap()
+    }
+
+    fn public_key(&self) -> Vec<u8> {
+        self.root.child(&self.path()).unwrap().public_key
+    }
+
+    fn address(&self) -> String {
+        let chain = self.network().chain().unwrap();
+        chain.address(&self.public_key()).unwrap()
+    }
+
+    /// A transfer from the wallet; `eve` instead of Bob, of `amount`, on `chain_id` (EVM).
+    fn payload(&self, eve: bool, amount: u64, chain_id: u64) -> Payload {
+        let (from, value) = (self.address(), amount.to_string());
+        let kind = match self.network() {
+            Network::Evm => WireKind::EvmSendNative(wire::EvmSendNative {
+                chain_id,
+                from,
+                to: if eve { EVE } else { BOB }.into(),
+                value,
+                ..Default::default()
+            }),
+            _ => WireKind::SolanaSendNative(wire::SolanaSendNative {
+                from,
+                to: if eve { EVE_SOL } else { BOB_SOL }.into(),
+                value,
+                chain_id: 0,
+            }),
+        };
+        Payload::parse(&kind).unwrap()
+    }
+
+    fn facts(&self) -> Facts {
+        match self.network() {
+            Network::Evm => Facts::Evm(evm::Facts {
+                nonce: Some(4),
+                eip1559: true,
+                fees: Some(evm::Fees {
+                    estimate_gas: 21_000,
+                    base_fee: 10,
+                    max_priority_fee: 1,
+                }),
+            }),
+            _ => Facts::Solana(solana::Facts {
+                recent_blockhash: BLOCKHASH.into(),
+            }),
+        }
+    }
+
+    /// An honest order for a payload.
+    fn order(&self, payload: &Payload, facts: Facts) -> SigningOrder {
+        let network = self.network();
+        let public_key = self.public_key();
+        let chain = network.chain().unwrap();
+        let unsigned = chain.build(payload, &facts, &public_key).unwrap();
+        SigningOrder {
+            request: RequestId::from_random(random_16(&SystemEntropy)),
+            vault: self.test.vault,
+            epoch: 0,
+            network,
+            root_public_key: self.root.public_key.clone(),
+            path: self.path(),
+            address: self.address(),
+            public_key,
+            payload: payload.encode(),
+            facts,
+            unsigned: unsigned.bytes,
+            inputs: unsigned.signing,
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 600_000,
+        }
+    }
+
+    fn transfer(&self, eve: bool, amount: u64, chain_id: u64) -> SigningOrder {
+        self.order(&self.payload(eve, amount, chain_id), self.facts())
+    }
+
+    fn ask(&self, order: SigningOrder) -> Ask {
+        let session = SessionId::from_random(random_16(&SystemEntropy));
+        Ask {
+            order,
+            session,
+            said_session: session,
+            attempt: 0,
+            signers: self.test.holders()[..2].to_vec(),
+            sent_at_ms: now_ms(),
+        }
+    }
+
+    fn honest(&self) -> Ask {
+        self.ask(self.transfer(false, 5, 1))
+    }
+
+    /// Sends to the first two nodes, whoever the order names.
+    fn send(&self, ask: &Ask) {
+        let body = ask.body();
+        for to in &self.test.holders()[..2] {
+            let header = Header {
+                kind: Kind::SigningOrder,
+                sealed: true,
+                epoch: ask.order.epoch,
+                session: ask.session,
+                attempt: ask.attempt,
+                round: 0,
+                sequence: 0,
+                from: self.post.id(),
+                to: *to,
+            };
+            self.post.send(header, &body).unwrap();
+        }
+    }
+
+    /// The next answer in the session.
+    async fn reply(&mut self, session: SessionId) -> (NodeId, Reply) {
+        loop {
+            let message = timeout(PATIENCE, self.inbox.next()).await.unwrap().unwrap();
+            let envelope = Envelope::parse(message).unwrap();
+            let Header { kind, from, .. } = envelope.header;
+            if kind != Kind::Reply || envelope.header.session != session {
+                continue;
+            }
+            let opened = self.post.open(&envelope).unwrap();
+            return (from, bcs::from_bytes(&opened.body).unwrap());
+        }
+    }
+
+    async fn signed(&mut self, ask: &Ask) {
+        self.send(ask);
+        match self.reply(ask.session).await {
+            (_, Reply::Signed(signatures)) => verify(&ask.order, &signatures),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Both nodes refuse, and neither says a word to the other.
+    async fn refused(&mut self, ask: &Ask, class: &Class, starts: &str) {
+        let before = self.tap.count(Kind::Protocol, ask.session);
+        self.send(ask);
+        let mut refusals = BTreeMap::new();
+        while refusals.len() < 2 {
+            match self.reply(ask.session).await {
+                (node, Reply::Refused(fault)) => refusals.insert(node, fault),
+                (_, other) => panic!("{starts}: {other:?}"),
+            };
+        }
+        for fault in refusals.values() {
+            assert_eq!(fault.class(), class, "{starts}: {fault:?}");
+            assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
+        }
+        let after = self.tap.count(Kind::Protocol, ask.session);
+        assert_eq!(before, after, "{starts}: a share was used");
+    }
+}
+
+type Lie = fn(&mut Ask, &World);
+
+/// Shows another payload than the transaction is built from.
+fn show(ask: &mut Ask, payload: &Payload) {
+    ask.order.payload = payload.encode();
+}
+
+/// Asks for another transaction than the payload shows.
+fn exchange(ask: &mut Ask, other: SigningOrder) {
+    ask.order.unsigned = other.unsigned;
+    ask.order.inputs = other.inputs;
+}
+
+const LIES: &[(&str, Lie)] = &[
+    // digest
+    ("inputs[0].message: ", |ask, _| {
+        ask.order.inputs[0].message[0] ^= 1
+    }),
+    ("inputs[0].message: ", |ask, world| {
+        ask.order.inputs = world.transfer(true, 5, 1).inputs;
+    }),
+    ("inputs: ", |ask, _| {
+        ask.order.inputs.push(ask.order.inputs[0].clone())
+    }),
+    ("inputs: ", |ask, _| ask.order.inputs.clear()),
+    ("inputs[0].curve: ", |ask, _| {
+        ask.order.inputs[0].curve = match ask.order.inputs[0].curve {
+            Curve::Secp256k1 => Curve::Ed25519,
+            Curve::Ed25519 => Curve::Secp256k1,
+        };
+    }),
+    // recipient
+    ("unsigned.recipient: ", |ask, world| {
+        show(ask, &world.payload(true, 5, 1))
+    }),
+    ("unsigned.recipient: ", |ask, world| {
+        exchange(ask, world.transfer(true, 5, 1))
+    }),
+    // amount
+    ("unsigned.amount: ", |ask, world| {
+        show(ask, &world.payload(false, 4, 1))
+    }),
+    ("unsigned.amount: ", |ask, world| {
+        exchange(ask, world.transfer(false, 500, 1))
+    }),
+    // derivation path
+    ("path: ", |ask, _| {
+        ask.order.path = KeyPath::new(vec![0, 6]).unwrap();
+    }),
+    ("path: ", |ask, _| {
+        ask.order.path = KeyPath::new(Vec::new()).unwrap();
+    }),
+    // vault, key, wallet
+    ("vault: ", |ask, _| {
+        ask.order.vault = VaultId::from_bytes([9; 16])
+    }),
+    ("rootPublicKey: ", |ask, _| {
+        ask.order.root_public_key[7] ^= 1
+    }),
+    ("publicKey: ", |ask, world| {
+        let other = KeyPath::new(vec![0, 6]).unwrap();
+        ask.order.public_key = world.root.child(&other).unwrap().public_key;
+    }),
+    ("address: ", |ask, _| ask.order.address.push('0')),
+    ("network: ", |ask, _| ask.order.network = Network::Stellar),
+    ("network: ", |ask, world| {
+        ask.order.network = match world.network() {
+            Network::Evm => Network::Solana,
+            _ => Network::Evm,
+        };
+    }),
+    // epoch
+    ("epoch: ", |ask, _| ask.order.epoch = 1),
+    ("epoch: ", |ask, _| ask.order.epoch = u32::MAX),
+    // session
+    ("session: ", |ask, _| {
+        ask.said_session = SessionId::from_bytes([9; 16]);
+    }),
+    ("session: ", |ask, _| {
+        ask.session = SessionId::from_random(random_16(&SystemEntropy));
+    }),
+    // what is shown
+    ("payload: ", |ask, _| ask.order.payload.push(1)),
+    ("payload: ", |ask, _| ask.order.payload.clear()),
+    ("unsigned: ", |ask, _| ask.order.unsigned.push(0)),
+    ("unsigned: ", |ask, _| ask.order.unsigned.clear()),
+    ("facts: ", |ask, _| ask.order.facts = Facts::Nothing),
+    // times
+    ("issuedAtMs: ", |ask, _| {
+        ask.order.issued_at_ms = now_ms() + 300_000
+    }),
+    ("issuedAtMs: ", |ask, _| {
+        ask.order.issued_at_ms = now_ms() + 20_000;
+        ask.order.expires_at_ms = now_ms() + 10_000;
+    }),
+    ("expiresAtMs: ", |ask, _| {
+        ask.order.expires_at_ms = now_ms() - 1
+    }),
+    ("sentAtMs: ", |ask, _| ask.sent_at_ms = now_ms() - 120_000),
+    ("sentAtMs: ", |ask, _| ask.sent_at_ms = now_ms() + 120_000),
+    // signers
+    ("signers: ", |ask, _| ask.signers.truncate(1)),
+    ("signers: ", |ask, _| ask.signers.clear()),
+    ("signers: ", |ask, _| ask.signers.push(ask.signers[0])),
+    ("signers: ", |ask, world| {
+        ask.signers = world.test.holders();
+    }),
+    ("signers: ", |ask, _| ask.signers[1] = NodeId([3; 32])),
+];
+
+const EVM_LIES: &[(&str, Lie)] = &[
+    // chain id
+    ("unsigned.chainId: ", |ask, world| {
+        show(ask, &world.payload(false, 5, 10))
+    }),
+    ("unsigned.chainId: ", |ask, world| {
+        exchange(ask, world.transfer(false, 5, 10))
+    }),
+    ("payload.evmSendNative.from: ", |ask, world| {
+        let kind = WireKind::EvmSendNative(wire::EvmSendNative {
+            chain_id: 1,
+            from: EVE.into(),
+            to: world.address(),
+            value: "5".into(),
+            ..Default::default()
+        });
+        show(ask, &Payload::parse(&kind).unwrap());
+    }),
+    ("unsigned.nonce: ", |ask, _| {
+        let Facts::Evm(facts) = &mut ask.order.facts else {
+            unreachable!()
+        };
+        facts.nonce = Some(3);
+    }),
+    ("unsigned.gasFee: ", |ask, _| {
+        let Facts::Evm(facts) = &mut ask.order.facts else {
+            unreachable!()
+        };
+        facts.fees.as_mut().unwrap().max_priority_fee += 1;
+    }),
+];
+
+const SOLANA_LIES: &[(&str, Lie)] = &[
+    // chain id: the last byte of the payload
+    ("payload.solanaSendNative.chainId: ", |ask, _| {
+        let last = ask.order.payload.last_mut().unwrap();
+        assert_eq!(*last, 101);
+        *last = 102;
+    }),
+    ("payload.solanaSendNative.from: ", |ask, world| {
+        let kind = WireKind::SolanaSendNative(wire::SolanaSendNative {
+            from: EVE_SOL.into(),
+            to: world.address(),
+            value: "5".into(),
+            chain_id: 0,
+        });
+        show(ask, &Payload::parse(&kind).unwrap());
+    }),
+    ("unsigned.recentBlockhash: ", |ask, _| {
+        ask.order.facts = Facts::Solana(solana::Facts {
+            recent_blockhash: BOB_SOL.into(),
+        });
+    }),
+    ("facts: ", |ask, _| {
+        ask.order.facts = Facts::Solana(solana::Facts {
+            recent_blockhash: "no".into(),
+        });
+    }),
+];
+
+/// Every lie, one at a time, on an order that would be signed without it.
+async fn lies(curve: Curve, more: &[(&str, Lie)]) {
+    let mut world = World::start(curve, "").await;
+    for (starts, lie) in LIES.iter().chain(more) {
+        let mut ask = world.honest();
+        lie(&mut ask, &world);
+        world.refused(&ask, &Class::Invalid, starts).await;
+    }
+    // What is not changed is signed, by the same way: and none of the above has claimed anything.
+    let ask = world.honest();
+    world.signed(&ask).await;
+    assert!(world.tap.count(Kind::Protocol, ask.session) > 0);
+    replays(&mut world, ask).await;
+}
+
+/// What was signed once.
+async fn replays(world: &mut World, signed: Ask) {
+    // The very same envelopes: not a word.
+    let replayed: Vec<_> = {
+        let sent = world.tap.sent.lock().unwrap();
+        sent.iter()
+            .filter(|(header, ..)| {
+                header.kind == Kind::SigningOrder && header.session == signed.session
+            })
+            .map(|(_, to, message)| (to.clone(), message.clone()))
+            .collect()
+    };
+    assert_eq!(replayed.len(), 2);
+    let answers = |world: &World| {
+        world.tap.count(Kind::Protocol, signed.session)
+            + world.tap.count(Kind::Reply, signed.session)
+    };
+    let before = answers(world);
+    for (to, message) in replayed {
+        world.tap.bus.publish(to, message).unwrap();
+    }
+    // By the time this is signed the replay has been looked at.
+    let next = world.honest();
+    world.signed(&next).await;
+    assert_eq!(answers(world), before);
+
+    // The same session, sealed anew.
+    world
+        .refused(&signed, &Class::WrongState, "session: ")
+        .await;
+    // Another session for the same digest: a request may be tried again.
+    let again = world.ask(signed.order.clone());
+    world.signed(&again).await;
+    // The request with another digest.
+    let mut other = world.transfer(false, 6, 1);
+    other.request = signed.order.request;
+    let other = world.ask(other);
+    world.refused(&other, &Class::WrongState, "request: ").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orchestrator__should_get_nothing_for_a_lie_in_any_field_ecdsa() {
+    lies(Curve::Secp256k1, EVM_LIES).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orchestrator__should_get_nothing_for_a_lie_in_any_field_ed25519() {
+    lies(Curve::Ed25519, SOLANA_LIES).await;
+}
+
+/// Orders that are what they say, and that the nodes' policy forbids.
+async fn policy(curve: Curve) {
+    let mut world = World::start(
+        curve,
+        &format!(
+            "networks = [\"evm:1\", \"solana\"]\n\
+             recipients.evm = [\"{BOB}\"]\nrecipients.solana = [\"{BOB_SOL}\"]\n\
+             most_fee.evm = \"441000\"\nmost_fee.solana = \"5000\"\n\
+             [[limits]]\nasset = \"evm:1\"\nper_request = \"441005\"\nper_day = \"900000\"\n\
+             [[limits]]\nasset = \"solana\"\nper_request = \"5005\"\nper_day = \"11000\"\n"
+        ),
+    )
+    .await;
+    let mut raw = world.test.raw_message(&world.root, 1, &[7; 32]);
+    raw.vault = world.test.vault;
+    let mut forbidden = vec![
+        ("recipient: ", world.transfer(true, 5, 1)),
+        ("amount: ", world.transfer(false, 6, 1)),
+        ("kind: raw signing", raw),
+    ];
+    if curve == Curve::Secp256k1 {
+        forbidden.push(("network: ", world.transfer(false, 5, 10)));
+        let mut dear = world.facts();
+        if let Facts::Evm(facts) = &mut dear {
+            facts.fees.as_mut().unwrap().base_fee += 1;
+        }
+        forbidden.push(("fee: ", world.order(&world.payload(false, 5, 1), dear)));
+    }
+    for (starts, order) in forbidden {
+        let ask = world.ask(order);
+        world.refused(&ask, &Class::Invalid, starts).await;
+    }
+    // Two requests fill the day. A second attempt for one of them counts nothing.
+    let today = || now_ms() / 86_400_000;
+    let began = today();
+    for _ in 0..2 {
+        let ask = world.honest();
+        world.signed(&ask).await;
+        let again = world.ask(ask.order);
+        world.signed(&again).await;
+    }
+    if today() != began {
+        // A new day has begun at midnight, with a new total.
+        return;
+    }
+    let third = world.honest();
+    let over = "amount: with the fee, more ";
+    world.refused(&third, &Class::Invalid, over).await;
+    // Also after a restart.
+    for place in 0..2 {
+        world.test.stop_node(place).await;
+    }
+    world.test.until_live(1).await;
+    for place in 0..2 {
+        world.test.start_node(place);
+    }
+    world.test.until_live(3).await;
+    if today() != began {
+        return;
+    }
+    let third = world.ask(third.order);
+    world.refused(&third, &Class::Invalid, over).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy__should_hold_for_orders_that_are_true_ecdsa() {
+    policy(Curve::Secp256k1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy__should_hold_for_orders_that_are_true_ed25519() {
+    policy(Curve::Ed25519).await;
+}
+
+/// Keeps what is logged.
+struct Log(Arc<Mutex<String>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Line<'a>(&'a mut String);
+        impl tracing::field::Visit for Line<'_> {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                write!(self.0, "{}={value:?} ", field.name()).unwrap();
+            }
+        }
+        let mut log = self.0.lock().unwrap();
+        event.record(&mut Line(&mut log));
+        log.push('\n');
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stranger__should_get_silence_and_a_line_in_the_log() {
+    let log = Arc::new(Mutex::new(String::new()));
+    // Of this process; with nextest each test has one.
+    let _ = tracing::subscriber::set_global_default(Log(Arc::clone(&log)));
+    let mut world = World::start(Curve::Ed25519, "").await;
+    let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
+    let line = stranger.openssh_line("");
+    let trusted = std::mem::replace(
+        &mut world.post,
+        Post::new(stranger, world.test.medium.bus(), Arc::new(SystemEntropy)),
+    );
+    let ask = world.honest();
+    world.send(&ask);
+    world.post = trusted;
+    // By the time this is signed the stranger's order has been looked at.
+    let next = world.honest();
+    world.signed(&next).await;
+    assert_eq!(world.tap.count(Kind::SigningOrder, ask.session), 2);
+    assert_eq!(world.tap.count(Kind::Protocol, ask.session), 0);
+    assert_eq!(world.tap.count(Kind::Reply, ask.session), 0);
+    let log = log.lock().unwrap();
+    let lines = log
+        .lines()
+        .filter(|logged| logged.contains("order of a stranger") && logged.contains(&line));
+    assert_eq!(lines.count(), 2, "{log}");
+}

@@ -1,0 +1,116 @@
+//! A node works with the peers of its own configuration, whatever an orchestrator orders; and an
+//! orchestrator works with the nodes that were admitted, whoever announces itself.
+
+#![allow(
+    non_snake_case,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use covault_core::{fault::Class, signature::Curve};
+use covault_mpc::{claims::Claims, identity::openssh_line};
+use support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node__should_refuse_orders_that_name_others_than_its_peers() {
+    let mut cluster = TestCluster::start(Medium::memory(), 3).await;
+    cluster.until_live(3).await;
+    let root = cluster.keygen(Curve::Ed25519, 2).await;
+    let ids = cluster.holders();
+    cluster.stop_node(0).await;
+    cluster.until_live(2).await;
+    cluster.nodes[0].peers = Some(vec![ids[1]]);
+    cluster.start_node(0);
+    cluster.until_live(3).await;
+
+    let refused = cluster
+        .cluster
+        .keygen(&cluster.keygen_order(Curve::Ed25519, 2))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.class(), &Class::Invalid);
+    let stranger = openssh_line(&ids[2], "");
+    assert!(
+        refused
+            .public()
+            .contains(&format!("signers: name {stranger}")),
+        "{refused}"
+    );
+
+    // With a pinned peer it signs; with the other it does not, and says why.
+    cluster.stop_node(2).await;
+    cluster.until_live(2).await;
+    cluster.sign_well(&root, 2).await;
+    cluster.start_node(2);
+    cluster.until_live(3).await;
+    cluster.stop_node(1).await;
+    cluster.until_live(2).await;
+    let order = cluster.order(&root);
+    let refused = cluster.sign(&order, 2, 10_000).await.unwrap_err();
+    assert!(
+        refused
+            .public()
+            .contains(&format!("signers: name {stranger}")),
+        "{refused}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stranger__should_not_be_used_before_it_is_admitted() {
+    let cluster = TestCluster::start(Medium::memory(), 3).await;
+    let ids = cluster.holders();
+    cluster.cluster.admit(&ids[..2]);
+    cluster.until_live(2).await;
+    while cluster.cluster.strangers().is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(cluster.cluster.strangers()[0].id, ids[2]);
+    let mut order = cluster.keygen_order(Curve::Ed25519, 2);
+    order.expires_at_ms = now_ms() + 1_500;
+    let fault = cluster.cluster.keygen(&order).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable);
+    assert!(
+        fault.public().contains(&openssh_line(&ids[2], "")),
+        "{fault}"
+    );
+    cluster.cluster.admit(&ids);
+    cluster.until_live(3).await;
+    cluster.keygen(Curve::Ed25519, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bans__should_be_shown_to_operators() {
+    let mut cluster = TestCluster::start(Medium::memory(), 2).await;
+    cluster.until_live(2).await;
+    let root = cluster.keygen(Curve::Ed25519, 2).await;
+    let ids = cluster.holders();
+    cluster.stop_node(0).await;
+    cluster.until_live(1).await;
+    let path = cluster.nodes[0].folder.join("claims.redb");
+    let claims = loop {
+        // The node lets go of its file a moment after it has ended.
+        match Claims::open(&path, false) {
+            Ok(claims) => break claims,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+        }
+    };
+    claims
+        .ban(&root.public_key, ids[1], now_ms())
+        .await
+        .unwrap();
+    drop(claims);
+    cluster.start_node(0);
+    cluster.until_live(2).await;
+    let nodes = cluster.cluster.nodes();
+    let of = |id| nodes.iter().find(|node| node.id == id).unwrap();
+    let bans = &of(ids[0]).bans;
+    assert_eq!((bans.len(), bans[0].peer), (1, ids[1]));
+    assert_eq!(bans[0].key, root.public_key[..8]);
+    assert!(of(ids[1]).bans.is_empty());
+    assert_eq!((of(ids[0]).keys, of(ids[1]).keys), (1, 1));
+}

@@ -1,0 +1,64 @@
+//! `covault node init`: a signer node's folder.
+
+use std::path::PathBuf;
+
+use covault_mpc::shares::age_file::AgeFiles;
+
+use super::answer;
+use crate::{
+    config::{Config, Signer},
+    files, passphrase, wiring,
+};
+
+/// Make a signer node: its identity, and a keyring encrypted with a passphrase.
+///
+/// Prints the node's public key, which the operator of the orchestrator needs to admit it. The
+/// passphrase comes from the file that signer.passphrase_file names, or else from the systemd
+/// credential "covault-passphrase" or the file data_dir/passphrase, or else it is asked for on
+/// the terminal, twice. Nothing that exists is overwritten: a second time prints the key again.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What to call the node in the line that is printed. Without it: signer.name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let (config, ignored) = Config::load(args.config.as_deref())?;
+    super::super::start_logging(&config, &ignored)?;
+    let signer = &config.signer;
+    let name = args.name.as_deref().unwrap_or(&signer.name);
+    let (identity, keyring) = (signer.identity_file(), keyring(signer));
+    let line = if identity.exists() && keyring.exists() {
+        let line = wiring::load_identity(&identity)?.openssh_line(name);
+        eprintln!(
+            "the node in {} is there already; nothing was changed",
+            signer.data_dir.display()
+        );
+        line
+    } else {
+        let _owned = files::own_folder(&signer.data_dir)?;
+        let passphrase = passphrase::obtain(signer, &keyring)?;
+        AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
+            .map_err(wiring::explain)?;
+        let line = wiring::identity(&identity, name)?.openssh_line(name);
+        eprintln!(
+            "the node is made in {}; without its passphrase its shares are lost",
+            signer.data_dir.display()
+        );
+        line
+    };
+    eprintln!(
+        "its public key is below; the operator of the orchestrator admits it with\n  covault node admit '{line}'"
+    );
+    answer(line);
+    Ok(())
+}
+
+/// Where the keyring is, or will be.
+pub fn keyring(signer: &Signer) -> PathBuf {
+    signer.data_dir.join(covault_mpc::shares::age_file::KEYRING)
+}

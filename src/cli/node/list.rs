@@ -1,0 +1,207 @@
+//! `covault node list`.
+
+use anyhow::Context as _;
+use comfy_table::{Table, presets::NOTHING};
+
+use super::{super::client::Target, answer};
+use crate::http::nodes::{Node, NodesAnswer};
+
+pub async fn run(json: bool, target: Target) -> anyhow::Result<()> {
+    let nodes: NodesAnswer = target
+        .client()?
+        .call("listNodes", &serde_json::json!({}))
+        .await?;
+    if json {
+        let text = serde_json::to_string_pretty(&nodes).context("the list cannot be shown")?;
+        answer(text);
+        return Ok(());
+    }
+    if nodes.nodes.is_empty() && nodes.want_to_join.is_empty() {
+        eprintln!("no signer node yet: covault node init --help, covault signer --help");
+    }
+    if !nodes.nodes.is_empty() {
+        answer(table(&nodes));
+    }
+    for line in notes(&nodes) {
+        answer(line);
+    }
+    Ok(())
+}
+
+fn table(answer: &NodesAnswer) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header([
+        "STATE",
+        "NAME",
+        "LAST SEEN",
+        "VERSION",
+        "KEYS",
+        "CLOCK",
+        "PUBLIC KEY",
+    ]);
+    for node in &answer.nodes {
+        let seen = node.last_seen_ms.is_some();
+        let or_dash = |text: String| if seen { text } else { "-".to_owned() };
+        table.add_row([
+            if node.live { "live" } else { "away" }.to_owned(),
+            node.name.clone(),
+            node.last_seen_ms.map_or_else(
+                || "not since the orchestrator started".to_owned(),
+                |ms| ago(answer.now_ms.saturating_sub(ms)),
+            ),
+            or_dash(node.version.clone()),
+            or_dash(node.keys.to_string()),
+            or_dash(skew(node.clock_skew_ms)),
+            node.public_key.clone(),
+        ]);
+    }
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// What does not fit into the table: bans, and nodes that want to join.
+fn notes(answer: &NodesAnswer) -> Vec<String> {
+    let name = |line: &str| {
+        let key = |line: &str| line.split(' ').nth(1).map(str::to_owned);
+        let known = |node: &&Node| key(&node.public_key) == key(line);
+        match answer.nodes.iter().find(known) {
+            Some(node) => node.name.clone(),
+            None => line.to_owned(),
+        }
+    };
+    let mut lines = Vec::new();
+    for node in &answer.nodes {
+        for ban in &node.bans {
+            lines.push(format!(
+                "{} has banned {} from the key {}..: it cheated in signing. Find out why, and replace it.",
+                node.name,
+                name(&ban.peer),
+                ban.key
+            ));
+        }
+    }
+    if !answer.want_to_join.is_empty() {
+        lines.push(
+            "\nThese want to join and are ignored (anybody can announce any name: compare the key):"
+                .to_owned(),
+        );
+    }
+    for node in &answer.want_to_join {
+        lines.push(format!(
+            "  covault node admit '{}'   (calls itself {:?})",
+            node.public_key, node.name
+        ));
+    }
+    lines
+}
+
+/// "12 s ago".
+fn ago(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// "+1.5 s", and "ok" for what heartbeats cannot tell from their own delay.
+fn skew(ms: i64) -> String {
+    let tenths = ms / 100;
+    match tenths {
+        -9..=9 => "ok".to_owned(),
+        _ => format!(
+            "{}{}.{} s",
+            if tenths < 0 { "-" } else { "+" },
+            tenths.unsigned_abs() / 10,
+            tenths.unsigned_abs() % 10
+        ),
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::http::nodes::{Ban, Waiting};
+
+    fn nodes() -> NodesAnswer {
+        let node = |name: &str, key: &str| Node {
+            public_key: format!("ssh-ed25519 {key}"),
+            name: name.to_owned(),
+            live: true,
+            last_seen_ms: Some(99_000),
+            version: "0.1.0".into(),
+            keys: 2,
+            bans: Vec::new(),
+            clock_skew_ms: 0,
+        };
+        NodesAnswer {
+            nodes: vec![
+                Node {
+                    bans: vec![Ban {
+                        key: "02ab".into(),
+                        peer: "ssh-ed25519 BBBB".into(),
+                    }],
+                    clock_skew_ms: -61_530,
+                    ..node("vienna", "AAAA")
+                },
+                Node {
+                    live: false,
+                    last_seen_ms: None,
+                    ..node("graz", "BBBB")
+                },
+            ],
+            want_to_join: vec![Waiting {
+                public_key: "ssh-ed25519 CCCC".into(),
+                name: "new".into(),
+                last_seen_ms: 1,
+            }],
+            now_ms: 100_000,
+        }
+    }
+
+    #[test]
+    fn list__should_show_state_clock_bans_and_who_wants_to_join() {
+        let nodes = nodes();
+        let table = table(&nodes);
+        let rows: Vec<&str> = table.lines().collect();
+        assert_eq!(rows.len(), 3, "{table}");
+        for word in ["live", "vienna", "1 s ago", "0.1.0", "-61.5 s", "AAAA"] {
+            assert!(rows[1].contains(word), "{table}");
+        }
+        for word in ["away", "graz", "not since", "BBBB"] {
+            assert!(rows[2].contains(word), "{table}");
+        }
+        let notes = notes(&nodes).join("\n");
+        assert!(
+            notes.contains("vienna has banned graz from the key 02ab"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("covault node admit 'ssh-ed25519 CCCC'   (calls itself \"new\")"),
+            "{notes}"
+        );
+    }
+
+    #[test]
+    fn times__should_be_short() {
+        for (ms, text) in [
+            (999, "0 s ago"),
+            (119_000, "119 s ago"),
+            (120_000, "2 min ago"),
+            (7_200_000, "2 h ago"),
+            (172_800_000, "2 days ago"),
+        ] {
+            assert_eq!(ago(ms), text);
+        }
+        assert_eq!(
+            (skew(999), skew(-1_250), skew(60_000)),
+            ("ok".into(), "-1.2 s".into(), "+60.0 s".into())
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! `covault node`: making signer nodes, and the ones that an orchestrator knows.
+
+mod init;
+mod list;
+mod restore;
+
+pub use self::init::keyring;
+use super::{answer, client::Target, public_key};
+use crate::http::nodes::{AdmitNode, NodeAnswer, Nothing, RemoveNode};
+
+/// Signer nodes.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Init(init::Args),
+    /// Let signer nodes be used, by their keys.
+    ///
+    /// A node that was not admitted is ignored. `covault node init` and `covault node list` print
+    /// the keys; take them from whoever runs the node, not from the network. Repeating it is safe.
+    Admit {
+        /// The nodes: OpenSSH lines ("ssh-ed25519 AAAA...") or paths of .pub files.
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+        /// What to call the node. Without it: the comment of its line, else what it calls itself.
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// End the use of a signer node. Refused while it holds shares of a vault.
+    Remove {
+        /// The node: an OpenSSH line or the path of a .pub file.
+        #[arg(value_name = "KEY")]
+        key: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// List the admitted signer nodes, and those that want to join.
+    ///
+    /// Shows whether each is live, when it was last heard, its version, how many keys it holds a
+    /// share of, how far its clock is off, and whom it has banned for cheating.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    Restore(restore::Args),
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Init(args) => init::run(args),
+        Command::Admit { keys, name, target } => {
+            if name.is_some() && keys.len() > 1 {
+                anyhow::bail!("--name is for one node; admit them one by one");
+            }
+            let client = target.client()?;
+            for key in keys {
+                let line = public_key(&key)?;
+                let request = AdmitNode {
+                    name: name.clone().unwrap_or_else(|| comment(&line).to_owned()),
+                    public_key: line,
+                };
+                let NodeAnswer { node } = client.call("admitNode", &request).await?;
+                let name = if node.name.is_empty() {
+                    "a node without a name yet"
+                } else {
+                    &node.name
+                };
+                answer(format_args!("admitted {name}: {}", node.public_key));
+            }
+            Ok(())
+        }
+        Command::Remove { key, target } => {
+            let request = RemoveNode {
+                public_key: public_key(&key)?,
+            };
+            let Nothing {} = target.client()?.call("removeNode", &request).await?;
+            answer("removed");
+            Ok(())
+        }
+        Command::List { json, target } => list::run(json, target).await,
+        Command::Restore(args) => restore::run(args),
+    }
+}
+
+/// What stands behind the key of an OpenSSH line.
+fn comment(line: &str) -> &str {
+    line.trim().splitn(3, ' ').nth(2).unwrap_or_default().trim()
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comment__should_be_what_follows_the_key() {
+        assert_eq!(comment("ssh-ed25519 AAAA node one\n"), "node one");
+        assert_eq!(comment("ssh-ed25519 AAAA"), "");
+    }
+}

@@ -1,0 +1,70 @@
+//! `covault node restore`: a share back into the folder of its node.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use covault_mpc::{identity::NodeIdentity, shares::backup};
+use zeroize::Zeroizing;
+
+use super::keyring;
+use crate::{
+    config::Config,
+    files,
+    passphrase::{self, Passphrase},
+    wiring::explain,
+};
+
+/// Put shares back into a node's folder, from backups of its own.
+///
+/// The node must not run, and needs its identity. A restored share does not sign, because the
+/// node no longer knows what it has signed already: refresh the vault afterwards (`covault vault
+/// refresh`), which raises the epoch and gives the node a new share. Where a threshold of other
+/// nodes is well, no backup is needed at all: `covault vault refresh --lost KEY`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The node's configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Backups of this node's shares.
+    #[arg(long = "backup", value_name = "FILE", num_args = 1.., required = true)]
+    backups: Vec<PathBuf>,
+    /// age identity files ("AGE-SECRET-KEY-1...").
+    #[arg(long = "identity", value_name = "FILE", num_args = 1.., required = true)]
+    identities: Vec<PathBuf>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let (config, _) = Config::load(args.config.as_deref())?;
+    let node = &config.signer;
+    let _owned = files::own_folder(&node.data_dir)?;
+    let identity = NodeIdentity::load(&node.identity_file()).map_err(explain)?;
+    let Passphrase {
+        secret,
+        work_factor,
+    } = passphrase::obtain(node, &keyring(node))?;
+    let mut identities = Vec::new();
+    for path in &args.identities {
+        let text = std::fs::read_to_string(path)
+            .map(Zeroizing::new)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let more = backup::identities(&text).map_err(explain);
+        identities.extend(more.with_context(|| path.display().to_string())?);
+    }
+    for path in &args.backups {
+        let sealed =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let share = backup::open(&sealed, &identities).map_err(explain);
+        let share = share.with_context(|| path.display().to_string())?;
+        backup::restore(&node.data_dir, &secret, work_factor, &identity.id(), &share)
+            .map_err(explain)
+            .with_context(|| path.display().to_string())?;
+        eprintln!(
+            "restored the {} share of vault {}, epoch {}: start the node, then `covault vault refresh --vault {}`. It does not sign before that",
+            share.scheme.name(),
+            share.vault,
+            share.epoch,
+            share.vault
+        );
+    }
+    Ok(())
+}

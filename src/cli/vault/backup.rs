@@ -1,0 +1,113 @@
+//! `covault vault backup`: every holder's shares, encrypted to recipients that are kept offline.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_mpc::identity::parse_openssh_line;
+
+use super::Which;
+use crate::{
+    cli::{answer, client::Target},
+    files,
+    http::admin::life::{Backup, BackupVault, BackupsAnswer},
+};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// The folder for the backups, one file per node and key.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// age recipients ("age1...") whose identities are kept offline, separated by commas. Every
+    /// node's own configuration must name each of them (signer.backup_recipients).
+    #[arg(
+        long = "recipient",
+        value_name = "AGE1...,AGE1...",
+        value_delimiter = ',',
+        required = true
+    )]
+    recipients: Vec<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let client = args.target.client()?;
+    let vault = args.which.find(&client).await?;
+    let request = BackupVault {
+        vault_uuid: vault.uuid.clone(),
+        recipients: args.recipients,
+    };
+    let BackupsAnswer { backups } = client.call("backupVault", &request).await?;
+    files::make_folder(&args.out)?;
+    // By scheme: how many there are, and how many are needed.
+    let mut counts: BTreeMap<String, (u16, u16)> = BTreeMap::new();
+    for backup in backups {
+        let Backup {
+            public_key,
+            name,
+            scheme,
+            epoch,
+            threshold,
+            backup,
+            problem,
+        } = backup;
+        let (made, _) = counts.entry(scheme.clone()).or_insert((0, threshold));
+        let Some(backup) = backup else {
+            eprintln!(
+                "no backup of the {scheme} share of {public_key}: {}",
+                problem.unwrap_or_default()
+            );
+            continue;
+        };
+        *made += 1;
+        let sealed = STANDARD
+            .decode(backup)
+            .context("a backup did not arrive whole")?;
+        let id = parse_openssh_line(&public_key).map_err(crate::wiring::explain)?;
+        let file = format!(
+            "{}.{scheme}.epoch-{epoch}.{}-{}.age",
+            vault.uuid,
+            plain(&name),
+            hex::encode(id.0.get(..4).unwrap_or_default())
+        );
+        let path = args.out.join(file);
+        files::write_private(&path, &sealed)?;
+        answer(path.display());
+    }
+    for (scheme, (made, needed)) in &counts {
+        if made < needed {
+            bail!(
+                "{made} backups of {scheme} shares are too few to recover the key: {needed} are needed"
+            );
+        }
+    }
+    eprintln!(
+        "keep these files apart from each other and from the recipients' identities: any {} with an identity are the keys",
+        vault.threshold
+    );
+    Ok(())
+}
+
+/// A node's name as a part of a file name: it is the node that chose it.
+fn plain(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let name: String = name.chars().filter(|c| plain(*c)).take(40).collect();
+    if name.is_empty() { "node".into() } else { name }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain__should_leave_no_way_out_of_the_folder() {
+        assert_eq!(plain("signer-1"), "signer-1");
+        assert_eq!(plain("../../etc/passwd"), "etcpasswd");
+        assert_eq!(plain("\0/."), "node");
+        assert_eq!(plain(&"x".repeat(200)).len(), 40);
+    }
+}

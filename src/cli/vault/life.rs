@@ -1,0 +1,267 @@
+//! `covault vault show | refresh | reshare`: who holds a vault's shares, and new ones.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use covault_mpc::identity::parse_openssh_line;
+use serde_json::json;
+
+use super::Which;
+use crate::{
+    cli::{
+        answer,
+        client::{Client, Target},
+        progress::Progress,
+        public_key,
+    },
+    http::{
+        admin::{
+            Vault, VaultAnswer,
+            life::{CancelReshare, Key, ReshareVault, Shares, Work},
+        },
+        nodes::{Node, NodesAnswer},
+    },
+};
+
+const POLL: Duration = Duration::from_millis(250);
+
+/// What refresh and reshare have in common.
+#[derive(Debug, clap::Args)]
+pub struct Wish {
+    #[command(flatten)]
+    which: Which,
+    /// Present holders that have lost their share (as --signers): they deal nothing, and get a
+    /// new share where they are among the new holders. Not needed for a node that is away.
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    lost: Vec<String>,
+    /// Only the key of this scheme (frost-ed25519, dkls23); may be repeated. Else every key.
+    #[arg(long = "scheme", value_name = "SCHEME")]
+    schemes: Vec<String>,
+    /// How many seconds to wait for the end. What is not done then goes on by itself.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Another set of holders.
+#[derive(Debug, clap::Args)]
+pub struct NewSet {
+    /// How many signers are needed for a signature; 2 or more.
+    #[arg(long, value_name = "N", required_unless_present = "cancel")]
+    threshold: Option<u16>,
+    /// The nodes that get a share, separated by commas: OpenSSH lines ("ssh-ed25519 AAAA...", as
+    /// `covault node list` prints them) or paths of .pub files.
+    #[arg(
+        long,
+        value_name = "KEY,KEY,KEY",
+        value_delimiter = ',',
+        required_unless_present = "cancel"
+    )]
+    signers: Vec<String>,
+    /// Cancel the refresh or reshare in work, unless its new shares sign already.
+    #[arg(long, conflicts_with_all = ["threshold", "signers", "lost", "schemes"])]
+    cancel: bool,
+}
+
+pub async fn refresh(wish: Wish) -> anyhow::Result<()> {
+    make(wish, None, Vec::new()).await
+}
+
+pub async fn reshare(wish: Wish, set: NewSet) -> anyhow::Result<()> {
+    if set.cancel {
+        return cancel(wish).await;
+    }
+    let signers = lines(&set.signers)?;
+    make(wish, set.threshold, signers).await
+}
+
+fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
+    nodes.iter().map(|node| public_key(node)).collect()
+}
+
+async fn cancel(wish: Wish) -> anyhow::Result<()> {
+    let client = wish.target.client()?;
+    let vault = wish.which.find(&client).await?;
+    let request = CancelReshare {
+        vault_uuid: vault.uuid,
+    };
+    let VaultAnswer { vault } = client.call("cancelReshare", &request).await?;
+    if let Some(key) = vault.keys.iter().find(|key| key.work.is_some()) {
+        bail!(
+            "it is too late for the {} key: its new shares sign already. The other keys stay as they were",
+            key.scheme
+        );
+    }
+    eprintln!("cancelled; the present shares go on signing");
+    Ok(())
+}
+
+async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyhow::Result<()> {
+    let client = wish.target.client()?;
+    let before = wish.which.find(&client).await?;
+    let name = before.name.clone();
+    let request = ReshareVault {
+        vault_uuid: before.uuid.clone(),
+        threshold,
+        signers,
+        lost: lines(&wish.lost)?,
+        schemes: wish.schemes.clone(),
+    };
+    let VaultAnswer { mut vault } = client.call("reshareVault", &request).await?;
+    let meant = |key: &&Key| wish.schemes.is_empty() || wish.schemes.contains(&key.scheme);
+    let old = epochs(before.keys.iter().filter(meant));
+    let progress = Progress::start(format!("vault {name}: its nodes make new shares"));
+    let started = Instant::now();
+    let mut told = String::new();
+    loop {
+        let keys: Vec<&Key> = vault.keys.iter().filter(meant).collect();
+        if keys.iter().all(|key| key.work.is_none()) {
+            drop(progress);
+            return end(&name, &keys, &old);
+        }
+        let state = state(&keys);
+        if state != told {
+            progress.next(format!("vault {name}: {state}"));
+            told = state;
+        }
+        if started.elapsed() > Duration::from_secs(wish.timeout) {
+            drop(progress);
+            if keys
+                .iter()
+                .all(|key| !matches!(key.work, Some(Work::Preparing { .. })))
+            {
+                eprintln!(
+                    "vault {name}: the new shares sign; {told}. The orchestrator goes on telling them"
+                );
+                return end(&name, &keys, &old);
+            }
+            bail!(
+                "vault {name}: not done yet: {told}. The present shares sign, and it goes on by itself; `covault vault show` says how it stands, `covault vault reshare --cancel` ends it"
+            );
+        }
+        tokio::time::sleep(POLL).await;
+        vault = match find_again(&client, &vault.uuid).await {
+            Ok(vault) => vault,
+            // It may be starting again: what is in work goes on then.
+            Err(problem) => {
+                progress.next(format!("vault {name}: {problem:#}"));
+                told.clear();
+                continue;
+            }
+        };
+    }
+}
+
+async fn find_again(client: &Client, uuid: &str) -> anyhow::Result<Vault> {
+    super::vaults(client)
+        .await?
+        .into_iter()
+        .find(|vault| vault.uuid == uuid)
+        .context("the orchestrator has lost the vault")
+}
+
+fn epochs<'a>(keys: impl Iterator<Item = &'a Key>) -> BTreeMap<String, u32> {
+    keys.filter_map(|key| Some((key.scheme.clone(), key.shares.as_ref()?.epoch)))
+        .collect()
+}
+
+/// Prints what there is now, when every key has newer shares than before.
+fn end(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result<()> {
+    for key in keys {
+        let Some(shares) = &key.shares else { continue };
+        if old.get(&key.scheme) >= Some(&shares.epoch) {
+            bail!(
+                "vault {name}: somebody has cancelled it; the {} key has its old shares",
+                key.scheme
+            );
+        }
+        answer(sentence(&key.scheme, shares));
+    }
+    Ok(())
+}
+
+fn sentence(scheme: &str, shares: &Shares) -> String {
+    format!(
+        "{scheme}  epoch {}  {}-of-{}",
+        shares.epoch,
+        shares.threshold,
+        shares.holders.len()
+    )
+}
+
+/// What is in work for these keys, in words.
+fn state(keys: &[&Key]) -> String {
+    let states = keys.iter().filter_map(|key| {
+        let doing = match key.work.as_ref()? {
+            Work::Preparing { .. } => "new shares are made",
+            Work::Telling => "new shares sign, and the nodes are told so",
+        };
+        Some(match &key.problem {
+            Some(problem) => format!("{}: {doing}, trying again: {problem}", key.scheme),
+            None => format!("{}: {doing}", key.scheme),
+        })
+    });
+    states.collect::<Vec<_>>().join("; ")
+}
+
+/// Prints a vault with its keys and who holds their shares.
+pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
+    let client = target.client()?;
+    let vault = which.find(&client).await?;
+    let NodesAnswer { nodes, .. } = client.call("listNodes", &json!({})).await?;
+    answer(format_args!(
+        "{}  {}  {}",
+        vault.uuid,
+        vault.name,
+        if vault.ready { "ready" } else { "not ready" }
+    ));
+    for key in &vault.keys {
+        match &key.shares {
+            Some(shares) => {
+                answer(sentence(&key.scheme, shares));
+                for holder in &shares.holders {
+                    answer(format_args!("  {}", known(holder, &nodes)));
+                }
+            }
+            None => answer(format_args!("{}  no key yet", key.scheme)),
+        }
+        match &key.work {
+            Some(Work::Preparing { threshold, holders }) => {
+                answer(format_args!(
+                    "  in work: new shares, {threshold}-of-{}, for",
+                    holders.len()
+                ));
+                for holder in holders {
+                    answer(format_args!("    {}", known(holder, &nodes)));
+                }
+            }
+            Some(Work::Telling) => {
+                answer("  in work: telling the nodes to use these shares");
+            }
+            None => {}
+        }
+        if let Some(problem) = &key.problem {
+            answer(format_args!("  last problem: {problem}"));
+        }
+    }
+    Ok(())
+}
+
+/// A node with its state and name, where the orchestrator knows it.
+fn known(holder: &str, nodes: &[Node]) -> String {
+    let id = |line: &str| parse_openssh_line(line).ok();
+    let same = nodes
+        .iter()
+        .find(|node| id(&node.public_key).is_some_and(|node| Some(node) == id(holder)));
+    match same {
+        Some(node) => {
+            let state = if node.live { "live" } else { "away" };
+            format!("{state}  {}  {holder}", node.name)
+        }
+        None => format!("away  (never seen)  {holder}"),
+    }
+}

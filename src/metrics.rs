@@ -1,0 +1,260 @@
+//! Metrics for Prometheus, on a listener of their own. docs/metrics.md says what each means.
+
+use std::{
+    fmt::{Display, Write as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
+use covault_actors::{
+    gateway::{Gateway, Query, View},
+    port::NodeView,
+};
+use covault_mpc::{bus::Bus, identity, meter};
+use futures::future::BoxFuture;
+use metrics_exporter_prometheus::{
+    PrometheusBuilder, PrometheusHandle,
+    formatting::{sanitize_label_value, write_help_line, write_type_line},
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    http::{
+        auth,
+        server::{self, Patience},
+    },
+    shutdown::Stop,
+    wiring,
+};
+
+/// From half a millisecond to eight seconds.
+const BUCKETS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 8.0];
+/// Histograms are folded so often, whether anybody asks or not.
+const UPKEEP: Duration = Duration::from_secs(5);
+const PATIENCE: Patience = Patience {
+    headers: Duration::from_secs(5),
+    stopping: Duration::from_secs(1),
+};
+
+/// What is not counted but looked at when Prometheus asks.
+pub type Look = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+
+struct Exporter {
+    recorder: PrometheusHandle,
+    look: Look,
+}
+
+/// Serves `/metrics` on `address` until `stop`; nothing when the address is empty.
+///
+/// # Errors
+/// When the address is none, or is taken.
+pub async fn start(
+    address: &str,
+    look: Look,
+    stop: Stop,
+) -> anyhow::Result<Option<JoinHandle<()>>> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let listener = wiring::listen(address).await?;
+    let recorder = PrometheusBuilder::new()
+        .set_buckets(&BUCKETS)
+        .and_then(PrometheusBuilder::install_recorder)
+        .context("metrics cannot be recorded")?;
+    meter::describe();
+    tracing::info!(address = %listener.local_addr()?, "metrics are served");
+    let upkeep = recorder.clone();
+    let exporter = Arc::new(Exporter { recorder, look });
+    let router = Router::new()
+        .route("/metrics", get(scrape))
+        .with_state(exporter);
+    Ok(Some(tokio::spawn(async move {
+        let folding = async {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                upkeep.run_upkeep();
+            }
+        };
+        tokio::select! {
+            () = server::serve(listener, router, PATIENCE, stop) => {}
+            () = folding => {}
+        }
+    })))
+}
+
+async fn scrape(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {
+    let mut text = exporter.recorder.render();
+    text.push_str(&(exporter.look)().await);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+/// What an orchestrator shows: its bus and its nodes.
+pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
+    Box::new(move || {
+        let (gateway, reachable) = (gateway.clone(), bus.reachable());
+        Box::pin(async move {
+            let mut text = Text::default();
+            text.bus(reachable);
+            match gateway.view(&auth::internal("metrics"), Query::Nodes).await {
+                Ok(View::Nodes { nodes, strangers }) => {
+                    text.nodes(&nodes);
+                    let name = "covault_nodes_waiting";
+                    text.family(name, "Nodes that announce themselves and were not admitted");
+                    text.sample(name, &[], strangers.len());
+                }
+                Ok(other) => tracing::error!(?other, "unexpected answer of the gateway"),
+                // The counters are worth having all the same.
+                Err(fault) => tracing::warn!(?fault, "metrics without the nodes"),
+            }
+            text.0
+        })
+    })
+}
+
+/// What a signer shows: its bus.
+pub fn of_signer(bus: Arc<dyn Bus>) -> Look {
+    Box::new(move || {
+        let reachable = bus.reachable();
+        Box::pin(async move {
+            let mut text = Text::default();
+            text.bus(reachable);
+            text.0
+        })
+    })
+}
+
+/// Prometheus' text format, for gauges that must vanish with what they speak of: a recorder never
+/// forgets one.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, help: &str) {
+        write_help_line(&mut self.0, name, None, None, help);
+        write_type_line(&mut self.0, name, None, None, "gauge");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(label, value)| format!("{label}=\"{}\"", sanitize_label_value(value)))
+            .collect();
+        let labels = if labels.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", labels.join(","))
+        };
+        // Writing into a String does not fail.
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn bus(&mut self, reachable: bool) {
+        let name = "covault_bus_reachable";
+        self.family(name, "Whether the bus was reachable when it was last used");
+        self.sample(name, &[], u8::from(reachable));
+    }
+
+    fn nodes(&mut self, nodes: &[NodeView]) {
+        let labels: Vec<(String, &NodeView)> = nodes
+            .iter()
+            .map(|node| {
+                let line = identity::openssh_line(&node.id, "");
+                let key = line.rsplit(' ').next().unwrap_or_default().to_owned();
+                (key, node)
+            })
+            .collect();
+        let mut family = |name: &str, help: &str, value: &dyn Fn(&NodeView) -> Option<String>| {
+            self.family(name, help);
+            for (key, node) in &labels {
+                if let Some(value) = value(node) {
+                    self.sample(name, &[("node", key), ("name", &node.name)], value);
+                }
+            }
+        };
+        family(
+            "covault_node_up",
+            "Whether the node announced itself lately",
+            &|node| Some(u8::from(node.live).to_string()),
+        );
+        family(
+            "covault_node_last_seen_seconds",
+            "When the node last announced itself, in seconds since the Unix epoch",
+            &|node| node.last_seen_ms.map(|ms| (ms / 1000).to_string()),
+        );
+        family(
+            "covault_node_clock_skew_seconds",
+            "How far the node's clock is ahead of the orchestrator's",
+            &|node| {
+                let milli = u32::try_from(node.skew_ms.unsigned_abs()).unwrap_or(u32::MAX);
+                let seconds = f64::from(milli) / 1000.0;
+                let signed = if node.skew_ms < 0 { -seconds } else { seconds };
+                node.last_seen_ms.map(|_| signed.to_string())
+            },
+        );
+        family(
+            "covault_node_keys",
+            "Keys that the node says it holds a share of",
+            &|node| node.last_seen_ms.map(|_| node.keys.to_string()),
+        );
+        family(
+            "covault_node_bans",
+            "Peers that the node says it has banned for cheating",
+            &|node| node.last_seen_ms.map(|_| node.bans.len().to_string()),
+        );
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::order::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn nodes__should_be_written_as_prometheus_reads_them() {
+        let seen = NodeView {
+            name: "vi\"enna\\".into(),
+            live: true,
+            last_seen_ms: Some(12_345),
+            keys: 2,
+            skew_ms: -1_500,
+            ..NodeView::unseen(NodeId([1; 32]))
+        };
+        let unseen = NodeView::unseen(NodeId([2; 32]));
+        let mut text = Text::default();
+        text.nodes(&[seen, unseen]);
+        let samples: Vec<&str> = text
+            .0
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .collect();
+        assert_eq!(samples.len(), 2 + 4, "{}", text.0);
+        let labels = r#"name="vi\"enna\\"} "#;
+        for (name, value) in [
+            ("covault_node_up", "1"),
+            ("covault_node_last_seen_seconds", "12"),
+            ("covault_node_clock_skew_seconds", "-1.5"),
+            ("covault_node_keys", "2"),
+            ("covault_node_bans", "0"),
+        ] {
+            let found = samples.iter().any(|line| {
+                line.starts_with(&format!("{name}{{node=\"AAAA"))
+                    && line.ends_with(&format!("{labels}{value}"))
+            });
+            assert!(found, "{name}: {}", text.0);
+        }
+        assert!(
+            samples
+                .iter()
+                .any(|line| line.starts_with("covault_node_up") && line.ends_with("name=\"\"} 0"))
+        );
+        assert!(
+            text.0.contains("# TYPE covault_node_up gauge\n"),
+            "{}",
+            text.0
+        );
+    }
+}

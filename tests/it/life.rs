@@ -1,0 +1,305 @@
+//! The life of a key with real processes: refresh, reshare, replacement, repair, backup, recovery,
+//! restoration. Addresses stay, and what is signed is checked by outside libraries.
+
+use std::{fs, path::PathBuf};
+
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+/// How many share files a signer has.
+fn shares(cluster: &Cluster, index: usize) -> usize {
+    let folder = cluster.signer_folder(index).join("shares");
+    fs::read_dir(folder).unwrap().count()
+}
+
+fn epoch(printed: &str) -> Vec<u32> {
+    let lines = printed.lines();
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace().skip_while(|word| *word != "epoch");
+            words.nth(1).unwrap().parse().unwrap()
+        })
+        .collect()
+}
+
+/// Runs a command that must succeed; its standard output.
+fn run(cluster: &Cluster, arguments: &[&str]) -> String {
+    let (done, out, err) = cluster.vault(arguments);
+    assert!(done, "{arguments:?}: {out}\n{err}");
+    out
+}
+
+#[tokio::test]
+async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
+    let mut cluster = Cluster::start(60_000).await;
+    let vault = cluster.create_vault("treasury");
+    let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+
+    let printed = run(&cluster, &["refresh", "--name", "treasury"]);
+    assert_eq!(epoch(&printed), [1, 1], "{printed}");
+    // Of each key one share: the old ones are erased.
+    assert_eq!([0, 1, 2].map(|index| shares(&cluster, index)), [2, 2, 2]);
+    cluster.assert_signs(&evm, &solana, "refreshed").await;
+
+    // kill -9 of the orchestrator with a refresh under way.
+    let refreshing = {
+        let mut command = cluster.vault_command(&["refresh", "--vault", &vault]);
+        std::thread::spawn(move || outcome_of(&mut command))
+    };
+    eventually("the refresh is under way, or over", async || {
+        let shown = run(&cluster, &["show", "--vault", &vault]);
+        (shown.contains("in work") || shown.contains("epoch 2")).then_some(())
+    })
+    .await;
+    cluster.kill_and_restart_serve().await;
+    cluster.assert_signs(&evm, &solana, "killed").await;
+    let (done, printed, err) = refreshing.join().unwrap();
+    assert!(done, "{printed}\n{err}");
+    // An attempt that was cut off costs an epoch at most.
+    assert!(epoch(&printed).iter().all(|epoch| (2..=3).contains(epoch)));
+    assert_eq!([0, 1, 2].map(|index| shares(&cluster, index)), [2, 2, 2]);
+    cluster.assert_signs(&evm, &solana, "refreshed again").await;
+
+    // To another set: who leaves has nothing left.
+    let fourth = cluster.add_signer().await;
+    let keys = [&cluster.keys[0], &cluster.keys[1], &cluster.keys[fourth]].map(String::as_str);
+    let set = keys.join(",");
+    let reshare = [
+        "reshare",
+        "--vault",
+        &vault,
+        "--threshold",
+        "2",
+        "--signers",
+    ];
+    run(&cluster, &[&reshare[..], &[&set]].concat());
+    assert_eq!(
+        [0, 1, 2, fourth].map(|index| shares(&cluster, index)),
+        [2, 2, 0, 2]
+    );
+    cluster.assert_signs(&evm, &solana, "reshared").await;
+    let listed = run(&cluster, &["show", "--vault", &vault]);
+    assert!(
+        listed.contains("signer-4") && !listed.contains("signer-3"),
+        "{listed}"
+    );
+
+    // A node's machine is lost; a new one, with an identity of its own, takes its place.
+    cluster.signers[0].kill();
+    fs::remove_dir_all(cluster.signer_folder(0)).unwrap();
+    cluster.restart_signer(0);
+    let new = cluster.public_key(0).await;
+    assert_ne!(new, cluster.keys[0]);
+    let set = [&cluster.keys[1], &cluster.keys[fourth], &new].map(String::as_str);
+    run(&cluster, &[&reshare[..], &[&set.join(",")]].concat());
+    cluster.signers[1].kill();
+    cluster
+        .assert_signs(&evm, &solana, "a node was replaced")
+        .await;
+
+    // A node has lost its shares and nothing else.
+    let folder = cluster.signer_folder(1).join("shares");
+    for share in fs::read_dir(folder).unwrap() {
+        fs::remove_file(share.unwrap().path()).unwrap();
+    }
+    cluster.restart_signer(1);
+    let lost = cluster.keys[1].clone();
+    run(&cluster, &["refresh", "--vault", &vault, "--lost", &lost]);
+    cluster.signers[fourth].kill();
+    cluster
+        .assert_signs(&evm, &solana, "a share was repaired")
+        .await;
+}
+
+#[tokio::test]
+async fn reshare__should_say_who_is_missing_and_be_cancelled() {
+    let cluster = Cluster::start(60_000).await;
+    let vault = cluster.create_vault("treasury");
+    let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+    let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let stranger =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CGmj3B1Ea";
+    let set = [cluster.keys[0].as_str(), stranger].join(",");
+    let (done, out, err) = cluster.vault(&[
+        "reshare",
+        "--name",
+        "treasury",
+        "--threshold",
+        "2",
+        "--timeout",
+        "2",
+        "--signers",
+        &set,
+    ]);
+    assert!(!done && out.is_empty(), "{out}");
+    assert!(err.contains(stranger) && err.contains("--cancel"), "{err}");
+    cluster.assert_signs(&evm, &solana, "meanwhile").await;
+    run(&cluster, &["reshare", "--name", "treasury", "--cancel"]);
+    let (done, _, err) = cluster.vault(&["reshare", "--name", "treasury", "--cancel"]);
+    assert!(!done && err.contains("cancelled"), "{err}");
+    // Nothing is in the way of the next.
+    let printed = run(&cluster, &["refresh", "--name", "treasury"]);
+    assert_eq!(epoch(&printed).len(), 2);
+}
+
+/// The backups of one node in a folder of backups.
+fn of_node(folder: &std::path::Path, name: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    files
+        .filter(|path| path.to_str().unwrap().contains(&format!(".{name}-")))
+        .collect()
+}
+
+fn recover(
+    identity: &std::path::Path,
+    backups: &[PathBuf],
+    more: &[&str],
+) -> (bool, String, String) {
+    let mut command = covault();
+    // No configuration, and nothing in reach.
+    command.current_dir("/").arg("recover").arg("--backup");
+    command.args(backups).arg("--identity").arg(identity);
+    outcome_of(command.args(more))
+}
+
+#[tokio::test]
+async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_node() {
+    let mut cluster = Cluster::start(60_000).await;
+    let vault = cluster.create_vault("treasury");
+    let offline = age::x25519::Identity::generate();
+    let recipient = offline.to_public().to_string();
+    let stranger = age::x25519::Identity::generate().to_public().to_string();
+    let folder = cluster.folder.path().join("backups");
+    let out = folder.to_str().unwrap();
+    let backup = |cluster: &Cluster, recipient: &str| {
+        cluster.vault(&[
+            "backup",
+            "--vault",
+            &vault,
+            "--out",
+            out,
+            "--recipient",
+            recipient,
+        ])
+    };
+    // Nodes decide who may have their shares, not the orchestrator.
+    let (done, _, err) = backup(&cluster, &recipient);
+    assert!(!done && err.contains("signer-1"), "{err}");
+    for index in 0..3 {
+        let path = cluster
+            .folder
+            .path()
+            .join(format!("signer-{}.toml", index + 1));
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(
+            &path,
+            format!("{text}\nbackup_recipients = [\"{recipient}\"]\n"),
+        )
+        .unwrap();
+        cluster.signers[index].kill();
+        cluster.restart_signer(index);
+    }
+    let (done, files) = eventually("the signers are back", async || {
+        let (done, files, _) = backup(&cluster, &recipient);
+        (files.lines().count() == 6).then_some((done, files))
+    })
+    .await;
+    assert!(done, "{files}");
+    let (done, _, err) = backup(&cluster, &stranger);
+    assert!(!done && err.contains("signer-1"), "{err}");
+
+    // From two nodes' backups and the identity, and nothing else.
+    let identity = cluster.folder.path().join("offline-identity");
+    fs::write(&identity, offline.to_string().expose_secret()).unwrap();
+    let backups = [of_node(&folder, "signer-1"), of_node(&folder, "signer-3")];
+    assert_eq!(backups.each_ref().map(Vec::len), [2, 2]);
+    let (done, out, err) = recover(&identity, &backups[0], &[]);
+    assert!(!done && out.is_empty(), "{err}");
+    let answer = cluster
+        .api
+        .ok(
+            "createWallet",
+            json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM"}),
+        )
+        .await;
+    let wallet = &answer["details"];
+    let (evm, path) = (
+        wallet["address"].clone(),
+        wallet["keyPath"].as_str().unwrap(),
+    );
+    let answer = cluster
+        .api
+        .ok(
+            "createWallet",
+            json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_SOLANA"}),
+        )
+        .await;
+    let wallet = &answer["details"];
+    let (solana, other) = (
+        wallet["address"].clone(),
+        wallet["keyPath"].as_str().unwrap(),
+    );
+    let two = backups.concat();
+    let (done, out, err) = recover(&identity, &two, &["--path", path, "--path", other]);
+    assert!(done && err.contains("WARNING"), "{err}");
+    let children: Vec<Value> = serde_json::from_str(&out).unwrap();
+    let found = |keys: &[Value], curve: &str, path: &str| {
+        let mut keys = keys.iter();
+        let fits = |key: &&Value| key["curve"] == json!(curve) && key["path"] == json!(path);
+        keys.find(fits).unwrap().clone()
+    };
+    let key = found(&children, "secp256k1", path);
+    assert_eq!(outside("keyAddress", key)["address"], evm);
+    let key = found(&children, "ed25519", other);
+    assert_eq!(outside("scalarAddress", key)["address"], solana);
+    // The root in the standard form of wallets, to a file of its owner's.
+    let file = cluster.folder.path().join("keys.json");
+    let (done, out, err) = recover(&identity, &two, &["--out", file.to_str().unwrap()]);
+    assert!(done && out.is_empty(), "{err}");
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(
+        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let roots: Vec<Value> = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let mut root = found(&roots, "secp256k1", "m");
+    root["path"] = json!(path.trim_start_matches("m/"));
+    assert_eq!(outside("childAddress", root)["address"], evm);
+
+    // A node gets its shares back, and does its part after a refresh.
+    cluster.signers[0].kill();
+    let data = cluster.signer_folder(0);
+    fs::remove_dir_all(data.join("shares")).unwrap();
+    for name in ["keyring.age", "claims.redb"] {
+        fs::remove_file(data.join(name)).unwrap();
+    }
+    let restore = |backups: &[PathBuf]| {
+        let mut command = covault();
+        command.args(["node", "restore", "--config"]);
+        command.arg(cluster.folder.path().join("signer-1.toml"));
+        command.arg("--identity").arg(&identity).arg("--backup");
+        outcome_of(command.args(backups))
+    };
+    let (done, _, err) = restore(&backups[1]);
+    assert!(!done && err.contains("another node"), "{err}");
+    let (done, _, err) = restore(&backups[0]);
+    assert!(done && err.contains("refresh"), "{err}");
+    cluster.restart_signer(0);
+    run(&cluster, &["refresh", "--vault", &vault]);
+    cluster.signers[1].kill();
+    let (evm, solana) = (evm.as_str().unwrap(), solana.as_str().unwrap());
+    cluster
+        .assert_signs(evm, solana, "a share was restored")
+        .await;
+    // What was backed up before does not fit what there is now.
+    let (done, ..) = backup(&cluster, &recipient);
+    assert!(done);
+    let mixed: Vec<PathBuf> = [of_node(&folder, "signer-3"), of_node(&folder, "signer-2")].concat();
+    let (done, _, err) = recover(&identity, &mixed, &[]);
+    assert!(!done && err.contains("generation"), "{err}");
+}
