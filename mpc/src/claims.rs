@@ -34,8 +34,11 @@ use redb::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::nonces::table::{self as nonce_table, NonceRow, ShareEpoch, Stored, Take};
-use crate::policy::Spending;
+use crate::{
+    nonces::table::{self as nonce_table, NonceRow, ShareEpoch, Stored, Take},
+    policy::Spending,
+    pool::CpuPool,
+};
 
 /// Request -> digest over all its inputs.
 const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
@@ -110,12 +113,20 @@ type Bans = HashSet<(Vec<u8>, NodeId)>;
 
 /// The claims of one node. The file is locked while open: a folder serves one process.
 pub struct Claims {
-    queue: mpsc::SyncSender<Job>,
+    writer: Writer,
     bans: Arc<RwLock<Bans>>,
     /// The nonces found when the file was opened, until somebody takes charge of them.
     stored: Mutex<Stored>,
     /// Closed when the writer is gone.
-    writer: watch::Receiver<()>,
+    alive: watch::Receiver<()>,
+}
+
+enum Writer {
+    /// A thread.
+    Thread(mpsc::SyncSender<Job>),
+    /// Whoever claims; gone once the disk has failed.
+    #[cfg(feature = "simulation")]
+    Caller(Mutex<Option<(Database, watch::Sender<()>)>>),
 }
 
 impl Claims {
@@ -126,6 +137,36 @@ impl Claims {
     /// [`covault_core::fault::Class::Invalid`] when it is missing but must not be, is damaged, or
     /// another process has it.
     pub fn open(path: &Path, may_be_new: bool) -> Result<Self, Fault> {
+        let (database, loaded) =
+            Self::open_file(path, may_be_new, |path| Ok(Database::open(path)?))?;
+        Self::serve(database, loaded)
+    }
+
+    /// As [`Claims::open`], for a node that uses this pool: on a simulated machine, its disk.
+    pub(crate) fn open_on(pool: &CpuPool, path: &Path, may_be_new: bool) -> Result<Self, Fault> {
+        #[cfg(feature = "simulation")]
+        if let Some(machine) = pool.machine() {
+            let full = Arc::clone(&machine.disk_full);
+            let open = |path: &Path| crate::simulated::open(path, full);
+            let (database, (bans, stored)) = Self::open_file(path, may_be_new, open)?;
+            let (sender, alive) = watch::channel(());
+            return Ok(Self {
+                writer: Writer::Caller(Mutex::new(Some((database, sender)))),
+                bans: Arc::new(RwLock::new(bans)),
+                stored: Mutex::new(stored),
+                alive,
+            });
+        }
+        #[cfg(not(feature = "simulation"))]
+        let _ = pool;
+        Self::open(path, may_be_new)
+    }
+
+    fn open_file(
+        path: &Path,
+        may_be_new: bool,
+        open: impl FnOnce(&Path) -> Result<Database, redb::Error>,
+    ) -> Result<(Database, (Bans, Stored)), Fault> {
         let refuse = |problem: &str| {
             let sentence = format!("claims file {}: {problem}", path.display());
             Fault::new(Class::Invalid, sentence)
@@ -146,9 +187,9 @@ impl Claims {
         if new {
             make(path).map_err(|cause| refuse("cannot be made").caused_by(cause))?;
         }
-        let database = Database::open(path).map_err(|cause| failed(cause.into()))?;
+        let database = open(path).map_err(failed)?;
         let loaded = load(&database).map_err(failed)?;
-        Self::serve(database, loaded)
+        Ok((database, loaded))
     }
 
     /// Claims in a database on storage of the caller's choice, for crash tests: nothing of it is
@@ -171,28 +212,28 @@ impl Claims {
         let bans = Arc::new(RwLock::new(bans));
         let (queue, jobs) = mpsc::sync_channel(WAITING);
         let writer_bans = Arc::clone(&bans);
-        let (alive, writer) = watch::channel(());
+        let (sender, alive) = watch::channel(());
         thread::Builder::new()
             .name("covault-claims".into())
             .spawn(move || {
                 // Dropped when the thread ends, however it ends.
-                let _alive = alive;
+                let _alive = sender;
                 write(&database, &jobs, &writer_bans);
             })
             .map_err(Fault::bug)?;
         Ok(Self {
-            queue,
+            writer: Writer::Thread(queue),
             bans,
             stored: Mutex::new(stored),
-            writer,
+            alive,
         })
     }
 
     /// Returns when nothing can be claimed any more: the disk has failed.
     pub async fn broken(&self) {
-        let mut writer = self.writer.clone();
+        let mut alive = self.alive.clone();
         // Nothing is ever sent; an error says that the writer is gone.
-        while writer.changed().await.is_ok() {}
+        while alive.changed().await.is_ok() {}
     }
 
     /// Claims; on disk when it returns.
@@ -270,15 +311,28 @@ impl Claims {
 
     async fn ask(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> Outcome {
         let (reply, outcome) = oneshot::channel();
-        self.queue.try_send(job(reply)).map_err(|error| {
-            ClaimError::Store(match error {
-                mpsc::TrySendError::Full(_) => "too many wait".into(),
-                mpsc::TrySendError::Disconnected(_) => "the writer is gone".into(),
-            })
-        })?;
+        self.put(job(reply)).map_err(ClaimError::Store)?;
         outcome
             .await
             .unwrap_or_else(|_| Err(ClaimError::Store("the writer is gone".into())))
+    }
+
+    fn put(&self, job: Job) -> Result<(), String> {
+        match &self.writer {
+            Writer::Thread(queue) => queue.try_send(job).map_err(|error| match error {
+                mpsc::TrySendError::Full(_) => "too many wait".into(),
+                mpsc::TrySendError::Disconnected(_) => "the writer is gone".into(),
+            }),
+            #[cfg(feature = "simulation")]
+            Writer::Caller(database) => {
+                let mut database = database.lock().unwrap_or_else(PoisonError::into_inner);
+                let (file, _) = database.as_ref().ok_or("the writer is gone")?;
+                if !settle(file, vec![job], &self.bans) {
+                    *database = None;
+                }
+                Ok(())
+            }
+        }
     }
 }
 
@@ -335,39 +389,44 @@ fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
             let Ok(next) = jobs.try_recv() else { break };
             batch.push(next);
         }
-        let committed = commit(database, &batch);
-        if let Err(error) = &committed {
-            tracing::error!(%error, "claims cannot be written");
-        }
-        let failed = committed.as_ref().err().map(ToString::to_string);
-        let mut outcomes = committed.unwrap_or_default().into_iter();
-        for job in batch {
-            let outcome = match &failed {
-                Some(error) => Err(ClaimError::Store(error.clone())),
-                None => outcomes
-                    .next()
-                    .unwrap_or_else(|| Err(ClaimError::Store("lost".into()))),
-            };
-            let reply = match job {
-                Job::Claim(_, _, reply)
-                | Job::KeepNonces(_, _, reply)
-                | Job::BurnNonces(_, _, reply) => reply,
-                Job::Ban {
-                    root, node, reply, ..
-                } => {
-                    bans.write()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .insert((root, node));
-                    reply
-                }
-            };
-            // Nobody waits any more: the claim stands all the same.
-            let _ = reply.send(outcome);
-        }
-        if failed.is_some() {
+        if !settle(database, batch, bans) {
             return;
         }
     }
+}
+
+/// Writes a batch and tells who waits; false when the disk has failed.
+fn settle(database: &Database, batch: Vec<Job>, bans: &RwLock<Bans>) -> bool {
+    let committed = commit(database, &batch);
+    if let Err(error) = &committed {
+        tracing::error!(%error, "claims cannot be written");
+    }
+    let failed = committed.as_ref().err().map(ToString::to_string);
+    let mut outcomes = committed.unwrap_or_default().into_iter();
+    for job in batch {
+        let outcome = match &failed {
+            Some(error) => Err(ClaimError::Store(error.clone())),
+            None => outcomes
+                .next()
+                .unwrap_or_else(|| Err(ClaimError::Store("lost".into()))),
+        };
+        let reply = match job {
+            Job::Claim(_, _, reply)
+            | Job::KeepNonces(_, _, reply)
+            | Job::BurnNonces(_, _, reply) => reply,
+            Job::Ban {
+                root, node, reply, ..
+            } => {
+                bans.write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert((root, node));
+                reply
+            }
+        };
+        // Nobody waits any more: the claim stands all the same.
+        let _ = reply.send(outcome);
+    }
+    failed.is_none()
 }
 
 /// All jobs of a batch in one transaction; each outcome counts only when the commit succeeds.

@@ -1,10 +1,10 @@
 //! Envelopes: every message between nodes, signed by its sender.
 //!
-//! The Ed25519 signature covers the version, the kind, the session and attempt, the round, the
-//! sequence, both ends and the body, so that nothing can be replayed into another place. Private
+//! The Ed25519 signature covers the version, the kind, the epoch, the session and attempt, the
+//! round, the sequence, both ends and the body, so that nothing can be replayed into another place. Private
 //! bodies are sealed for their recipient with `crypto_box` (X25519, XChaCha20-Poly1305).
 //!
-//! On the wire: header (94 bytes, integers big-endian), signature (64 bytes), body.
+//! On the wire: header (98 bytes, integers big-endian), signature (64 bytes), body.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ pub const VERSION: u16 = 1;
 /// What `to` says in an announcement.
 pub const EVERYONE: NodeId = NodeId([0; 32]);
 
-const HEADER: usize = 94;
+const HEADER: usize = 98;
 const SIGNATURE: usize = 64;
 const NONCE: usize = 24;
 const DOMAIN: &[u8] = b"covault/envelope";
@@ -87,6 +87,9 @@ pub struct Header {
     pub kind: Kind,
     /// Whether the body is sealed.
     pub sealed: bool,
+    /// The generation of the shares that the session uses or makes; 0 in announcements. What is of
+    /// another generation than the session's order is refused.
+    pub epoch: u32,
     /// The session.
     pub session: SessionId,
     /// The attempt within the session.
@@ -102,7 +105,7 @@ pub struct Header {
 }
 
 /// Why an envelope was not accepted.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// Not an envelope of a version we know.
     #[error("malformed envelope")]
@@ -122,12 +125,19 @@ pub enum EnvelopeError {
 }
 
 impl Header {
+    /// As it stands on the wire; for fuzz targets.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+        self.encode()
+    }
+
     fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
-        let fields: [&[u8]; 9] = [
+        let fields: [&[u8]; 10] = [
             &VERSION.to_be_bytes(),
             &[self.kind as u8],
             &[u8::from(self.sealed)],
+            &self.epoch.to_be_bytes(),
             self.session.as_bytes(),
             &self.attempt.to_be_bytes(),
             &self.round.to_be_bytes(),
@@ -175,6 +185,7 @@ impl Header {
         Some(Self {
             kind,
             sealed,
+            epoch: u32::from_be_bytes(reader.take()?),
             session: SessionId::from_bytes(reader.take()?),
             attempt: u32::from_be_bytes(reader.take()?),
             round: u16::from_be_bytes(reader.take()?),
@@ -423,6 +434,7 @@ mod tests {
         Header {
             kind: Kind::Protocol,
             sealed,
+            epoch: 0x0b0c_0d0e,
             session: SessionId::from_bytes([3; 16]),
             attempt: 0x0102_0304,
             round: 0x0506,
@@ -500,6 +512,7 @@ mod tests {
         let header = Header {
             kind: Kind::Reply,
             sealed: true,
+            epoch: 9,
             session: SessionId::from_bytes([3; 16]),
             attempt: 4,
             round: 5,
@@ -511,6 +524,7 @@ mod tests {
         assert_eq!(Header::decode(&bytes), Some(header));
         let sample = concat!(
             "00010401",
+            "00000009",
             "03030303030303030303030303030303",
             "00000004",
             "0005",

@@ -232,6 +232,7 @@ fn envelope__should_open_what_old_releases_sent() {
         let header = Header {
             kind,
             sealed,
+            epoch: 4,
             session: SessionId::from_bytes([7; 16]),
             attempt: 1,
             round: 2,

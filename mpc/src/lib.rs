@@ -10,6 +10,8 @@ pub mod claims;
 pub mod cluster;
 mod entropy;
 pub mod envelope;
+#[cfg(feature = "simulation")]
+pub mod fuzz;
 pub mod identity;
 mod message;
 pub mod meter;
@@ -19,7 +21,10 @@ pub mod policy;
 pub mod pool;
 pub mod primes;
 mod runner;
+mod secrets;
 pub mod shares;
+#[cfg(feature = "simulation")]
+pub mod simulated;
 #[cfg(test)]
 mod test_support;
 mod verify;

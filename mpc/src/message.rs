@@ -133,6 +133,14 @@ pub(crate) enum NonceNews {
     },
 }
 
+impl NonceNews {
+    /// The epoch of the shares that they are about.
+    pub fn epoch(&self) -> u32 {
+        let (Self::Made { of, .. } | Self::Ready { of, .. } | Self::Ask { of, .. }) = self;
+        of.1
+    }
+}
+
 impl Reply {
     /// The reply with its texts cut to what logs, store and clients can be given.
     pub fn cleaned(self) -> Self {
@@ -229,6 +237,12 @@ pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Fault> {
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     bcs::from_bytes(bytes).ok()
+}
+
+/// Decodes and encodes again; for fuzz targets.
+#[cfg(feature = "simulation")]
+pub(crate) fn again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Vec<u8>> {
+    decode::<T>(bytes).and_then(|message| encode(&message).ok())
 }
 
 #[cfg(test)]

@@ -8,7 +8,11 @@ use std::{
 
 use covault_core::fault::Fault;
 
-type Job = Box<dyn FnOnce() + Send>;
+#[cfg(feature = "simulation")]
+use crate::simulated::Machine;
+
+/// What a pool runs.
+pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Which jobs go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,9 @@ pub enum Lane {
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
 pub struct CpuPool {
     shared: Arc<Shared>,
+    /// Instead of threads.
+    #[cfg(feature = "simulation")]
+    machine: Option<Machine>,
 }
 
 #[derive(Default)]
@@ -79,7 +86,26 @@ impl CpuPool {
                 .spawn(move || shared.work())
                 .map_err(Fault::bug)?;
         }
-        Ok(Arc::new(Self { shared }))
+        Ok(Arc::new(Self {
+            shared,
+            #[cfg(feature = "simulation")]
+            machine: None,
+        }))
+    }
+
+    /// A pool without threads, for simulations: nodes that use it do everything on the thread of
+    /// their runtime, in an order that the machine decides.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(machine: Machine) -> Arc<Self> {
+        Arc::new(Self {
+            shared: Arc::default(),
+            machine: Some(machine),
+        })
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(crate) fn machine(&self) -> Option<&Machine> {
+        self.machine.as_ref()
     }
 
     /// As many threads as cores.
@@ -90,8 +116,27 @@ impl CpuPool {
         Self::new(thread::available_parallelism().map_or(1, usize::from))
     }
 
+    /// Runs what takes its time on the disk, away from the asynchronous threads.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it panics.
+    pub(crate) async fn block_on<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Fault> {
+        #[cfg(feature = "simulation")]
+        if self.machine.is_some() {
+            return Ok(job());
+        }
+        tokio::task::spawn_blocking(job).await.map_err(Fault::bug)
+    }
+
     /// Queues a job.
     pub fn spawn(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
+        #[cfg(feature = "simulation")]
+        if let Some(machine) = &self.machine {
+            return (machine.run)(lane, Box::new(job));
+        }
         let mut queues = self
             .shared
             .queues

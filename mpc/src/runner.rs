@@ -302,11 +302,13 @@ fn address(
 }
 
 fn names(peers: &HashMap<NodeId, Index>, indices: &[Index]) -> Vec<NodeId> {
-    peers
+    let mut names: Vec<NodeId> = peers
         .iter()
         .filter(|(_, index)| indices.contains(index))
         .map(|(node, _)| *node)
-        .collect()
+        .collect();
+    names.sort_unstable();
+    names
 }
 
 fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {

@@ -84,6 +84,7 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
     Header {
         kind,
         sealed: false,
+        epoch: 0,
         session,
         attempt,
         round,

@@ -128,6 +128,7 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
     Header {
         kind,
         sealed: false,
+        epoch: 0,
         session,
         attempt,
         round: 0,

@@ -271,6 +271,7 @@ impl World {
             let header = Header {
                 kind: Kind::SigningOrder,
                 sealed: true,
+                epoch: ask.order.epoch,
                 session: ask.session,
                 attempt: ask.attempt,
                 round: 0,

@@ -314,6 +314,7 @@ impl Hostile {
         let header = Header {
             kind,
             sealed: true,
+            epoch: 0,
             session,
             attempt: 0,
             round: 0,

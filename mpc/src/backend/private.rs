@@ -205,6 +205,8 @@ impl<T> Session<T> for Private<T> {
     }
 }
 
+crate::secrets::secret!(Private<KeyShare>);
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {

@@ -21,8 +21,8 @@ pub const MAX_MESSAGE: usize = 4 << 20;
 
 /// How many messages wait for a slow reader or writer before more are refused.
 pub(crate) const QUEUE: usize = 1 << 14;
-/// How many bytes wait for a slow reader.
-const QUEUE_BYTES: usize = 64 << 20;
+/// How many bytes wait for a slow reader, or for a slow writer.
+pub(crate) const QUEUE_BYTES: usize = 64 << 20;
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

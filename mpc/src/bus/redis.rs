@@ -23,11 +23,11 @@ use redis::{
     aio::MultiplexedConnection,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, sleep, timeout},
 };
 
-use super::{Address, Bus, BusError, Feeder, MAX_MESSAGE, QUEUE, Subscription};
+use super::{Address, Bus, BusError, Feeder, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription};
 
 /// How long a read blocks in Redis.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -39,7 +39,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// A message that could not be sent for so long is dropped: its session is over.
 const STALE: Duration = Duration::from_secs(30);
-const EXPIRE_SECONDS: u32 = 3600;
+/// Nothing is left of a stream so long after its last message.
+const EXPIRE: Duration = Duration::from_secs(3600);
 /// Entries an unread stream holds at most, about.
 const MAX_INBOX: usize = 8192;
 const MAX_ANNOUNCEMENTS: usize = 512;
@@ -52,6 +53,8 @@ pub struct RedisBus {
     client: Client,
     prefix: String,
     queue: mpsc::Sender<Outgoing>,
+    /// Room for what waits to be sent, in bytes.
+    room: Arc<Semaphore>,
     reachable: Arc<AtomicBool>,
 }
 
@@ -59,6 +62,7 @@ struct Outgoing {
     to: Address,
     message: Vec<u8>,
     queued: Instant,
+    _room: OwnedSemaphorePermit,
 }
 
 impl RedisBus {
@@ -69,6 +73,18 @@ impl RedisBus {
     /// # Errors
     /// [`BusError::Unreachable`] when the URL is malformed.
     pub fn connect(url: &str, namespace: &str) -> Result<Arc<Self>, BusError> {
+        Self::connect_for(url, namespace, EXPIRE)
+    }
+
+    /// As [`RedisBus::connect`]; keys expire `expire` (whole seconds) after their last message.
+    ///
+    /// # Errors
+    /// As [`RedisBus::connect`].
+    pub fn connect_for(
+        url: &str,
+        namespace: &str,
+        expire: Duration,
+    ) -> Result<Arc<Self>, BusError> {
         let unusable = |cause: redis::RedisError| BusError::Unreachable(cause.to_string());
         let info = url.into_connection_info().map_err(unusable)?;
         // Off by default in the client: small messages would wait for each other.
@@ -84,11 +100,13 @@ impl RedisBus {
             client: client.clone(),
             prefix: format!("covault:{{{namespace}}}"),
             queue,
+            room: Arc::new(Semaphore::new(QUEUE_BYTES)),
             reachable: Arc::new(AtomicBool::new(false)),
         });
         let writer = Writer {
             client,
             prefix: bus.prefix.clone(),
+            expire,
             reachable: Arc::clone(&bus.reachable),
             connection: None,
         };
@@ -119,11 +137,16 @@ impl Bus for RedisBus {
         if message.len() > MAX_MESSAGE {
             return Err(BusError::Refused("too large"));
         }
+        let size = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room)
+            .try_acquire_many_owned(size)
+            .map_err(|_| BusError::Refused("too many bytes wait"))?;
         self.queue
             .try_send(Outgoing {
                 to,
                 message,
                 queued: Instant::now(),
+                _room: room,
             })
             .map_err(|_| BusError::Refused("too many messages wait"))
     }
@@ -161,6 +184,7 @@ impl Bus for RedisBus {
 struct Writer {
     client: Client,
     prefix: String,
+    expire: Duration,
     reachable: Arc<AtomicBool>,
     connection: Option<MultiplexedConnection>,
 }
@@ -212,6 +236,8 @@ impl Writer {
             empty => empty.insert(open(&self.client, WRITE_TIMEOUT).await?),
         };
         let mut pipe = redis::pipe();
+        // Or a connection that breaks in between would leave a key that never expires.
+        pipe.atomic();
         let mut keys: Vec<(Address, String)> = Vec::new();
         for Outgoing { to, message, .. } in batch {
             let key = match keys.iter().find(|(address, _)| address == to) {
@@ -237,7 +263,10 @@ impl Writer {
                 .ignore();
         }
         for (_, key) in keys {
-            pipe.cmd("EXPIRE").arg(key).arg(EXPIRE_SECONDS).ignore();
+            pipe.cmd("EXPIRE")
+                .arg(key)
+                .arg(self.expire.as_secs())
+                .ignore();
         }
         pipe.exec_async(connection).await
     }

@@ -89,7 +89,7 @@ impl Shared {
         order.check()?;
         let statement = order.statement()?;
         let parties = order.parties();
-        let mut call = self.call(order.session, &parties)?;
+        let mut call = self.call(order.new.epoch, order.session, &parties)?;
         self.roster.want(&parties);
         // All must be there at the same time.
         while !parties.iter().all(|party| self.roster.live(party)) {
@@ -103,7 +103,8 @@ impl Shared {
             sent_at_ms: self.clock.now_ms(),
         })?;
         for party in &parties {
-            self.send(Kind::ReshareOrder, order.session, 0, *party, &body)?;
+            let place = (order.new.epoch, order.session, 0);
+            self.send(Kind::ReshareOrder, place, *party, &body)?;
         }
         let mut proof: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
         loop {
@@ -168,7 +169,7 @@ impl Shared {
             .copied()
             .collect();
         let everybody: Vec<NodeId> = everybody.into_iter().collect();
-        let mut call = self.call(order.session, &everybody)?;
+        let mut call = self.call(order.new.epoch, order.session, &everybody)?;
         self.roster.want(&everybody);
         let began_ms = self.clock.now_ms();
         let body = encode(&ActivateRequest {
@@ -177,7 +178,8 @@ impl Shared {
             sent_at_ms: began_ms,
         })?;
         for node in &everybody {
-            self.send(Kind::Activate, order.session, ACTIVATION, *node, &body)?;
+            let place = (order.new.epoch, order.session, ACTIVATION);
+            self.send(Kind::Activate, place, *node, &body)?;
         }
         let mut done: BTreeSet<NodeId> = BTreeSet::new();
         let mut refusal = None;
@@ -213,14 +215,15 @@ impl Shared {
         &self,
         order: &BackupOrder,
     ) -> Result<Vec<(NodeId, Result<Vec<u8>, Fault>)>, Fault> {
-        let mut call = self.call(order.session, &order.holders)?;
+        let mut call = self.call(order.epoch, order.session, &order.holders)?;
         let began_ms = self.clock.now_ms();
         let body = encode(&BackupRequest {
             order: order.clone(),
             sent_at_ms: began_ms,
         })?;
         for holder in &order.holders {
-            self.send(Kind::BackupOrder, order.session, 0, *holder, &body)?;
+            let place = (order.epoch, order.session, 0);
+            self.send(Kind::BackupOrder, place, *holder, &body)?;
         }
         let mut answers: BTreeMap<NodeId, Result<Vec<u8>, Fault>> = BTreeMap::new();
         loop {

@@ -101,8 +101,17 @@ struct Shared {
     roster: Roster,
     ahead: Ahead,
     attempt: Duration,
-    /// Who waits for replies, by session, and whose replies.
-    calls: Mutex<HashMap<SessionId, (Vec<NodeId>, Replies)>>,
+    /// Who waits for replies, by session.
+    calls: Mutex<HashMap<SessionId, Waiting>>,
+}
+
+/// A call that waits.
+struct Waiting {
+    /// Whose replies count.
+    nodes: Vec<NodeId>,
+    /// Of which generation of shares they are.
+    epoch: u32,
+    replies: Replies,
 }
 
 /// How an attempt has ended.
@@ -243,6 +252,7 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
         let Header {
             kind,
             from,
+            epoch,
             session,
             attempt,
             ..
@@ -250,9 +260,11 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
         match kind {
             Kind::Reply => {
                 // Replies that nobody waits for are not worth a verification, nor are those of
-                // nodes that were not asked.
+                // nodes that were not asked, or of another epoch.
                 let call = match lock(&shared.calls).get(&session) {
-                    Some((nodes, call)) if nodes.contains(&from) => call.clone(),
+                    Some(call) if call.epoch == epoch && call.nodes.contains(&from) => {
+                        call.replies.clone()
+                    }
                     _ => continue,
                 };
                 match shared.post.open(&envelope) {
@@ -301,13 +313,18 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
 
 impl Shared {
     /// Registers for the replies of these nodes.
-    fn call(&self, session: SessionId, nodes: &[NodeId]) -> Result<Call<'_>, Fault> {
+    fn call(&self, epoch: u32, session: SessionId, nodes: &[NodeId]) -> Result<Call<'_>, Fault> {
         let (sender, replies) = mpsc::unbounded_channel();
         let mut calls = lock(&self.calls);
         if calls.contains_key(&session) {
             return Err(Fault::bug("two calls for one session"));
         }
-        calls.insert(session, (nodes.to_vec(), sender));
+        let waiting = Waiting {
+            nodes: nodes.to_vec(),
+            epoch,
+            replies: sender,
+        };
+        calls.insert(session, waiting);
         meter::calls(calls.len());
         drop(calls);
         Ok(Call {
@@ -320,8 +337,7 @@ impl Shared {
     fn send(
         &self,
         kind: Kind,
-        session: SessionId,
-        attempt: u32,
+        (epoch, session, attempt): (u32, SessionId, u32),
         to: NodeId,
         body: &[u8],
     ) -> Result<(), Fault> {
@@ -330,6 +346,7 @@ impl Shared {
         let header = Header {
             kind,
             sealed: true,
+            epoch,
             session,
             attempt,
             round: 0,
@@ -341,7 +358,7 @@ impl Shared {
     }
 
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let mut call = self.call(order.session, &order.signers)?;
+        let mut call = self.call(FIRST_EPOCH, order.session, &order.signers)?;
         self.roster.want(&order.signers);
         // All must be there at the same time.
         while !order.signers.iter().all(|signer| self.roster.live(signer)) {
@@ -359,7 +376,8 @@ impl Shared {
             sent_at_ms: self.clock.now_ms(),
         })?;
         for signer in &order.signers {
-            self.send(Kind::KeygenOrder, order.session, 0, *signer, &body)?;
+            let place = (FIRST_EPOCH, order.session, 0);
+            self.send(Kind::KeygenOrder, place, *signer, &body)?;
         }
         let mut made: HashMap<NodeId, RootKey> = HashMap::new();
         loop {
@@ -453,7 +471,7 @@ impl Shared {
             attempt_ms: 0,
             sent_at_ms: 0,
         };
-        let mut call = self.call(session, holders)?;
+        let mut call = self.call(order.epoch, session, holders)?;
         let mut trouble = Trouble::default();
         let mut attempt = 0_u32;
         // The schemes of the other curve make nothing ahead.
@@ -491,7 +509,8 @@ impl Shared {
             request.sent_at_ms = now_ms;
             let body = encode(&request)?;
             for signer in &team.signers {
-                self.send(Kind::SigningOrder, session, attempt, *signer, &body)?;
+                let place = (order.epoch, session, attempt);
+                self.send(Kind::SigningOrder, place, *signer, &body)?;
             }
             let ended = self
                 .await_attempt(order, &mut call, &request, attempt, &mut trouble)
@@ -527,7 +546,12 @@ impl Shared {
         for Ask { node, spent_below } in asks {
             let of = (root.to_vec(), epoch);
             let sent = encode(&NonceNews::Ask { of, spent_below }).and_then(|body| {
-                self.send(Kind::Nonces, SessionId::from_bytes([0; 16]), 0, node, &body)
+                self.send(
+                    Kind::Nonces,
+                    (epoch, SessionId::from_bytes([0; 16]), 0),
+                    node,
+                    &body,
+                )
             });
             if let Err(fault) = sent {
                 tracing::warn!(?fault, "cannot ask for nonces");

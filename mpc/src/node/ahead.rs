@@ -265,6 +265,7 @@ impl Node {
         let header = Header {
             kind: Kind::Nonces,
             sealed: false,
+            epoch: news.epoch(),
             session: SessionId::from_bytes([0; 16]),
             attempt: 0,
             round: 0,

@@ -5,7 +5,7 @@ use covault_core::{fault::Fault, order::BackupOrder};
 use super::{
     Node,
     life::{plain, stale},
-    orders::refused,
+    orders::{refused, wrong_epoch},
 };
 use crate::{
     envelope::Header,
@@ -23,6 +23,9 @@ impl Node {
         let BackupRequest { order, sent_at_ms } = request;
         if order.session != header.session {
             return Err(Fault::field("session", "the order is for another session"));
+        }
+        if header.epoch != order.epoch {
+            return Err(wrong_epoch());
         }
         self.check_time(*sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
         let BackupOrder {
@@ -70,6 +73,7 @@ impl Node {
         tracing::info!(node = %self.name, ?recipients, "share backed up");
         self.reply(
             header.from,
+            header.epoch,
             header.session,
             header.attempt,
             &Reply::Backup(sealed),

@@ -24,7 +24,7 @@ use ed25519_dalek::Signature;
 
 use super::{
     Node,
-    orders::{MAX_KEYGEN_MS, refused},
+    orders::{MAX_KEYGEN_MS, refused, wrong_epoch},
     sessions::Begin,
 };
 use crate::{
@@ -126,11 +126,14 @@ impl Node {
         if order.session != session {
             return Err(Fault::field("session", "the order is for another session"));
         }
+        if header.epoch != order.new.epoch {
+            return Err(wrong_epoch());
+        }
         let id = order.id()?;
         if self.has_prepared(&order, &id) {
             // It has succeeded before.
             let reply = Reply::Prepared(self.statement(&order)?);
-            self.reply(from, session, 0, &reply);
+            self.reply(from, header.epoch, session, 0, &reply);
             return Ok(());
         }
         if self.sessions.accepted((session, 0)).is_some() {
@@ -179,6 +182,7 @@ impl Node {
             key: (session, 0),
             run: Run::reshare(session_of, peers),
             orchestrator: from,
+            epoch: header.epoch,
             until_ms,
             lane: Lane::Keygen,
             record: None,
@@ -359,6 +363,9 @@ impl Node {
         if order.session != header.session {
             return Err(Fault::field("session", "the order is for another session"));
         }
+        if header.epoch != order.new.epoch {
+            return Err(wrong_epoch());
+        }
         // Once proven, it never expires: who was away must still learn of it.
         self.check_time(sent_at_ms, order.issued_at_ms, u64::MAX)?;
         check_proof(&order, &proof)?;
@@ -399,6 +406,7 @@ impl Node {
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
         self.reply(
             header.from,
+            header.epoch,
             header.session,
             header.attempt,
             &Reply::Activated,

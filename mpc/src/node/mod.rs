@@ -10,13 +10,14 @@ mod check;
 mod life;
 mod orders;
 mod peers;
+mod refusals;
 mod sessions;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet, hash_map::Entry},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -39,8 +40,8 @@ use tokio::{
 use crate::{
     bus::Bus,
     claims::Claims,
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
-    identity::{NodeIdentity, openssh_line},
+    envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind, Post},
+    identity::NodeIdentity,
     message::{Announcement, Reply, encode},
     meter,
     nonces::Marks,
@@ -52,6 +53,7 @@ use crate::{
 use ahead::Pools;
 use life::Life;
 use orders::Keys;
+use refusals::{Refusal, Refusals};
 use sessions::Sessions;
 
 /// How often deadlines are looked at.
@@ -61,6 +63,9 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
+/// Bytes, and messages, that may wait in one sender's name: whoever floods is dropped, not others.
+const MAX_UNVERIFIED_EACH: usize = 16 << 20;
+const MAX_WAITING_EACH: usize = 8192;
 
 /// Decides whether what an order shows is what it asks to sign, and may be signed.
 pub trait OrderCheck: Send + Sync {
@@ -164,6 +169,9 @@ pub struct Node {
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
+    /// The same for each sender that they name: messages, bytes.
+    waiting: Mutex<HashMap<NodeId, (usize, usize)>>,
+    refusals: Refusals,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
     /// Names this start of the node.
@@ -198,6 +206,9 @@ impl Node {
                 break;
             }
             tokio::select! {
+                // In this order: a flood must not keep the node from its deadlines, and a
+                // simulation must take the same turn every time.
+                biased;
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => node.announce(false),
                 _ = reap.tick() => {
@@ -242,17 +253,17 @@ impl Node {
         } = config;
         let runtime = Handle::current();
         // scrypt and the disk take their time.
-        let opened = runtime.spawn_blocking(move || {
+        let opened = pool.block_on(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
             let primes = shares.primes()?;
             let new = !shares.any()?;
             Ok::<_, Fault>((shares, primes, new, folder.join("claims.redb")))
         });
-        let (shares, primes, new, path) = opened.await.map_err(Fault::bug)??;
+        let (shares, primes, new, path) = opened.await??;
         // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
-            match Claims::open(&path, new) {
+            match Claims::open_on(&pool, &path, new) {
                 Ok(claims) => break claims,
                 Err(fault) if waited >= TAKEOVER => return Err(fault),
                 Err(_) => {
@@ -261,7 +272,7 @@ impl Node {
                 }
             }
         };
-        let loaded = runtime.spawn_blocking(move || {
+        let loaded = pool.block_on(move || {
             let keys = Keys::load(shares.load_all()?)?;
             // An activation that was interrupted is finished.
             for (vault, root, epoch) in keys.epochs() {
@@ -271,7 +282,7 @@ impl Node {
             let pools = Pools::new(shares.nonces(&claims)?, marks);
             Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
-        let (shares, claims, keys, life, pools) = loaded.await.map_err(Fault::bug)??;
+        let (shares, claims, keys, life, pools) = loaded.await??;
         let boot = random_16(&*entropy);
         Ok(Self {
             name,
@@ -291,6 +302,8 @@ impl Node {
             pools,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            refusals: Refusals::default(),
             announced_ms: AtomicU64::new(0),
             runtime,
         })
@@ -315,6 +328,7 @@ impl Node {
         let header = Header {
             kind: Kind::Announcement,
             sealed: false,
+            epoch: 0,
             session: SessionId::from_bytes([0; 16]),
             attempt: 0,
             round: 0,
@@ -330,28 +344,28 @@ impl Node {
 
     /// Sorts a message of the bus. Everything that costs goes to the pool.
     fn take(self: &Arc<Self>, message: Vec<u8>) {
-        let Ok(envelope) = Envelope::parse(message) else {
-            tracing::debug!(node = %self.name, "malformed envelope");
-            return;
+        let envelope = match Envelope::parse(message) {
+            Ok(envelope) => envelope,
+            // It does not even say whose it is.
+            Err(error) => return self.drop_message(&EVERYONE, error.into()),
         };
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
-            _ if to != self.post.id() => return,
+            _ if to != self.post.id() => {
+                return self.drop_message(&from, EnvelopeError::Misdirected.into());
+            }
             Kind::SigningOrder
             | Kind::KeygenOrder
             | Kind::ReshareOrder
             | Kind::Activate
             | Kind::BackupOrder => {
                 if !self.trusted.contains(&from) {
-                    let from = openssh_line(&from, "");
-                    tracing::warn!(node = %self.name, from, "order of a stranger ignored: its key is not among the orchestrators that this node trusts");
-                    return;
+                    return self.drop_message(&from, Refusal::Stranger);
                 }
             }
             Kind::Protocol => {
                 if !self.is_peer(&from) {
-                    tracing::debug!(node = %self.name, ?from, "message of a node that is no peer");
-                    return;
+                    return self.drop_message(&from, Refusal::NoPeer);
                 }
             }
             Kind::Nonces => {
@@ -365,32 +379,59 @@ impl Node {
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
         let size = envelope.size();
-        let waiting = self.unverified.fetch_add(size, Ordering::Relaxed);
-        if waiting.saturating_add(size) > MAX_UNVERIFIED {
-            self.unverified.fetch_sub(size, Ordering::Relaxed);
-            tracing::warn!(node = %self.name, "too many messages wait; one dropped");
-            return;
+        if let Err(refusal) = self.admit(from, size) {
+            return self.drop_message(&from, refusal);
         }
         let received_ms = self.clock.now_ms();
         let node = Arc::clone(self);
         self.pool.spawn(Lane::Signing, move || {
-            node.unverified.fetch_sub(size, Ordering::Relaxed);
+            node.admitted(from, size);
             match node.post.open(&envelope) {
                 Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
                 Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
-                Err(error) => {
-                    tracing::warn!(node = %node.name, ?from, %error, "message refused");
-                }
+                Err(error) => node.drop_message(&from, error.into()),
             }
         });
     }
 
+    /// Makes room for a message that waits to be verified.
+    fn admit(&self, from: NodeId, size: usize) -> Result<(), Refusal> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (messages, bytes) = waiting.get(&from).copied().unwrap_or_default();
+        let (messages, bytes) = (messages.saturating_add(1), bytes.saturating_add(size));
+        if messages > MAX_WAITING_EACH || bytes > MAX_UNVERIFIED_EACH {
+            return Err(Refusal::Flood);
+        }
+        let all = self.unverified.load(Ordering::Relaxed).saturating_add(size);
+        if all > MAX_UNVERIFIED {
+            return Err(Refusal::Full);
+        }
+        self.unverified.fetch_add(size, Ordering::Relaxed);
+        waiting.insert(from, (messages, bytes));
+        Ok(())
+    }
+
+    /// The message waits no more.
+    fn admitted(&self, from: NodeId, size: usize) {
+        self.unverified.fetch_sub(size, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = waiting.entry(from) {
+            let (messages, bytes) = entry.get_mut();
+            *messages = messages.saturating_sub(1);
+            *bytes = bytes.saturating_sub(size);
+            if *messages == 0 {
+                entry.remove();
+            }
+        }
+    }
+
     /// Answers an orchestrator.
-    fn reply(&self, to: NodeId, session: SessionId, attempt: u32, reply: &Reply) {
+    fn reply(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, reply: &Reply) {
         let header = Header {
             kind: Kind::Reply,
             sealed: true,
+            epoch,
             session,
             attempt,
             round: 0,

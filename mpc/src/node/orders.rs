@@ -186,6 +186,11 @@ pub(super) fn refused(sentence: impl Into<String>) -> Fault {
     Fault::new(Class::Invalid, sentence)
 }
 
+/// The header's epoch is what binds every message of the session to a generation of shares.
+pub(super) fn wrong_epoch() -> Fault {
+    Fault::field("epoch", "the envelope is of another than the order")
+}
+
 impl Node {
     /// Stores a new share and takes the key into use.
     pub(super) fn keep(&self, record: ShareRecord) -> Result<RootKey, Fault> {
@@ -229,14 +234,21 @@ impl Node {
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
         };
         if let Err(fault) = outcome {
-            self.refuse(header.from, header.session, header.attempt, fault);
+            let Header {
+                epoch,
+                session,
+                attempt,
+                from,
+                ..
+            } = *header;
+            self.refuse(from, epoch, session, attempt, fault);
         }
     }
 
-    fn refuse(&self, to: NodeId, session: SessionId, attempt: u32, fault: Fault) {
+    fn refuse(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, fault: Fault) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
         meter::node_refused(&self.name, &fault);
-        self.reply(to, session, attempt, &Reply::Refused(fault));
+        self.reply(to, epoch, session, attempt, &Reply::Refused(fault));
     }
 
     pub(super) fn check_time(
@@ -285,6 +297,9 @@ impl Node {
             // It waited too long here; the orchestrator asks others by now.
             return Ok(());
         }
+        if header.epoch != request.order.epoch {
+            return Err(wrong_epoch());
+        }
         let Checked {
             key,
             indices,
@@ -326,7 +341,8 @@ impl Node {
             Err(Lack::Of(of)) => {
                 tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
                 self.burn_named(&order.root_public_key, &signers, &nonces);
-                self.reply(orchestrator, session, attempt, &Reply::NoNonces { of });
+                let reply = Reply::NoNonces { of };
+                self.reply(orchestrator, order.epoch, session, attempt, &reply);
                 return Ok(());
             }
         };
@@ -359,11 +375,13 @@ impl Node {
         {
             return Ok(());
         }
+        let epoch = order.epoch;
         let begin = move |own| {
             Ok(Begin {
                 key: (session, attempt),
                 run: run(own)?,
                 orchestrator,
+                epoch,
                 until_ms,
                 lane: Lane::Signing,
                 record: None,
@@ -377,7 +395,7 @@ impl Node {
             spending,
             now_ms: self.clock.now_ms(),
         };
-        self.claim_then_begin(claim, take, orchestrator, Lane::Signing, begin);
+        self.claim_then_begin(claim, take, orchestrator, (epoch, Lane::Signing), begin);
         Ok(())
     }
 
@@ -434,6 +452,9 @@ impl Node {
         if order.session != session {
             return Err(Fault::field("session", "the order is for another session"));
         }
+        if header.epoch != FIRST_EPOCH {
+            return Err(wrong_epoch());
+        }
         if let Some(key) = self.keys.of_session(session) {
             // It has succeeded before.
             let record = &key.record;
@@ -444,7 +465,8 @@ impl Node {
             {
                 return Err(refused("the session made another key"));
             }
-            self.reply(from, session, 0, &Reply::KeyMade(record.key.root.clone()));
+            let reply = Reply::KeyMade(record.key.root.clone());
+            self.reply(from, header.epoch, session, 0, &reply);
             return Ok(());
         }
         if self.sessions.accepted((session, 0)).is_some() {
@@ -509,6 +531,7 @@ impl Node {
             key: (session, 0),
             run,
             orchestrator: from,
+            epoch: FIRST_EPOCH,
             until_ms,
             lane: Lane::Keygen,
             record: Some(Box::new(record)),
@@ -528,8 +551,8 @@ impl Node {
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
         };
-        let (orchestrator, lane) = (begin.orchestrator, begin.lane);
-        self.claim_then_begin(claim, None, orchestrator, lane, move |_| Ok(begin));
+        let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.lane));
+        self.claim_then_begin(claim, None, orchestrator, place, move |_| Ok(begin));
     }
 
     /// Nothing of the share is used before the claim is on disk, and with it the deletion of the
@@ -539,7 +562,7 @@ impl Node {
         claim: Claim,
         take: Option<Take>,
         orchestrator: NodeId,
-        lane: Lane,
+        (epoch, lane): (u32, Lane),
         begin: impl FnOnce(Vec<MadeNonce>) -> Result<Begin, Fault> + Send + 'static,
     ) {
         let node = Arc::clone(self);
@@ -555,7 +578,9 @@ impl Node {
                     pool.spawn(lane, move || {
                         match node.pools.nonces.open(taken).and_then(begin) {
                             Ok(begin) => node.begin(begin),
-                            Err(fault) => node.refuse(orchestrator, session, attempt, fault),
+                            Err(fault) => {
+                                node.refuse(orchestrator, epoch, session, attempt, fault);
+                            }
                         }
                         if let Some(of) = of {
                             node.taken(of);
@@ -565,11 +590,11 @@ impl Node {
                 Err(ClaimError::NonceGone) => {
                     tracing::warn!(node = %node.name, %session, attempt, "a nonce was asked for twice");
                     let of = node.post.id();
-                    node.reply(orchestrator, session, attempt, &Reply::NoNonces { of });
+                    node.reply(orchestrator, epoch, session, attempt, &Reply::NoNonces { of });
                 }
                 Err(error) => {
                     let fault = refused_claim(&error).caused_by(&error);
-                    node.refuse(orchestrator, session, attempt, fault);
+                    node.refuse(orchestrator, epoch, session, attempt, fault);
                 }
             }
         });

@@ -1,7 +1,7 @@
 //! The sessions of a node. Each has a queue that one pool thread at a time works off.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
 };
@@ -11,7 +11,7 @@ use covault_core::{
     order::{NodeId, ReshareOrder},
 };
 
-use super::{Node, orders::MAX_INPUTS};
+use super::{Node, orders::MAX_INPUTS, refusals::Refusal};
 use crate::{
     envelope::{Header, Kind, Opened},
     message::Reply,
@@ -33,6 +33,9 @@ const MAX_SESSIONS: usize = 50_000;
 const MAX_EARLY_BYTES: usize = 64 << 20;
 /// Of those that share no key with us: everybody before the first key, and strangers.
 const MAX_STRANGE_BYTES: usize = 16 << 20;
+/// Of one sender, whoever it is: bytes, and sessions that it was the first to speak in.
+const MAX_EARLY_EACH: usize = 16 << 20;
+const MAX_SESSIONS_EACH: usize = 10_000;
 /// More rounds than any protocol has.
 const MAX_ROUNDS: usize = 10;
 /// Messages of one sender that wait in one session.
@@ -51,30 +54,19 @@ pub(super) struct Sessions {
 #[derive(Default)]
 struct Table {
     cells: HashMap<Key, Arc<Cell>>,
-    /// Of sessions whose order has not come; from holders of our keys, and from others.
-    early: Early,
-}
-
-/// Bytes that wait for an order.
-#[derive(Default, Clone, Copy)]
-struct Early {
+    /// What waits for its order, of whom. In all: bytes of holders of our keys, and of others.
+    early: HashMap<NodeId, Early>,
     holders: usize,
     strangers: usize,
 }
 
-impl Early {
-    fn of(&mut self, holder: bool) -> &mut usize {
-        if holder {
-            &mut self.holders
-        } else {
-            &mut self.strangers
-        }
-    }
-
-    fn minus(&mut self, other: Self) {
-        self.holders = self.holders.saturating_sub(other.holders);
-        self.strangers = self.strangers.saturating_sub(other.strangers);
-    }
+/// What of one sender waits for orders.
+#[derive(Default, Clone, Copy)]
+struct Early {
+    holder: bool,
+    bytes: usize,
+    /// Sessions that nobody else has spoken in before.
+    sessions: usize,
 }
 
 /// One session.
@@ -87,7 +79,9 @@ struct Cell {
 
 struct Mail {
     queue: VecDeque<(Header, Opened)>,
-    early: Early,
+    /// What is counted as early here; empty once the order has come.
+    early: HashMap<NodeId, Early>,
+    epoch: u32,
     /// A job for the queue is waiting or running.
     scheduled: bool,
     /// Who may speak, once the order has come.
@@ -106,6 +100,7 @@ enum Work {
 struct Running {
     run: Run,
     orchestrator: NodeId,
+    epoch: u32,
     /// For key generation: what to store with the share.
     record: Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
     /// For a new generation of shares: the order.
@@ -128,6 +123,8 @@ pub(super) struct Begin {
     pub key: Key,
     pub run: Run,
     pub orchestrator: NodeId,
+    /// The generation of shares it uses or makes.
+    pub epoch: u32,
     pub until_ms: u64,
     pub lane: Lane,
     pub record:
@@ -147,7 +144,8 @@ impl Table {
                 key,
                 mail: Mutex::new(Mail {
                     queue: VecDeque::new(),
-                    early: Early::default(),
+                    early: HashMap::new(),
+                    epoch: 0,
                     scheduled: false,
                     peers: None,
                     lane: Lane::Signing,
@@ -157,6 +155,50 @@ impl Table {
             })
         };
         Arc::clone(self.cells.entry(key).or_insert_with(make))
+    }
+
+    /// Counts what `from` wants to have waiting for an order, if there is room for it.
+    fn wait(&mut self, from: NodeId, more: Early) -> Result<(), Refusal> {
+        let (all, limit) = if more.holder {
+            (&mut self.holders, MAX_EARLY_BYTES)
+        } else {
+            (&mut self.strangers, MAX_STRANGE_BYTES)
+        };
+        let own = self.early.get(&from).copied().unwrap_or_default();
+        let bytes = own.bytes.saturating_add(more.bytes);
+        let sessions = own.sessions.saturating_add(more.sessions);
+        let sum = all.saturating_add(more.bytes);
+        if sum > limit || bytes > MAX_EARLY_EACH || sessions > MAX_SESSIONS_EACH {
+            return Err(Refusal::Early);
+        }
+        *all = sum;
+        let own = Early {
+            holder: more.holder,
+            bytes,
+            sessions,
+        };
+        self.early.insert(from, own);
+        Ok(())
+    }
+
+    /// These wait no more.
+    fn free(&mut self, early: HashMap<NodeId, Early>) {
+        for (from, gone) in early {
+            let all = if gone.holder {
+                &mut self.holders
+            } else {
+                &mut self.strangers
+            };
+            *all = all.saturating_sub(gone.bytes);
+            if let Entry::Occupied(mut entry) = self.early.entry(from) {
+                let own = entry.get_mut();
+                own.bytes = own.bytes.saturating_sub(gone.bytes);
+                own.sessions = own.sessions.saturating_sub(gone.sessions);
+                if own.bytes == 0 && own.sessions == 0 {
+                    entry.remove();
+                }
+            }
+        }
     }
 }
 
@@ -181,43 +223,49 @@ impl Node {
     /// Takes a protocol message, whose sender is certain, on a pool thread.
     pub(super) fn protocol(self: &Arc<Self>, header: Header, opened: Opened) {
         let Header {
+            epoch,
             session,
             attempt,
             from,
             ..
         } = header;
         let key = (session, attempt);
-        let holder = self.keys.is_holder(&from);
-        let size = opened.body.len();
         let mut table = lock(&self.sessions.table);
-        if table.cells.len() >= MAX_SESSIONS && !table.cells.contains_key(&key) {
-            tracing::warn!(node = %self.name, "too many sessions; message dropped");
-            return;
+        let new = !table.cells.contains_key(&key);
+        let early = Early {
+            holder: self.keys.is_holder(&from),
+            bytes: opened.body.len(),
+            sessions: usize::from(new),
+        };
+        if new && table.cells.len() >= MAX_SESSIONS {
+            return self.drop_message(&from, Refusal::Early);
+        }
+        if new && let Err(refusal) = table.wait(from, early) {
+            return self.drop_message(&from, refusal);
         }
         let cell = table.cell(key, self.clock.now_ms().saturating_add(EARLY_MS));
         let mut mail = lock(&cell.mail);
+        match &mail.peers {
+            Some(peers) if !peers.contains(&from) => {
+                return self.drop_message(&from, Refusal::NotInSession);
+            }
+            Some(_) if mail.epoch != epoch => {
+                return self.drop_message(&from, Refusal::WrongEpoch);
+            }
+            _ => {}
+        }
         let of_sender = mail.queue.iter().filter(|(header, _)| header.from == from);
         if of_sender.count() >= MAX_QUEUED {
-            return;
+            return self.drop_message(&from, Refusal::Queue);
         }
-        match &mail.peers {
-            Some(peers) if !peers.contains(&from) => return,
-            Some(_) => {}
-            None => {
-                let limit = if holder {
-                    MAX_EARLY_BYTES
-                } else {
-                    MAX_STRANGE_BYTES
-                };
-                let early = table.early.of(holder);
-                if early.saturating_add(size) > limit {
-                    tracing::warn!(node = %self.name, ?from, "too many early messages; one dropped");
-                    return;
-                }
-                *early = early.saturating_add(size);
-                let early = mail.early.of(holder);
-                *early = early.saturating_add(size);
+        if mail.peers.is_none() {
+            if !new && let Err(refusal) = table.wait(from, early) {
+                return self.drop_message(&from, refusal);
             }
+            let own = mail.early.entry(from).or_default();
+            own.holder = early.holder;
+            own.bytes = own.bytes.saturating_add(early.bytes);
+            own.sessions = own.sessions.saturating_add(early.sessions);
         }
         drop(table);
         mail.queue.push_back((header, opened));
@@ -255,7 +303,13 @@ impl Node {
                 missing: Vec::new(),
                 reason: "the session panicked".into(),
             };
-            self.reply(running.orchestrator, session, attempt, &reply);
+            self.reply(
+                running.orchestrator,
+                running.epoch,
+                session,
+                attempt,
+                &reply,
+            );
         }
     }
 
@@ -265,6 +319,7 @@ impl Node {
             key,
             run,
             orchestrator,
+            epoch,
             until_ms,
             lane,
             record,
@@ -283,18 +338,28 @@ impl Node {
             if mail.peers.is_some() {
                 return;
             }
-            mail.queue.retain(|(header, _)| run.is_peer(&header.from));
+            mail.queue.retain(|(header, _)| {
+                let refusal = match header {
+                    header if !run.is_peer(&header.from) => Refusal::NotInSession,
+                    header if header.epoch != epoch => Refusal::WrongEpoch,
+                    _ => return true,
+                };
+                self.drop_message(&header.from, refusal);
+                false
+            });
             mail.peers = Some(run.peers());
+            mail.epoch = epoch;
             mail.scheduled = true;
             mail.lane = lane;
             mail.until_ms = until_ms;
-            table.early.minus(std::mem::take(&mut mail.early));
+            table.free(std::mem::take(&mut mail.early));
             drop(mail);
             cell
         };
         let running = Running {
             run,
             orchestrator,
+            epoch,
             record,
             reshare,
         };
@@ -349,8 +414,12 @@ impl Node {
         let (session, attempt) = cell.key;
         match outcome {
             Ok(Progress { send, finished }) => {
+                let Work::Running(running) = &*work else {
+                    return;
+                };
+                let epoch = running.epoch;
                 for message in send {
-                    self.send(cell.key, &message);
+                    self.send(epoch, cell.key, &message);
                 }
                 let Some(finished) = finished else { return };
                 let Work::Running(running) = std::mem::replace(work, Work::Over) else {
@@ -361,7 +430,7 @@ impl Node {
                     Finished::Contributed => {}
                     Finished::Signed(signatures) => {
                         let reply = Reply::Signed(signatures);
-                        self.reply(running.orchestrator, session, attempt, &reply);
+                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
                     Finished::KeyMade(share) => {
                         let Some(record) = running.record else { return };
@@ -372,7 +441,7 @@ impl Node {
                                 Reply::Refused(fault)
                             }
                         };
-                        self.reply(running.orchestrator, session, attempt, &reply);
+                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
                         self.tend(true);
                     }
                     Finished::Reshared(share) => {
@@ -381,7 +450,7 @@ impl Node {
                             tracing::error!(node = %self.name, ?fault, "new share not stored");
                             Reply::Refused(fault)
                         });
-                        self.reply(running.orchestrator, session, attempt, &reply);
+                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
                     }
                 }
             }
@@ -413,10 +482,10 @@ impl Node {
         ban: Vec<NodeId>,
         reply: Reply,
     ) {
-        let orchestrator = running.orchestrator;
+        let (orchestrator, epoch) = (running.orchestrator, running.epoch);
         let root = match running.run.root() {
             Some(root) if !ban.is_empty() => root.to_vec(),
-            _ => return self.reply(orchestrator, session, attempt, &reply),
+            _ => return self.reply(orchestrator, epoch, session, attempt, &reply),
         };
         let (node, now_ms) = (Arc::clone(self), self.clock.now_ms());
         self.runtime.spawn(async move {
@@ -426,14 +495,15 @@ impl Node {
                     tracing::error!(node = %node.name, %error, "the ban could not be stored");
                 }
             }
-            node.reply(orchestrator, session, attempt, &reply);
+            node.reply(orchestrator, epoch, session, attempt, &reply);
         });
     }
 
-    fn send(&self, (session, attempt): Key, message: &Send) {
+    fn send(&self, epoch: u32, (session, attempt): Key, message: &Send) {
         let header = Header {
             kind: Kind::Protocol,
             sealed: message.private,
+            epoch,
             session,
             attempt,
             round: message.round,
@@ -452,12 +522,12 @@ impl Node {
         lock(&self.sessions.accepted).retain(|_, (_, forget_ms)| now_ms < *forget_ms);
         let due: Vec<Arc<Cell>> = {
             let mut table = lock(&self.sessions.table);
-            let mut freed = Early::default();
+            let mut freed = Vec::new();
             let mut due = Vec::new();
             let mut running = 0_usize;
             table.cells.retain(|_, cell| {
                 // Held for moments only.
-                let mail = lock(&cell.mail);
+                let mut mail = lock(&cell.mail);
                 if mail.peers.is_some() {
                     // One that cannot be looked at is being worked on.
                     let over = cell
@@ -473,11 +543,14 @@ impl Node {
                 if now_ms < mail.until_ms {
                     return true;
                 }
-                freed.holders = freed.holders.saturating_add(mail.early.holders);
-                freed.strangers = freed.strangers.saturating_add(mail.early.strangers);
+                freed.push(std::mem::take(&mut mail.early));
                 false
             });
-            table.early.minus(freed);
+            for early in freed {
+                table.free(early);
+            }
+            // A simulation must see them in the same order every time.
+            due.sort_unstable_by_key(|cell| cell.key);
             meter::sessions(&self.name, running);
             due
         };
@@ -500,7 +573,13 @@ impl Node {
                 missing,
                 reason: "timed out".into(),
             };
-            self.reply(running.orchestrator, session, attempt, &reply);
+            self.reply(
+                running.orchestrator,
+                running.epoch,
+                session,
+                attempt,
+                &reply,
+            );
             *work = Work::Over;
         }
     }

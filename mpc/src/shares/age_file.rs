@@ -173,6 +173,14 @@ impl AgeFiles {
     }
 }
 
+/// Decodes the plaintext of a share without its version, and encodes it again; for fuzz targets.
+#[cfg(feature = "simulation")]
+pub(crate) fn again(plain: &[u8]) -> Option<Vec<u8>> {
+    bcs::from_bytes::<Stored>(plain)
+        .and_then(|stored| bcs::to_bytes(&stored))
+        .ok()
+}
+
 /// What the files are called that are in use, and those that are not yet.
 const IN_USE: &str = "age";
 const PENDING: &str = "pending";
@@ -318,6 +326,8 @@ impl ShareStore for AgeFiles {
         if found { self.sync() } else { Ok(()) }
     }
 }
+
+crate::secrets::secret_form!(Stored);
 
 #[cfg(test)]
 #[allow(non_snake_case)]

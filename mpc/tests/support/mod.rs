@@ -137,6 +137,7 @@ pub struct TestCluster {
     pub marks: Marks,
     pool: Arc<CpuPool>,
     check: Arc<dyn OrderCheck>,
+    entropy: Arc<dyn Entropy>,
     _folder: tempfile::TempDir,
 }
 
@@ -155,6 +156,27 @@ impl TestCluster {
         count: usize,
         check: Arc<dyn OrderCheck>,
         marks: Marks,
+    ) -> Self {
+        Self::start_made(medium, count, check, marks, Arc::new(SystemEntropy)).await
+    }
+
+    /// Nodes that draw their randomness from this.
+    pub async fn start_drawing(
+        medium: Medium,
+        count: usize,
+        check: Arc<dyn OrderCheck>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        let marks = Marks { low: 8, high: 32 };
+        Self::start_made(medium, count, check, marks, entropy).await
+    }
+
+    async fn start_made(
+        medium: Medium,
+        count: usize,
+        check: Arc<dyn OrderCheck>,
+        marks: Marks,
+        entropy: Arc<dyn Entropy>,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let orchestrator = Arc::new(NodeIdentity::generate(&SystemEntropy));
@@ -179,6 +201,7 @@ impl TestCluster {
             marks,
             pool: CpuPool::per_core().unwrap(),
             check,
+            entropy,
             _folder: folder,
         };
         for place in 0..count {
@@ -201,7 +224,7 @@ impl TestCluster {
             identity: Arc::clone(&node.identity),
             bus: self.medium.bus(),
             clock: Arc::new(SkewedClock(node.skew_ms)),
-            entropy: Arc::new(SystemEntropy),
+            entropy: Arc::clone(&self.entropy),
             pool: Arc::clone(&self.pool),
             folder: node.folder.clone(),
             passphrase: SecretString::from("a passphrase"),
@@ -270,40 +293,7 @@ impl TestCluster {
 
     /// A rawMessage of the wallet at `m/0/{wallet}`.
     pub fn raw_message(&self, root: &RootKey, wallet: u32, content: &[u8]) -> SigningOrder {
-        let path = KeyPath::new(vec![0, wallet]).unwrap();
-        let network = match root.curve {
-            Curve::Secp256k1 => Network::Evm,
-            Curve::Ed25519 => Network::Solana,
-        };
-        let chain = network.chain().unwrap();
-        let public_key = root.child(&path).unwrap().public_key;
-        let address = chain.address(&public_key).unwrap();
-        let payload = Payload::parse(&WireKind::RawMessage(wire::RawMessage {
-            from: address.clone(),
-            content: content.to_vec(),
-            ecdsa_hash_function: match root.curve {
-                Curve::Secp256k1 => wire::EcdsaHashFunction::Sha256.into(),
-                Curve::Ed25519 => wire::EcdsaHashFunction::Unspecified.into(),
-            },
-        }))
-        .unwrap();
-        let unsigned = chain.build(&payload, &Facts::Nothing, &public_key).unwrap();
-        SigningOrder {
-            request: RequestId::from_random(random_16(&SystemEntropy)),
-            vault: self.vault,
-            epoch: 0,
-            network,
-            root_public_key: root.public_key.clone(),
-            path,
-            public_key,
-            address,
-            payload: payload.encode(),
-            facts: Facts::Nothing,
-            unsigned: unsigned.bytes,
-            inputs: unsigned.signing,
-            issued_at_ms: now_ms(),
-            expires_at_ms: now_ms() + 600_000,
-        }
+        raw_message(self.vault, root, wallet, content)
     }
 
     pub async fn sign(
@@ -335,6 +325,44 @@ impl TestCluster {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("the nodes are {:?}", self.cluster.nodes());
+    }
+}
+
+/// A rawMessage of the vault's wallet at `m/0/{wallet}`.
+pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) -> SigningOrder {
+    let path = KeyPath::new(vec![0, wallet]).unwrap();
+    let network = match root.curve {
+        Curve::Secp256k1 => Network::Evm,
+        Curve::Ed25519 => Network::Solana,
+    };
+    let chain = network.chain().unwrap();
+    let public_key = root.child(&path).unwrap().public_key;
+    let address = chain.address(&public_key).unwrap();
+    let payload = Payload::parse(&WireKind::RawMessage(wire::RawMessage {
+        from: address.clone(),
+        content: content.to_vec(),
+        ecdsa_hash_function: match root.curve {
+            Curve::Secp256k1 => wire::EcdsaHashFunction::Sha256.into(),
+            Curve::Ed25519 => wire::EcdsaHashFunction::Unspecified.into(),
+        },
+    }))
+    .unwrap();
+    let unsigned = chain.build(&payload, &Facts::Nothing, &public_key).unwrap();
+    SigningOrder {
+        request: RequestId::from_random(random_16(&SystemEntropy)),
+        vault,
+        epoch: 0,
+        network,
+        root_public_key: root.public_key.clone(),
+        path,
+        public_key,
+        address,
+        payload: payload.encode(),
+        facts: Facts::Nothing,
+        unsigned: unsigned.bytes,
+        inputs: unsigned.signing,
+        issued_at_ms: now_ms(),
+        expires_at_ms: now_ms() + 600_000,
     }
 }
 

@@ -339,3 +339,6 @@ impl Session<KeyShare> for Keygen {
         self.gather.missing()
     }
 }
+
+crate::secrets::secret!(Keygen);
+crate::secrets::secret_form!(Third);

@@ -308,3 +308,5 @@ impl Session<Option<Signature>> for Sign {
         self.gather.missing()
     }
 }
+
+crate::secrets::secret!(DklsSigner, Sign, SignState);

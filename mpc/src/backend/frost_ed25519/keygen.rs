@@ -343,3 +343,6 @@ impl Session<KeyShare> for Keygen {
         self.gather.missing()
     }
 }
+
+crate::secrets::secret!(Keygen, KeygenState);
+crate::secrets::secret_form!(Third);

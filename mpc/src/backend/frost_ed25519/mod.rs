@@ -142,3 +142,5 @@ fn abort(error: &Error) -> Abort {
         ban: Vec::new(),
     }
 }
+
+crate::secrets::secret_form!(Stored);

@@ -401,3 +401,5 @@ impl Session<Option<Signature>> for Sign {
         self.gather.missing()
     }
 }
+
+crate::secrets::secret!(Shared, FrostSigner, Child, Sign, SignState);

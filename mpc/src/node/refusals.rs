@@ -1,0 +1,108 @@
+//! What a node does not take from the bus, each reason with a name, and one log line a second for
+//! each: a flood must not fill the disk with words about itself.
+
+use std::{
+    collections::HashMap,
+    mem::{Discriminant, discriminant},
+    sync::{Mutex, PoisonError},
+};
+
+use covault_core::order::NodeId;
+
+use super::Node;
+use crate::{envelope::EnvelopeError, identity::openssh_line};
+
+/// How often one reason is logged, in milliseconds.
+const QUIET_MS: u64 = 1_000;
+
+/// Why a message was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    /// Malformed, misdirected, unsealed, unopenable, or not signed by whom it names.
+    #[error(transparent)]
+    Envelope(#[from] EnvelopeError),
+    /// An order of somebody whose key is not pinned.
+    #[error(
+        "order of a stranger ignored: its key is not among the orchestrators that this node trusts"
+    )]
+    Stranger,
+    /// A protocol message of a node that is not among the configured peers.
+    #[error("message of a node that is no peer")]
+    NoPeer,
+    /// More unverified messages in one name than may wait.
+    #[error("flood: too many messages of this sender wait")]
+    Flood,
+    /// More unverified messages than may wait.
+    #[error("flood: too many messages wait")]
+    Full,
+    /// More messages without an order than one sender, or all together, may have waiting.
+    #[error("flood: too many messages wait for an order")]
+    Early,
+    /// More messages of one sender than a session has slots.
+    #[error("flood: more messages than the session has rounds")]
+    Queue,
+    /// The session's order names others.
+    #[error("the sender is not in the session")]
+    NotInSession,
+    /// Of another generation of shares than the session.
+    #[error("the message is of another epoch than the session")]
+    WrongEpoch,
+}
+
+/// How often each reason came up.
+#[derive(Default)]
+pub(super) struct Refusals {
+    said: Mutex<HashMap<Discriminant<Refusal>, Said>>,
+}
+
+#[derive(Default)]
+struct Said {
+    at_ms: Option<u64>,
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// Counts one; how many went unsaid when it is time to say so.
+    fn count(&self, why: Refusal, now_ms: u64) -> Option<u64> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = said.entry(discriminant(&why)).or_default();
+        if said
+            .at_ms
+            .is_some_and(|at_ms| now_ms.abs_diff(at_ms) < QUIET_MS)
+        {
+            said.unsaid = said.unsaid.saturating_add(1);
+            return None;
+        }
+        said.at_ms = Some(now_ms);
+        Some(std::mem::take(&mut said.unsaid))
+    }
+}
+
+impl Node {
+    /// Says why a message was dropped. `from` is who it says it is from: nobody knows before its
+    /// signature was verified.
+    pub(super) fn drop_message(&self, from: &NodeId, why: Refusal) {
+        if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
+            let node = &self.name;
+            let from = openssh_line(from, "");
+            tracing::warn!(%node, from, error = %why, unsaid, "message refused");
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals__should_be_said_once_a_second_for_each_reason() {
+        let refusals = Refusals::default();
+        assert_eq!(refusals.count(Refusal::Flood, 10_000), Some(0));
+        for at_ms in 10_000..10_999 {
+            assert_eq!(refusals.count(Refusal::Flood, at_ms), None);
+        }
+        assert_eq!(refusals.count(Refusal::WrongEpoch, 10_500), Some(0));
+        assert_eq!(refusals.count(Refusal::Flood, 11_000), Some(999));
+    }
+}

@@ -1,0 +1,53 @@
+//! Types that must never be shown: checked when the crate is compiled.
+
+/// Fails to compile when a type implements a trait: `never!(Type: Debug, Serialize)`.
+///
+/// When it does not, one of two blanket implementations fits and the compiler can infer which; when
+/// it does, both fit, and it cannot. (The technique of the static_assertions crate.)
+macro_rules! never {
+    ($secret:ty: $($shown:path),+) => {
+        $(const _: fn() = || {
+            trait Either<Which> {
+                fn fits() {}
+            }
+            struct Shown;
+            impl<T: ?Sized> Either<()> for T {}
+            impl<T: ?Sized + $shown> Either<Shown> for T {}
+            let _ = <$secret as Either<_>>::fits;
+        };)+
+    };
+}
+
+/// A type that holds a secret: neither printed nor sent.
+macro_rules! secret {
+    ($($secret:ty),+ $(,)?) => {
+        $(crate::secrets::never!(
+            $secret: ::std::fmt::Debug, ::std::fmt::Display, ::serde::Serialize
+        );)+
+    };
+}
+
+/// The stored or sent form of a secret, which is encoded on purpose, and not printed.
+macro_rules! secret_form {
+    ($($secret:ty),+ $(,)?) => {
+        $(crate::secrets::never!($secret: ::std::fmt::Debug, ::std::fmt::Display);)+
+    };
+}
+
+pub(crate) use {never, secret, secret_form};
+
+secret!(
+    crate::identity::NodeIdentity,
+    crate::envelope::Post,
+    crate::envelope::Opened,
+    crate::backend::Outgoing,
+    crate::backend::KeyShare,
+    crate::shares::ShareRecord,
+    crate::shares::age_file::AgeFiles,
+    crate::runner::Run,
+    crate::runner::Send,
+    crate::runner::Finished,
+    crate::node::NodeConfig,
+    crate::node::Node,
+    crate::cluster::ClusterConfig,
+);

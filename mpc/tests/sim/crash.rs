@@ -1,0 +1,250 @@
+//! Nodes that end at the worst moment: between a claim and what it was for, and when the disk fails.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    ids::{SessionId, VaultId},
+    order::{KeygenOrder, NodeId, SigningOrder},
+    port::{Clock as _, random_16},
+    scheme::Scheme,
+    signature::Signature,
+};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    cluster::{Cluster, ClusterConfig},
+    envelope::{Envelope, Kind},
+    identity::NodeIdentity,
+    node::{Node, NodeConfig, Rebuild},
+    pool::CpuPool,
+};
+use secrecy::SecretString;
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
+
+use crate::{
+    support::{raw_message, verify},
+    world::{Dice, Life, SimClock, machine, ms},
+};
+
+/// The bus of one life, which ends instead of sending the first protocol message, if armed.
+struct Deadly {
+    bus: Arc<MemoryBus>,
+    life: Arc<Life>,
+    armed: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Bus for Deadly {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let kind = Envelope::parse(message.clone()).unwrap().header.kind;
+        if kind == Kind::Protocol && self.armed.swap(false, Ordering::Relaxed) {
+            self.life.end();
+        }
+        if !self.life.alive() {
+            return Ok(());
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+struct Pair {
+    clock: SimClock,
+    dice: Arc<Dice>,
+    bus: Arc<MemoryBus>,
+    identities: Vec<Arc<NodeIdentity>>,
+    folder: tempfile::TempDir,
+    armed: Arc<AtomicBool>,
+    disk_full: Arc<AtomicBool>,
+    cluster: Arc<Cluster>,
+    vault: VaultId,
+}
+
+type Running = (
+    Arc<Life>,
+    watch::Sender<bool>,
+    JoinHandle<Result<(), Fault>>,
+);
+
+impl Pair {
+    async fn new(seed: u64) -> Self {
+        let dice = Arc::new(Dice::new(seed, 0));
+        let clock = SimClock::start();
+        let bus = MemoryBus::new();
+        let identities: Vec<_> = (0..3)
+            .map(|_| Arc::new(NodeIdentity::generate(&*dice)))
+            .collect();
+        let cluster = Cluster::start(ClusterConfig {
+            identity: Arc::clone(&identities[0]),
+            bus: Arc::clone(&bus) as _,
+            clock: Arc::new(clock),
+            entropy: Arc::clone(&dice) as _,
+            live_for: ms(3_500),
+            attempt: ms(2_000),
+        });
+        Self {
+            cluster: cluster.await.unwrap(),
+            vault: VaultId::from_random(random_16(&*dice)),
+            clock,
+            dice,
+            bus,
+            identities,
+            folder: tempfile::tempdir().unwrap(),
+            armed: Arc::default(),
+            disk_full: Arc::default(),
+        }
+    }
+
+    fn folder(&self, place: usize) -> PathBuf {
+        self.folder.path().join(place.to_string())
+    }
+
+    /// Starts node 1 or 2; the trouble is node 1's.
+    fn start(&self, place: usize) -> Running {
+        let life = Arc::new(Life::default());
+        let quiet = || Arc::new(AtomicBool::new(false));
+        let (armed, disk_full) = match place {
+            1 => (Arc::clone(&self.armed), Arc::clone(&self.disk_full)),
+            _ => (quiet(), quiet()),
+        };
+        let config = NodeConfig {
+            name: format!("node-{place}"),
+            identity: Arc::clone(&self.identities[place]),
+            bus: Arc::new(Deadly {
+                bus: Arc::clone(&self.bus),
+                life: Arc::clone(&life),
+                armed,
+            }),
+            clock: Arc::new(self.clock),
+            entropy: Arc::clone(&self.dice) as _,
+            pool: CpuPool::simulated(machine(&self.dice, &life, &disk_full)),
+            folder: self.folder(place),
+            passphrase: SecretString::from("a passphrase"),
+            work_factor: 1,
+            trusted: vec![self.identities[0].id()],
+            peers: None,
+            backup_recipients: Vec::new(),
+            check: Arc::new(Rebuild),
+            heartbeat: ms(1_000),
+        };
+        let (shutdown, receiver) = watch::channel(false);
+        (life, shutdown, tokio::spawn(Node::run(config, receiver)))
+    }
+
+    fn holders(&self) -> Vec<NodeId> {
+        vec![self.identities[1].id(), self.identities[2].id()]
+    }
+
+    async fn keygen(&self) -> RootKey {
+        let now_ms = self.clock.now_ms();
+        let order = KeygenOrder {
+            vault: self.vault,
+            session: SessionId::from_random(random_16(&*self.dice)),
+            scheme: Scheme::FrostEd25519,
+            threshold: 2,
+            signers: self.holders(),
+            issued_at_ms: now_ms,
+            expires_at_ms: now_ms + 60_000,
+        };
+        self.cluster.keygen(&order).await.unwrap()
+    }
+
+    fn order(&self, root: &RootKey, content: &[u8]) -> SigningOrder {
+        let mut order = raw_message(self.vault, root, 1, content);
+        order.issued_at_ms = self.clock.now_ms();
+        order.expires_at_ms = order.issued_at_ms + 120_000;
+        order
+    }
+
+    async fn sign(&self, order: &SigningOrder, patience_ms: u64) -> Result<Vec<Signature>, Fault> {
+        let session = SessionId::from_random(random_16(&*self.dice));
+        let deadline_ms = self.clock.now_ms() + patience_ms;
+        let holders = self.holders();
+        let cluster = &self.cluster;
+        cluster.sign(order, session, &holders, 2, deadline_ms).await
+    }
+}
+
+fn run<F: Future<Output = ()>>(story: F) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(story);
+}
+
+#[test]
+fn node__should_keep_its_claim_when_it_dies_before_its_first_message_leaves() {
+    for seed in 0..20 {
+        run(async {
+            let pair = Pair::new(seed).await;
+            let (life, _first, node) = pair.start(1);
+            let _second = pair.start(2);
+            let root = pair.keygen().await;
+            let order = pair.order(&root, b"the first");
+
+            // It has claimed the digest; nothing of it has left.
+            pair.armed.store(true, Ordering::Relaxed);
+            assert!(pair.sign(&order, 1_500).await.is_err());
+            assert!(!life.alive());
+            node.abort();
+            let _ = node.await;
+
+            // Another digest for this request is refused by it alone: by the other, too, if it was
+            // asked. The same digest is signed, in a new session.
+            let _again = pair.start(1);
+            sleep(ms(1_500)).await;
+            let mut rival = pair.order(&root, b"the second");
+            rival.request = order.request;
+            let fault = pair.sign(&rival, 20_000).await.unwrap_err();
+            assert_eq!(fault.class(), &Class::WrongState, "{fault:?}");
+            verify(&order, &pair.sign(&order, 20_000).await.unwrap());
+        });
+    }
+}
+
+#[test]
+fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
+    run(async {
+        let pair = Pair::new(7).await;
+        let (_, _first, node) = pair.start(1);
+        let _second = pair.start(2);
+        let root = pair.keygen().await;
+        verify(
+            &pair.order(&root, b"before"),
+            &pair
+                .sign(&pair.order(&root, b"before"), 20_000)
+                .await
+                .unwrap(),
+        );
+        pair.disk_full.store(true, Ordering::Relaxed);
+        let order = pair.order(&root, b"meanwhile");
+        let fault = pair.sign(&order, 3_000).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
+        // It has ended by itself, and says why.
+        let fault = node.await.unwrap().unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+        assert!(fault.public().contains("is the disk full"), "{fault:?}");
+        // What was asked for meanwhile is signed once it is back.
+        pair.disk_full.store(false, Ordering::Relaxed);
+        let _again = pair.start(1);
+        sleep(ms(1_500)).await;
+        verify(&order, &pair.sign(&order, 20_000).await.unwrap());
+    });
+}

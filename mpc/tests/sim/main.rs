@@ -1,0 +1,158 @@
+//! Whole clusters in one process, each from a seed: real nodes, a real cluster client, real FROST,
+//! real claims files; a bus that does its worst, nodes that crash, clocks that differ, a liar.
+//!
+//! - `COVAULT_SIM_RUNS` says how many worlds (200), `COVAULT_SIM_FIRST` the first seed (0).
+//! - `COVAULT_SIM_SEED` runs one world and prints all that happens in it.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::disallowed_methods
+)]
+
+mod byzantine;
+mod crash;
+mod net;
+mod oracle;
+mod story;
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use covault_core::scheme::Scheme;
+use story::{Report, Sabotage, Setting};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+fn setting(seed: u64) -> Setting {
+    Setting {
+        seed,
+        scheme: Scheme::FrostEd25519,
+        verbose: false,
+        sabotage: Sabotage::None,
+    }
+}
+
+/// A panic anywhere in a world is a finding, too.
+fn run(setting: Setting) -> Report {
+    catch_unwind(AssertUnwindSafe(|| story::run(setting))).unwrap_or_else(|_| Report {
+        violations: vec!["a panic".into()],
+        ..Report::default()
+    })
+}
+
+#[test]
+fn simulation__should_hold_its_invariants_whatever_the_seed() {
+    if let Some(seed) = number("COVAULT_SIM_SEED") {
+        let report = run(Setting {
+            verbose: true,
+            ..setting(seed)
+        });
+        eprintln!("{report:#?}");
+        assert!(report.violations.is_empty());
+        return;
+    }
+    let runs = number("COVAULT_SIM_RUNS").unwrap_or(200);
+    let first = number("COVAULT_SIM_FIRST").unwrap_or(0);
+    let next = AtomicU64::new(first);
+    let sum = Mutex::new(Report::default());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + runs {
+                        return;
+                    }
+                    let report = run(setting(seed));
+                    let mut sum = sum.lock().unwrap();
+                    sum.events += report.events;
+                    sum.signed += report.signed;
+                    sum.faults += report.faults;
+                    sum.crashes += report.crashes;
+                    sum.liars += report.liars;
+                    for violation in report.violations {
+                        let replay = format!("COVAULT_SIM_SEED={seed} just sim");
+                        eprintln!("seed {seed}: {violation}; replay: {replay}");
+                        sum.violations.push(format!("seed {seed}: {violation}"));
+                    }
+                }
+            });
+        }
+    });
+    let sum = sum.into_inner().unwrap();
+    eprintln!(
+        "{runs} worlds: {} events, {} signed, {} refused or given up, {} crashes, {} liars",
+        sum.events, sum.signed, sum.faults, sum.crashes, sum.liars
+    );
+    assert!(sum.violations.is_empty(), "{:#?}", sum.violations);
+    // Worlds in which nothing goes wrong, or nothing goes well, show nothing.
+    if runs >= 100 {
+        assert!(sum.signed > runs && sum.faults > runs / 4);
+        assert!(sum.crashes > runs && sum.liars > runs / 4);
+    }
+}
+
+/// The ECDSA crate draws its own randomness: a seed replays the schedule, not the bytes. Nor are its
+/// messages looked into. `COVAULT_SIM_ECDSA_RUNS` says how many worlds (3).
+#[test]
+fn simulation__should_hold_its_invariants_with_ecdsa_too() {
+    let runs = number("COVAULT_SIM_ECDSA_RUNS").unwrap_or(3);
+    let mut signed = 0;
+    for seed in 0..runs {
+        let report = run(Setting {
+            scheme: Scheme::Dkls23,
+            ..setting(seed)
+        });
+        assert!(report.violations.is_empty(), "{seed}: {report:?}");
+        signed += report.signed;
+    }
+    assert!(signed >= runs);
+}
+
+#[test]
+fn simulation__should_be_the_same_for_the_same_seed() {
+    for seed in 0..6 {
+        let (first, second) = (run(setting(seed)), run(setting(seed)));
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first.events > 100);
+    }
+    assert_ne!(run(setting(1)).trace, run(setting(2)).trace);
+}
+
+/// An oracle that sees nothing would be content with everything.
+fn sees(sabotage: Sabotage, what: &str) {
+    let seen = (0..60).any(|seed| {
+        let report = run(Setting {
+            sabotage,
+            ..setting(seed)
+        });
+        report.violations.iter().any(|it| it.contains(what))
+    });
+    assert!(seen, "nobody noticed");
+}
+
+#[test]
+fn simulation__should_notice_a_nonce_that_is_used_twice() {
+    sees(Sabotage::RepeatedRandomness, "uses a nonce twice");
+}
+
+#[test]
+fn simulation__should_notice_a_second_digest() {
+    sees(Sabotage::RestoredClaims, "signs a second digest");
+}

@@ -1,0 +1,206 @@
+//! A bus that does everything a bus may do: it drops, repeats, delays, reorders, cuts off, changes,
+//! and delivers what was meant for somebody else.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use covault_core::order::NodeId;
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::Envelope,
+};
+use tokio::time::sleep;
+
+use crate::{
+    byzantine::Byzantine,
+    oracle::Oracle,
+    world::{Dice, Life, Trace, ms},
+};
+
+/// How bad it is; rates are of a thousand messages.
+#[derive(Clone, Default)]
+pub struct Weather {
+    pub drop: u64,
+    pub repeat: u64,
+    pub corrupt: u64,
+    pub replay: u64,
+    /// Delays from 0 to this, in milliseconds.
+    pub delay_ms: u64,
+    /// A node dies instead of sending.
+    pub die: u64,
+    /// Who cannot send to whom. Place 0 is the orchestrator.
+    pub cut: BTreeSet<(usize, usize)>,
+}
+
+/// The network of one world.
+pub struct Net {
+    pub dice: Arc<Dice>,
+    pub trace: Arc<Trace>,
+    pub oracle: Arc<Oracle>,
+    pub weather: Mutex<Weather>,
+    memory: Arc<MemoryBus>,
+    places: HashMap<NodeId, usize>,
+    /// What an eavesdropper has kept.
+    kept: Mutex<Vec<(Address, Vec<u8>)>>,
+}
+
+/// Messages that an eavesdropper keeps.
+const KEPT: usize = 64;
+
+impl Net {
+    /// A network of these participants; the orchestrator first.
+    pub fn new(
+        participants: &[NodeId],
+        dice: Arc<Dice>,
+        trace: Arc<Trace>,
+        oracle: Arc<Oracle>,
+    ) -> Arc<Self> {
+        let places = participants.iter().copied().zip(0..).collect();
+        Arc::new(Self {
+            dice,
+            trace,
+            oracle,
+            weather: Mutex::default(),
+            memory: MemoryBus::new(),
+            places,
+            kept: Mutex::default(),
+        })
+    }
+
+    fn weather(&self) -> Weather {
+        self.weather.lock().unwrap().clone()
+    }
+
+    fn place(&self, address: Address) -> usize {
+        match address {
+            // Only the orchestrator listens to announcements.
+            Address::Announcements => 0,
+            Address::Inbox(id) => self.places.get(&id).copied().unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Carries a message, or does not.
+    pub fn carry(self: &Arc<Self>, from: usize, to: Address, message: Vec<u8>) {
+        let weather = self.weather();
+        let place = self.place(to);
+        let what = describe(&message);
+        if weather.cut.contains(&(from, place)) {
+            return self.trace.note(format_args!("{from}->{place} cut {what}"));
+        }
+        if self.dice.chance(weather.drop) {
+            return self.trace.note(format_args!("{from}->{place} lost {what}"));
+        }
+        let copies = 1 + u64::from(self.dice.chance(weather.repeat));
+        for _ in 0..copies {
+            let mut message = message.clone();
+            if self.dice.chance(weather.corrupt) {
+                self.spoil(&mut message);
+            }
+            self.deliver(to, message, self.dice.between(0, weather.delay_ms));
+        }
+        self.trace
+            .note(format_args!("{from}->{place} {copies} {what}"));
+        if weather.replay > 0 {
+            let mut kept = self.kept.lock().unwrap();
+            let place = self.dice.below(KEPT);
+            match kept.get_mut(place) {
+                Some(old) => *old = (to, message),
+                None => kept.push((to, message)),
+            }
+            if self.dice.chance(weather.replay) {
+                let (first, old) = kept[self.dice.below(kept.len())].clone();
+                let (other, _) = kept[self.dice.below(kept.len())];
+                let to = if self.dice.chance(500) { first } else { other };
+                drop(kept);
+                self.trace
+                    .note(format_args!("replay to {}", self.place(to)));
+                self.deliver(to, old, self.dice.between(0, 5_000));
+            }
+        }
+    }
+
+    fn spoil(&self, message: &mut Vec<u8>) {
+        if message.is_empty() {
+            return;
+        }
+        let at = self.dice.below(message.len());
+        match self.dice.below(3) {
+            0 => message.truncate(at),
+            1 => message.extend_from_slice(&[0; 7]),
+            _ => message[at] ^= 1 << self.dice.below(8),
+        }
+    }
+
+    fn deliver(self: &Arc<Self>, to: Address, message: Vec<u8>, delay_ms: u64) {
+        let net = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep(ms(delay_ms)).await;
+            if let Address::Inbox(id) = to {
+                net.oracle.delivered(id, &message);
+            }
+            let _ = net.memory.publish(to, message);
+        });
+    }
+}
+
+fn describe(message: &[u8]) -> String {
+    match Envelope::parse(message.to_vec()) {
+        Ok(envelope) => {
+            let header = envelope.header;
+            format!(
+                "{:?} {} {} {} {} of {} bytes",
+                header.kind,
+                header.session,
+                header.attempt,
+                header.round,
+                header.sequence,
+                message.len()
+            )
+        }
+        Err(_) => format!("{} bytes of noise", message.len()),
+    }
+}
+
+/// One participant's place on the network, for one life.
+pub struct Port {
+    pub net: Arc<Net>,
+    pub place: usize,
+    pub life: Arc<Life>,
+    /// Changes what is sent.
+    pub byzantine: Option<Arc<Byzantine>>,
+}
+
+#[async_trait]
+impl Bus for Port {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        if !self.life.alive() {
+            return Ok(());
+        }
+        let die = self.net.weather.lock().unwrap().die;
+        if self.place > 0 && self.net.dice.chance(die) {
+            self.net.trace.note(format_args!("{} dies", self.place));
+            self.life.end();
+            return Ok(());
+        }
+        let messages = match &self.byzantine {
+            Some(byzantine) => byzantine.instead_of(to, message),
+            None => vec![(to, message)],
+        };
+        for (to, message) in messages {
+            self.net.oracle.sent(&message);
+            self.net.carry(self.place, to, message);
+        }
+        Ok(())
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.net.memory.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}

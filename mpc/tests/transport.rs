@@ -1,0 +1,610 @@
+//! What a hostile bus, peer or stranger can send: each is refused, and the log names why. On memory
+//! and on Redis.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    derive::RootKey, ids::SessionId, order::NodeId, port::random_16, scheme::Scheme,
+    signature::Curve,
+};
+use covault_mpc::{
+    backend::{self, Abort, Index, KeyShare, KeygenSetup, Outgoing, Session},
+    bus::{Address, Bus, BusError, MAX_MESSAGE, Subscription, memory::MemoryBus, redis::RedisBus},
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    identity::NodeIdentity,
+};
+use support::{Medium, SystemEntropy, TestCluster, redis_server::RedisServer, verify};
+use tokio::{
+    task::JoinHandle,
+    time::{interval, sleep, timeout},
+};
+
+/// Everything that is logged in this process.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// One test, one process (nextest), one log.
+    fn start() -> Self {
+        let log = Self::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .init();
+        log
+    }
+
+    fn lines(&self, text: &str) -> Vec<String> {
+        let log = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        let with = log.lines().filter(|line| line.contains(text));
+        with.map(str::to_owned).collect()
+    }
+
+    /// Waits until a line says this, doing the same thing again and again until then.
+    async fn until(&self, text: &str, mut again: impl FnMut()) -> String {
+        let said = timeout(Duration::from_secs(60), async {
+            loop {
+                again();
+                if let Some(line) = self.lines(text).pop() {
+                    return line;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let Ok(line) = said.await else {
+            panic!("nobody said {text:?}");
+        };
+        line
+    }
+}
+
+type Tape = Vec<(Address, Vec<u8>)>;
+
+/// Keeps a copy of what is sent, and sends it in another order when told to.
+struct Tap {
+    bus: Arc<dyn Bus>,
+    tape: Mutex<Tape>,
+    held: Mutex<Option<Tape>>,
+}
+
+impl Tap {
+    fn on(bus: Arc<dyn Bus>) -> Arc<Self> {
+        Arc::new(Self {
+            bus,
+            tape: Mutex::default(),
+            held: Mutex::default(),
+        })
+    }
+
+    /// From now on messages wait a moment, and the last sent goes first.
+    fn reverse(self: &Arc<Self>) -> JoinHandle<()> {
+        *self.held.lock().unwrap() = Some(Vec::new());
+        let tap = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut tick = interval(Duration::from_millis(30));
+            loop {
+                tick.tick().await;
+                let held = tap.held.lock().unwrap().replace(Vec::new());
+                for (to, message) in held.unwrap_or_default().into_iter().rev() {
+                    tap.bus.publish(to, message).unwrap();
+                }
+            }
+        })
+    }
+
+    /// The last message of this kind to this node.
+    fn last(&self, kind: Kind, to: NodeId) -> Vec<u8> {
+        let tape = self.tape.lock().unwrap();
+        let of_kind = |message: &&(Address, Vec<u8>)| {
+            let header = Envelope::parse(message.1.clone()).unwrap().header;
+            header.kind == kind && header.to == to
+        };
+        tape.iter().rev().find(of_kind).unwrap().1.clone()
+    }
+}
+
+#[async_trait]
+impl Bus for Tap {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        self.tape.lock().unwrap().push((to, message.clone()));
+        if let Some(held) = &mut *self.held.lock().unwrap() {
+            held.push((to, message));
+            return Ok(());
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        self.bus.reachable()
+    }
+}
+
+fn header(kind: Kind, to: NodeId) -> Header {
+    Header {
+        kind,
+        sealed: false,
+        epoch: 0,
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        attempt: 0,
+        round: u16::from(kind == Kind::Protocol),
+        sequence: 0,
+        from: to,
+        to,
+    }
+}
+
+/// A cluster of three on a tapped bus, with an Ed25519 key.
+async fn tapped(bus: Arc<dyn Bus>) -> (Arc<Tap>, TestCluster, RootKey) {
+    let tap = Tap::on(bus);
+    let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
+    let test = TestCluster::start(medium, 3).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    (tap, test, root)
+}
+
+fn redis() -> (RedisServer, Arc<dyn Bus>) {
+    let server = RedisServer::start();
+    let bus = RedisBus::connect(&server.url(), "test").unwrap();
+    (server, bus)
+}
+
+/// Where the sender stands in an envelope, after version, kind, seal, epoch, session, attempt, round
+/// and sequence.
+const FROM: std::ops::Range<usize> = 34..66;
+
+async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
+    let log = Log::start();
+    let (tap, mut test, root) = tapped(bus).await;
+    test.sign_well(&root, 2).await;
+    let victim = test.nodes[0].identity.id();
+    let inbox = Address::Inbox(victim);
+    let publish = |message: &[u8]| tap.bus.publish(inbox, message.to_vec()).unwrap();
+    let order = tap.last(Kind::KeygenOrder, victim);
+
+    // Truncation, in the header and in the body.
+    log.until("malformed envelope", || publish(&order[..100]))
+        .await;
+    let wrong = "the envelope's signature is wrong";
+    let cut = log
+        .until(wrong, || publish(&order[..order.len() - 1]))
+        .await;
+    assert!(cut.contains("message refused"), "{cut}");
+
+    // A wrong sender: the stranger signs in a pinned name.
+    let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
+    let outbox = Tap::on(MemoryBus::new());
+    let post = Post::new(
+        Arc::clone(&stranger),
+        Arc::clone(&outbox) as _,
+        Arc::new(SystemEntropy),
+    );
+    post.send(header(Kind::SigningOrder, victim), b"order")
+        .unwrap();
+    let mut forged = outbox.last(Kind::SigningOrder, victim);
+    assert_eq!(forged[FROM], stranger.id().0);
+    log.until("order of a stranger", || publish(&forged)).await;
+    forged[FROM].copy_from_slice(&test.orchestrator.id().0);
+    // Said once a second for all of its kind: until it is this one's turn.
+    let pinned = test.orchestrator.openssh_line("");
+    let named = timeout(Duration::from_secs(60), async {
+        while !log.lines(wrong).iter().any(|line| line.contains(&pinned)) {
+            publish(&forged);
+            sleep(Duration::from_millis(50)).await;
+        }
+    });
+    named.await.expect("who is spoken for is named");
+
+    // A wrong recipient.
+    let other = tap.last(Kind::KeygenOrder, test.nodes[1].identity.id());
+    log.until("the envelope is for another node", || publish(&other))
+        .await;
+
+    // A replay: the session was run, and stays so after a restart.
+    let replayed = tap.last(Kind::SigningOrder, {
+        let order = test.order(&root);
+        verify(&order, &test.sign(&order, 2, 60_000).await.unwrap());
+        let tape = tap.tape.lock().unwrap();
+        let headers = tape
+            .iter()
+            .rev()
+            .map(|(_, message)| Envelope::parse(message.clone()).unwrap().header);
+        headers
+            .into_iter()
+            .find(|it| it.kind == Kind::SigningOrder)
+            .unwrap()
+            .to
+    });
+    let to = Envelope::parse(replayed.clone()).unwrap().header.to;
+    let place = test
+        .holders()
+        .iter()
+        .position(|holder| *holder == to)
+        .unwrap();
+    test.stop_node(place).await;
+    test.start_node(place);
+    test.until_live(3).await;
+    log.until("this session was run before", || {
+        tap.bus
+            .publish(Address::Inbox(to), replayed.clone())
+            .unwrap();
+    })
+    .await;
+
+    // Nothing of it has harmed anybody.
+    test.sign_well(&root, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgeries__should_be_refused_and_named_on_memory() {
+    forgeries_are_refused(MemoryBus::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgeries__should_be_refused_and_named_on_redis() {
+    let (_server, bus) = redis();
+    forgeries_are_refused(bus).await;
+}
+
+/// A pinned peer with its share's identity, that answers orders as it likes.
+async fn impostor(
+    bus: Arc<dyn Bus>,
+    identity: &Arc<NodeIdentity>,
+    answer: impl Fn(&Post, Header) + Send + 'static,
+) -> JoinHandle<()> {
+    let post = Post::new(
+        Arc::clone(identity),
+        Arc::clone(&bus),
+        Arc::new(SystemEntropy),
+    );
+    let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+    tokio::spawn(async move {
+        let mut heartbeat = interval(Duration::from_millis(200));
+        loop {
+            tokio::select! {
+                _ = heartbeat.tick() => {
+                    let body = support::announcement("impostor");
+                    post.send(header(Kind::Announcement, EVERYONE), &body).unwrap();
+                }
+                message = inbox.next() => {
+                    let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
+                    if envelope.header.kind == Kind::SigningOrder {
+                        answer(&post, envelope.header);
+                    }
+                }
+            }
+        }
+    })
+}
+
+async fn liars_are_refused(bus: Arc<dyn Bus>) {
+    let log = Log::start();
+    let (tap, mut test, root) = tapped(bus).await;
+    test.stop_node(2).await;
+    test.until_live(2).await;
+    let others = [0, 1].map(|place| test.nodes[place].identity.id());
+    let liar = Arc::clone(&test.nodes[2].identity);
+    let task = impostor(Arc::clone(&tap) as _, &liar, move |post, order| {
+        for to in others {
+            let place = Header {
+                kind: Kind::Protocol,
+                sealed: false,
+                round: 1,
+                to,
+                ..order
+            };
+            // Of another epoch; then two faces for one slot.
+            let epoch = order.epoch + 1;
+            post.send(Header { epoch, ..place }, b"of tomorrow")
+                .unwrap();
+            post.send(place, b"one face").unwrap();
+            post.send(place, b"another").unwrap();
+        }
+    })
+    .await;
+    test.until_live(3).await;
+    // As a sender, and as a culprit.
+    let named = [liar.openssh_line(""), format!("{:?}", liar.id())];
+    let expected = [
+        "the message is of another epoch than the session",
+        "two different messages for round 2",
+    ];
+    timeout(Duration::from_secs(120), async {
+        loop {
+            test.sign_well(&root, 2).await;
+            let said = |text: &&str| {
+                let lines = log.lines(text);
+                lines
+                    .iter()
+                    .any(|line| named.iter().any(|name| line.contains(name)))
+            };
+            if expected.iter().all(said) {
+                return;
+            }
+            // The liar is asked last for a while: the memory of it has to go.
+            let orchestrator = &test.orchestrator;
+            test.cluster = support::start_cluster(&test.medium, orchestrator).await;
+            test.until_live(3).await;
+        }
+    })
+    .await
+    .expect("every lie is named");
+    task.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn liars__should_be_refused_and_named_on_memory() {
+    liars_are_refused(MemoryBus::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn liars__should_be_refused_and_named_on_redis() {
+    let (_server, bus) = redis();
+    liars_are_refused(bus).await;
+}
+
+async fn reordering_does_no_harm(bus: Arc<dyn Bus>) {
+    let (tap, test, root) = tapped(bus).await;
+    let task = tap.reverse();
+    for _ in 0..5 {
+        test.sign_well(&root, 2).await;
+    }
+    let root = test.keygen(Curve::Ed25519, 3).await;
+    test.sign_well(&root, 3).await;
+    task.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reordering__should_do_no_harm_on_memory() {
+    reordering_does_no_harm(MemoryBus::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reordering__should_do_no_harm_on_redis() {
+    let (_server, bus) = redis();
+    reordering_does_no_harm(bus).await;
+}
+
+/// Sends 25 MB to each victim, again and again.
+fn flood(bus: &Arc<dyn Bus>, identity: Arc<NodeIdentity>, victims: &[NodeId]) -> JoinHandle<()> {
+    let outbox = Tap::on(MemoryBus::new());
+    let post = Post::new(identity, Arc::clone(&outbox) as _, Arc::new(SystemEntropy));
+    let body = vec![7; 50_000];
+    for _ in 0..500 {
+        for to in victims {
+            post.send(header(Kind::Protocol, *to), &body).unwrap();
+        }
+    }
+    let messages = std::mem::take(&mut *outbox.tape.lock().unwrap());
+    let bus = Arc::clone(bus);
+    tokio::spawn(async move {
+        loop {
+            for (to, message) in &messages {
+                // The bus has a limit of its own.
+                let _ = bus.publish(*to, message.clone());
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    })
+}
+
+async fn floods_hit_the_flooder(bus: Arc<dyn Bus>) {
+    let log = Log::start();
+    let (tap, mut test, root) = tapped(bus).await;
+    test.stop_node(2).await;
+    test.until_live(2).await;
+    // A holder of a share, and a stranger.
+    let flooders = [
+        Arc::clone(&test.nodes[2].identity),
+        Arc::new(NodeIdentity::generate(&SystemEntropy)),
+    ];
+    let names = [0, 1].map(|place| flooders[place].openssh_line(""));
+    let victims = [0, 1].map(|place| test.nodes[place].identity.id());
+    let mut tasks = Vec::new();
+    for (identity, name) in flooders.into_iter().zip(&names) {
+        tasks.push(flood(&tap.bus, identity, &victims));
+        let flood = |line: &String| line.contains("flood") && line.contains(name);
+        timeout(Duration::from_secs(60), async {
+            while !log.lines("message refused").iter().any(flood) {
+                sleep(Duration::from_millis(100)).await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("{name} is not named"));
+        // The next one is to have the log for itself.
+        if tasks.len() == 1 {
+            tasks[0].abort();
+        }
+    }
+    // Two honest nodes sign all the same.
+    for _ in 0..3 {
+        test.sign_well(&root, 2).await;
+    }
+    for task in tasks {
+        task.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods__should_hit_the_flooder_on_memory() {
+    floods_hit_the_flooder(MemoryBus::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods__should_hit_the_flooder_on_redis() {
+    let (_server, bus) = redis();
+    floods_hit_the_flooder(bus).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis__should_hold_nothing_some_time_after_the_last_message() {
+    let server = RedisServer::start();
+    let expire = Duration::from_secs(3);
+    let bus = RedisBus::connect_for(&server.url(), "test", expire).unwrap();
+    let (_, mut test, root) = tapped(bus).await;
+    let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
+    test.sign_well(&root, 2).await;
+    test.sign_well(&ecdsa, 2).await;
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let keys = || {
+        let mut connection = connection.clone();
+        async move {
+            let query = redis::cmd("KEYS").arg("*").clone();
+            let keys: Vec<String> = query.query_async(&mut connection).await.unwrap();
+            keys
+        }
+    };
+    let found = keys().await;
+    assert!(found.len() >= 4, "{found:?}");
+    for key in found {
+        let query = redis::cmd("PTTL").arg(&key).clone();
+        let left: i64 = query.query_async(&mut connection.clone()).await.unwrap();
+        // -2: it has gone in the meantime; -1 would be for ever.
+        assert!(left == -2 || (0..=3_000).contains(&left), "{key}: {left}");
+    }
+    for place in 0..3 {
+        test.stop_node(place).await;
+    }
+    timeout(Duration::from_secs(30), async {
+        while !keys().await.is_empty() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await
+    .expect("all keys expire");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis__should_not_let_its_queue_outgrow_the_memory() {
+    let mut server = RedisServer::start();
+    server.stop();
+    let bus = RedisBus::connect(&server.url(), "test").unwrap();
+    let to = Address::Inbox(NodeId([1; 32]));
+    // Nothing can be sent: 16 messages of 4 MiB are all it keeps.
+    let taken = (0..100)
+        .take_while(|_| bus.publish(to, vec![0; MAX_MESSAGE]).is_ok())
+        .count();
+    assert!((16..=17).contains(&taken), "{taken}");
+}
+
+/// The messages of ECDSA key generation grow with the number of nodes. `COVAULT_LARGE=1` makes it
+/// 5 of 9 instead of 3 of 4.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis__should_carry_the_largest_key_generation() {
+    #[allow(clippy::disallowed_methods)]
+    let large = std::env::var_os("COVAULT_LARGE").is_some();
+    let (threshold, count) = if large { (5, 9) } else { (3, 4) };
+    let test = TestCluster::start(Medium::redis(), count).await;
+    test.until_live(count).await;
+    let root = test.keygen(Curve::Secp256k1, threshold).await;
+    test.sign_well(&root, threshold).await;
+}
+
+type Parties = BTreeMap<(Index, bool), Box<dyn Session<KeyShare>>>;
+
+/// Makes a key of three in which party 2 shows party 3, in one round, what it says in another run of
+/// itself: as valid as the truth. Gives the outcomes of the honest two.
+fn two_faced_keygen(scheme: Scheme, round: u16) -> Vec<Option<Result<KeyShare, Abort>>> {
+    let session = |me| {
+        let setup = KeygenSetup {
+            context: [4; 32],
+            me,
+            threshold: 2,
+            parties: 3,
+        };
+        backend::of(scheme).unwrap().keygen(setup).unwrap()
+    };
+    // The second of party 2 is its other face.
+    let mut parties: Parties = [(1, false), (2, false), (2, true), (3, false)]
+        .into_iter()
+        .map(|who| (who, session(who.0)))
+        .collect();
+    let mut queue: VecDeque<((Index, bool), Outgoing)> = VecDeque::new();
+    for (who, party) in &mut parties {
+        let turn = party.start(&SystemEntropy).unwrap();
+        queue.extend(turn.send.into_iter().map(|message| (*who, message)));
+    }
+    let mut outcomes: BTreeMap<(Index, bool), Result<KeyShare, Abort>> = BTreeMap::new();
+    while let Some((from, message)) = queue.pop_front() {
+        let to: Vec<(Index, bool)> = match (from, message.to) {
+            ((2, false), 3) if message.round == round => continue,
+            ((2, true), 3) if message.round == round => vec![(3, false)],
+            ((2, true), _) => continue,
+            // Both faces hear what is said to party 2.
+            (_, 2) => vec![(2, false), (2, true)],
+            (_, to) => vec![(to, false)],
+        };
+        for to in to {
+            if outcomes.contains_key(&to) {
+                continue;
+            }
+            let party = parties.get_mut(&to).unwrap();
+            match party.receive(from.0, message.round, message.body.clone()) {
+                Ok(turn) => {
+                    queue.extend(turn.send.into_iter().map(|message| (to, message)));
+                    if let Some(share) = turn.done {
+                        outcomes.insert(to, Ok(share));
+                    }
+                }
+                Err(abort) => {
+                    outcomes.insert(to, Err(abort));
+                }
+            }
+        }
+    }
+    [1, 3].map(|me| outcomes.remove(&(me, false))).into()
+}
+
+#[test]
+fn keygen__should_give_nobody_a_key_when_a_party_shows_two_faces() {
+    // The rounds of each protocol in which everybody is to hear the same.
+    for (scheme, rounds) in [
+        (Scheme::FrostEd25519, [1, 2, 4].as_slice()),
+        (Scheme::Dkls23, &[2, 3, 4]),
+    ] {
+        for round in rounds {
+            let outcomes = two_faced_keygen(scheme, *round);
+            let made = |it: &&Option<Result<KeyShare, Abort>>| matches!(it, Some(Ok(_)));
+            let aborted = |it: &Option<Result<KeyShare, Abort>>| matches!(it, Some(Err(_)));
+            // Round 4 is the comparison itself: what party 1 has heard in it is the truth.
+            let allowed = usize::from(*round == 4);
+            let made = outcomes.iter().filter(made).count();
+            assert!(made <= allowed, "{scheme:?} {round}");
+            assert!(outcomes.iter().any(aborted), "{scheme:?} {round}");
+        }
+    }
+}
