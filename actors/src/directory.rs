@@ -7,6 +7,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     order::NodeId,
+    scheme::Scheme,
     wallet::vault::Vault,
 };
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
@@ -43,6 +44,8 @@ pub struct NewVault {
     pub threshold: u16,
     /// The nodes that get a share.
     pub signers: Vec<NodeId>,
+    /// The scheme of its ECDSA key.
+    pub ecdsa: Scheme,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
 }
@@ -105,9 +108,10 @@ impl Actor for Directory {
                     name,
                     threshold,
                     signers,
+                    ecdsa,
                     reply,
                 } = *new;
-                let made = live.create(&name, threshold, signers).await;
+                let made = live.create(&name, threshold, signers, ecdsa).await;
                 if let Ok(vault) = &made {
                     live.start(&myself, vault.id).await;
                 }
@@ -177,6 +181,7 @@ impl Live {
         name: &str,
         threshold: u16,
         signers: Vec<NodeId>,
+        ecdsa: Scheme,
     ) -> Result<Vault, Fault> {
         let by_name = rows::vault_name(name);
         if let Some((id, _)) = self.context.load::<VaultId>(&by_name).await? {
@@ -185,17 +190,17 @@ impl Live {
                 .vault(id)
                 .await?
                 .ok_or_else(|| Fault::bug("a name without a vault"))?;
-            if vault.threshold == threshold && vault.signers == signers {
+            if vault.threshold == threshold && vault.signers == signers && vault.ecdsa() == ecdsa {
                 return Ok(vault);
             }
             return Err(Fault::new(
                 Class::Conflict,
-                "a vault of this name exists with another threshold or other signers",
+                "a vault of this name exists with another threshold, other signers or another ECDSA backend",
             ));
         }
         nodes::check_admitted(&self.context, "signers", &signers).await?;
         let id = self.context.new_vault_id();
-        let vault = Vault::new(id, name, threshold, signers, self.context.now_ms())?;
+        let vault = Vault::new(id, name, threshold, signers, ecdsa, self.context.now_ms())?;
         let mut batch = Batch::new();
         batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
         batch.put(by_name, Expect::Absent, rows::encode(&id)?);

@@ -13,6 +13,7 @@ use covault_core::{
     ids::{TokenId, VaultId},
     order::NodeId,
     schema::wire,
+    scheme::Scheme,
 };
 use prost::Message as _;
 use ractor::{Actor, ActorRef, rpc::CallResult};
@@ -88,6 +89,8 @@ pub enum Command {
         threshold: u16,
         /// The nodes that get a share.
         signers: Vec<NodeId>,
+        /// The scheme of its ECDSA key.
+        ecdsa: Scheme,
     },
     /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the wish is
     /// stored; the keys' views say how it goes. Repeating it while it is in work changes nothing.
@@ -366,7 +369,11 @@ impl Inner {
                 name,
                 threshold,
                 signers,
-            } => Receipt::Vault(self.create_vault(caller, name, threshold, signers).await?),
+                ecdsa,
+            } => Receipt::Vault(
+                self.create_vault(caller, name, threshold, signers, ecdsa)
+                    .await?,
+            ),
             Command::ReshareVault { vault, reshare } => {
                 Receipt::Vault(self.reshare(caller, &vault, reshare).await?)
             }

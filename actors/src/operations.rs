@@ -45,6 +45,7 @@ impl Inner {
         name: String,
         threshold: u16,
         signers: Vec<NodeId>,
+        ecdsa: Scheme,
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
         let directory = self.directory()?;
@@ -53,6 +54,7 @@ impl Inner {
                 name,
                 threshold,
                 signers,
+                ecdsa,
                 reply,
             }))
         };

@@ -14,8 +14,10 @@ pub mod identity;
 mod message;
 pub mod meter;
 pub mod node;
+pub mod nonces;
 pub mod policy;
 pub mod pool;
+pub mod primes;
 mod runner;
 pub mod shares;
 #[cfg(test)]

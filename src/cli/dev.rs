@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
-use covault_core::{fault::Fault, order::NodeId};
-use covault_mpc::{bus::Bus, node::Node, policy::Policy};
+use covault_core::{fault::Fault, order::NodeId, scheme::Scheme};
+use covault_mpc::{bus::Bus, node::Node, nonces::Marks, policy::Policy};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -169,6 +169,7 @@ impl Nodes {
             backup_recipients: Vec::new(),
             peers: None,
             policy: Policy::development(),
+            nonces: Marks::default(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())
@@ -212,6 +213,7 @@ async fn ready_vault(gateway: &Gateway, signers: Vec<NodeId>) -> anyhow::Result<
         name: VAULT.to_owned(),
         threshold: THRESHOLD,
         signers,
+        ecdsa: Scheme::Dkls23,
     };
     let submitted = gateway
         .submit(&caller, command, None)

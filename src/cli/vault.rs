@@ -40,6 +40,12 @@ pub enum Command {
             required = true
         )]
         signers: Vec<String>,
+        /// What makes and uses its ECDSA key: dkls23, or cggmp24 for keys that are rarely used and
+        /// of high value. cggmp24 rests on other code and other assumptions and takes seconds per
+        /// signature; its shares cannot be refreshed. It needs a build with `--features cggmp24`,
+        /// and primes on every node (covault node primes).
+        #[arg(long, value_name = "BACKEND", value_parser = ["dkls23", "cggmp24"])]
+        ecdsa_backend: Option<String>,
         #[command(flatten)]
         target: Target,
     },
@@ -119,8 +125,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             name,
             threshold,
             signers,
+            ecdsa_backend,
             target,
-        } => create(&name, threshold, &signers, target).await,
+        } => create(&name, threshold, &signers, ecdsa_backend, target).await,
         Command::List { target } => list(target).await,
         Command::Show { which, target } => life::show(which, target).await,
         Command::Refresh(wish) => life::refresh(wish).await,
@@ -133,6 +140,7 @@ async fn create(
     name: &str,
     threshold: u16,
     signers: &[String],
+    ecdsa_backend: Option<String>,
     target: Target,
 ) -> anyhow::Result<()> {
     let client = target.client()?;
@@ -141,6 +149,7 @@ async fn create(
         name: name.to_owned(),
         threshold,
         signers: signers?,
+        ecdsa_backend,
     };
     let VaultAnswer { mut vault } = client.call("createVault", &request).await?;
     let progress = Progress::start(format!(
@@ -185,6 +194,7 @@ async fn list(target: Target) -> anyhow::Result<()> {
             name,
             threshold,
             signers,
+            ecdsa_backend,
             ready,
             failed_reason,
             problem,
@@ -200,7 +210,7 @@ async fn list(target: Target) -> anyhow::Result<()> {
             (false, None, None) => "generating keys".to_owned(),
         };
         answer(format_args!(
-            "{uuid}  {threshold}-of-{}  {name}  {state}",
+            "{uuid}  {threshold}-of-{}  {ecdsa_backend}  {name}  {state}",
             signers.len()
         ));
     }

@@ -9,8 +9,10 @@ use covault_actors::gateway::{Command, Query, Receipt, VaultView, View};
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
+    scheme::Scheme,
+    signature::Curve,
 };
-use covault_mpc::identity;
+use covault_mpc::{backend, identity};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -44,6 +46,9 @@ pub struct CreateVault {
     pub threshold: u16,
     /// OpenSSH lines of the nodes that get a share.
     pub signers: Vec<String>,
+    /// `dkls23` (the default) or `cggmp24`, which this build may lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecdsa_backend: Option<String>,
 }
 
 /// A vault.
@@ -55,6 +60,9 @@ pub struct Vault {
     pub threshold: u16,
     /// OpenSSH lines.
     pub signers: Vec<String>,
+    /// `dkls23` or `cggmp24`.
+    #[serde(default)]
+    pub ecdsa_backend: String,
     /// Both root keys exist.
     pub ready: bool,
     /// Why there will be no keys.
@@ -85,6 +93,7 @@ async fn create_vault(call: Call) -> Result<Answer, Fault> {
         name: request.name,
         threshold: request.threshold,
         signers: parse_lines("signers", &request.signers)?,
+        ecdsa: ecdsa_backend(request.ecdsa_backend.as_deref())?,
     };
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
     match done.receipt {
@@ -101,6 +110,20 @@ async fn list_vaults(call: Call) -> Result<Answer, Fault> {
         }),
         other => Err(unexpected(&other)),
     }
+}
+
+/// The scheme of a vault's ECDSA key. It is refused here when this build lacks it: the signers'
+/// builds are expected to have what the orchestrator's has.
+fn ecdsa_backend(name: Option<&str>) -> Result<Scheme, Fault> {
+    let Some(name) = name else {
+        return Ok(Scheme::default_of(Curve::Secp256k1));
+    };
+    let field = "ecdsaBackend";
+    let scheme = Scheme::parse(name)
+        .filter(|scheme| scheme.curve() == Curve::Secp256k1)
+        .ok_or_else(|| Fault::field(field, "must be dkls23 or cggmp24"))?;
+    backend::of(scheme).map_err(|_| Fault::field(field, backend::MISSING))?;
+    Ok(scheme)
 }
 
 fn parse_lines(field: &str, lines: &[String]) -> Result<Vec<NodeId>, Fault> {
@@ -130,6 +153,8 @@ fn vault(view: VaultView) -> Vault {
         problem,
         keys,
     } = view;
+    let mut schemes = keys.iter().map(|key| key.scheme);
+    let ecdsa = schemes.find(|scheme| scheme.curve() == Curve::Secp256k1);
     Vault {
         uuid: id.to_string(),
         name,
@@ -138,6 +163,7 @@ fn vault(view: VaultView) -> Vault {
             .iter()
             .map(|id| identity::openssh_line(id, ""))
             .collect(),
+        ecdsa_backend: ecdsa.map_or("", Scheme::name).to_owned(),
         ready,
         failed_reason,
         problem,

@@ -410,3 +410,28 @@ async fn signer__should_refuse_orders_that_name_others_than_its_peers() {
     let made = create("two", &cluster.keys[..2].join(","));
     assert!(made.status.success(), "{}", err(&made));
 }
+
+#[test]
+fn node_primes__should_say_what_it_takes() {
+    let signer = Signer::new("redis://127.0.0.1:1", "nowhere.pub");
+    let primes = |signer: &Signer| signer.command(&["node", "primes", "--count", "0"]).output();
+    if !cfg!(feature = "cggmp24") {
+        let output = primes(&signer).unwrap();
+        assert!(!output.status.success());
+        assert!(
+            err(&output).contains("--features cggmp24"),
+            "{}",
+            err(&output)
+        );
+        return;
+    }
+    let output = primes(&signer).unwrap();
+    assert!(!output.status.success());
+    assert!(
+        err(&output).contains("covault node init"),
+        "{}",
+        err(&output)
+    );
+    signer.init();
+    assert_eq!(line(&primes(&signer).unwrap()), "0");
+}

@@ -425,6 +425,7 @@ async fn run(gateway: &Gateway) {
         name: "main".into(),
         threshold: 2,
         signers: (1..=3).map(node).collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return;

@@ -34,6 +34,7 @@ fn create(signers: &[u8]) -> Command {
         name: "main".into(),
         threshold: 2,
         signers: signers.iter().map(|number| node(*number)).collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     }
 }
 

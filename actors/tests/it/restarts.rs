@@ -70,6 +70,7 @@ async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
         signers: (1..=3)
             .map(|number| covault_core::order::NodeId([number; 32]))
             .collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return accepted;
@@ -195,6 +196,7 @@ async fn run_telling(
         signers: (1..=3)
             .map(|number| covault_core::order::NodeId([number; 32]))
             .collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return vec![];

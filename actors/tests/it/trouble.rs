@@ -30,6 +30,7 @@ async fn new_vault(gateway: &Gateway) -> VaultView {
         name: "main".into(),
         threshold: 2,
         signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     match gateway
         .submit(&admin(), command, None)

@@ -224,6 +224,7 @@ async fn vaults__should_be_made_once_per_name() {
         name: "main".into(),
         threshold: 3,
         signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let fault = gateway
         .submit(&admin(), other.clone(), None)
@@ -232,6 +233,14 @@ async fn vaults__should_be_made_once_per_name() {
     assert_eq!(fault.class(), &Class::Conflict);
     let fault = gateway.submit(&stranger(), other, None).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Forbidden);
+    let slower = Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+        ecdsa: covault_core::scheme::Scheme::Cggmp24,
+    };
+    let fault = gateway.submit(&admin(), slower, None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Conflict);
     match gateway.view(&admin(), Query::Vaults).await.unwrap() {
         View::Vaults(vaults) => assert_eq!(
             vaults.iter().map(|vault| vault.id).collect::<Vec<_>>(),

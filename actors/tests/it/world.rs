@@ -189,6 +189,7 @@ pub async fn vault(gateway: &Gateway, name: &str) -> VaultId {
         name: name.into(),
         threshold: 2,
         signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let made = gateway.submit(&admin(), command, None).await.unwrap();
     let Receipt::Vault(vault) = made.receipt else {

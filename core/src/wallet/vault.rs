@@ -61,7 +61,8 @@ pub enum KeyState {
 }
 
 impl Vault {
-    /// A new vault without keys.
+    /// A new vault without keys. `ecdsa` is the scheme of its secp256k1 key; the other curve has
+    /// one scheme only.
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the field.
@@ -70,6 +71,7 @@ impl Vault {
         name: &str,
         threshold: u16,
         signers: Vec<NodeId>,
+        ecdsa: Scheme,
         now_ms: u64,
     ) -> Result<Self, Fault> {
         if name.trim().is_empty() {
@@ -82,10 +84,17 @@ impl Vault {
             ));
         }
         check_set(threshold, &signers)?;
+        if ecdsa.curve() != Curve::Secp256k1 {
+            return Err(Fault::field("ecdsaBackend", "is none for ECDSA"));
+        }
         let keys = Curve::ALL
             .into_iter()
             .map(|curve| VaultKey {
-                scheme: Scheme::default_of(curve),
+                scheme: if curve == ecdsa.curve() {
+                    ecdsa
+                } else {
+                    Scheme::default_of(curve)
+                },
                 state: KeyState::Wanted,
             })
             .collect();
@@ -106,6 +115,15 @@ impl Vault {
             KeyState::Ready(live) if key.scheme.curve() == curve => Some(live),
             _ => None,
         })
+    }
+
+    /// The scheme of its secp256k1 key.
+    pub fn ecdsa(&self) -> Scheme {
+        self.keys
+            .iter()
+            .map(|key| key.scheme)
+            .find(|scheme| scheme.curve() == Curve::Secp256k1)
+            .unwrap_or(Scheme::default_of(Curve::Secp256k1))
     }
 
     /// The root key on a curve, once it is there.
@@ -331,7 +349,8 @@ mod tests {
 
     fn vault() -> Vault {
         let signers = vec![NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
-        Vault::new(VaultId::from_bytes([9; 16]), "main", 2, signers, 7).unwrap()
+        let ecdsa = Scheme::Dkls23;
+        Vault::new(VaultId::from_bytes([9; 16]), "main", 2, signers, ecdsa, 7).unwrap()
     }
 
     fn order(vault: &Vault, curve: Curve, session: u8) -> KeygenOrder {
@@ -457,7 +476,7 @@ mod tests {
         let id = VaultId::from_bytes([9; 16]);
         let nodes = |ids: &[u8]| ids.iter().map(|id| NodeId([*id; 32])).collect::<Vec<_>>();
         let problem = |name: &str, threshold, signers| {
-            Vault::new(id, name, threshold, signers, 1)
+            Vault::new(id, name, threshold, signers, Scheme::Dkls23, 1)
                 .unwrap_err()
                 .public()
                 .to_owned()
@@ -469,5 +488,20 @@ mod tests {
         );
         assert!(problem("v", 1, nodes(&[1, 2])).starts_with("threshold: "));
         assert!(problem("v", 3, nodes(&[1, 2])).starts_with("threshold: "));
+    }
+
+    #[test]
+    fn new__should_take_the_ecdsa_scheme_that_is_asked_for() {
+        let make = |ecdsa| {
+            let signers = vec![NodeId([1; 32]), NodeId([2; 32])];
+            Vault::new(VaultId::from_bytes([9; 16]), "v", 2, signers, ecdsa, 1)
+        };
+        let vault = make(Scheme::Cggmp24).unwrap();
+        let schemes: Vec<_> = vault.keys.iter().map(|key| key.scheme).collect();
+        assert_eq!(schemes.len(), 2);
+        assert!(schemes.contains(&Scheme::Cggmp24) && schemes.contains(&Scheme::FrostEd25519));
+        assert_eq!(vault.ecdsa(), Scheme::Cggmp24);
+        let fault = make(Scheme::FrostEd25519).unwrap_err();
+        assert_eq!(fault.public(), "ecdsaBackend: is none for ECDSA");
     }
 }

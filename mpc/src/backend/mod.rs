@@ -4,6 +4,8 @@
 //! to send. It never sees a network, a clock or another session. Sessions compute for
 //! milliseconds (signing) to a second (key generation): run them on [`crate::pool`] threads.
 
+#[cfg(feature = "cggmp24")]
+mod ecdsa_cggmp24;
 mod ecdsa_dkls23;
 mod frost_ed25519;
 mod gather;
@@ -25,6 +27,8 @@ use covault_core::{
 };
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
+
+pub use frost_ed25519::Commitments;
 
 /// A party's place in the keygen's list of signers, counted from 1.
 pub type Index = u8;
@@ -124,6 +128,9 @@ pub trait Session<T>: Send {
     fn waiting_for(&self) -> Vec<Index>;
 }
 
+/// Gives a set of primes that were made ahead ([`crate::primes`]), which is used up by that.
+pub type PrimeSource = Box<dyn FnOnce() -> Result<Zeroizing<Vec<u8>>, Fault> + Send>;
+
 /// The frame of a key generation.
 #[derive(Clone, Debug)]
 pub struct KeygenSetup {
@@ -166,6 +173,41 @@ pub trait Signer: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] when the setup does not fit the share.
     fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault>;
+
+    /// Whether nonces can be made ahead of their use.
+    fn makes_nonces(&self) -> bool {
+        false
+    }
+
+    /// Makes a nonce ahead of its use; `None` when the scheme cannot. It signs for every child.
+    fn make_nonce(&self, _entropy: &dyn Entropy) -> Option<Result<MadeNonce, Fault>> {
+        None
+    }
+
+    /// A signing session without the round of commitments: `own` is a nonce of
+    /// [`Signer::make_nonce`] that nobody will ever be given again, and `peers` has the
+    /// commitments of every other signer.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when the setup does not fit the share or the
+    /// nonces, or the scheme has none.
+    fn sign_ahead(
+        &self,
+        _setup: SignSetup,
+        _own: MadeNonce,
+        _peers: BTreeMap<Index, Arc<Commitments>>,
+    ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
+        Err(Fault::field("nonces", "this scheme makes none ahead"))
+    }
+}
+
+/// A signing nonce made ahead. Good for one signature: a second one gives the share away. Never
+/// printed; zeroized on drop.
+pub struct MadeNonce {
+    /// What peers are told.
+    pub commitments: Vec<u8>,
+    /// The backend's own encoding of the secret.
+    pub secret: Zeroizing<Vec<u8>>,
 }
 
 /// The share of a key without what a scheme keeps beside it: a point of a polynomial whose value
@@ -292,6 +334,24 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when it is damaged.
     fn open(&self, share: &KeyShare) -> Result<Arc<dyn Signer>, Fault>;
+
+    /// Whether every party of a key generation needs primes that were made ahead.
+    fn needs_primes(&self) -> bool {
+        false
+    }
+
+    /// As [`Backend::keygen`], for backends that need primes.
+    ///
+    /// # Errors
+    /// As [`Backend::keygen`].
+    fn keygen_with(
+        &self,
+        setup: KeygenSetup,
+        primes: PrimeSource,
+    ) -> Result<Box<dyn Session<KeyShare>>, Fault> {
+        drop(primes);
+        self.keygen(setup)
+    }
 }
 
 /// The backend of a scheme.
@@ -302,8 +362,31 @@ pub fn of(scheme: Scheme) -> Result<&'static dyn Backend, Fault> {
     match scheme {
         Scheme::FrostEd25519 => Ok(&frost_ed25519::Frost),
         Scheme::Dkls23 => Ok(&ecdsa_dkls23::Dkls23),
-        Scheme::Cggmp24 => Err(Fault::field("scheme", "cggmp24 is not in this build")),
+        #[cfg(feature = "cggmp24")]
+        Scheme::Cggmp24 => Ok(&ecdsa_cggmp24::Cggmp24),
+        #[cfg(not(feature = "cggmp24"))]
+        Scheme::Cggmp24 => Err(Fault::field("scheme", MISSING)),
     }
+}
+
+/// What is said of a backend that this build lacks.
+pub const MISSING: &str = "cggmp24 is not in this build of Covault: build it with `cargo build \
+                           --release --features cggmp24`";
+
+/// Makes the primes that one node needs for one key of a scheme that takes some; a minute or more
+/// of one core. `made` hears how many of four there are, before each and at the end.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Invalid`] when this build has no such scheme.
+#[cfg_attr(not(feature = "cggmp24"), allow(unused_variables))]
+pub fn make_primes(
+    entropy: &dyn Entropy,
+    made: impl FnMut(usize),
+) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    #[cfg(feature = "cggmp24")]
+    return ecdsa_cggmp24::make_primes(entropy, made);
+    #[cfg(not(feature = "cggmp24"))]
+    return Err(Fault::field("scheme", MISSING));
 }
 
 fn check_keygen(setup: &KeygenSetup) -> Result<(), Fault> {

@@ -14,6 +14,7 @@ use crypto_box::{
 };
 use zeroize::Zeroizing;
 
+use super::PrimeSource;
 use super::{
     Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, PlainShare, ReshareSetup, Session, Turn,
 };
@@ -29,10 +30,12 @@ const NONCE: usize = 24;
 pub fn keygen(
     backend: &dyn Backend,
     setup: KeygenSetup,
+    primes: PrimeSource,
 ) -> Result<Box<dyn Session<KeyShare>>, Fault> {
     let me = setup.me;
     let peers = (1..=setup.parties).filter(|index| *index != me).collect();
-    Ok(Box::new(Private::new(me, peers, backend.keygen(setup)?)))
+    let inner = backend.keygen_with(setup, primes)?;
+    Ok(Box::new(Private::new(me, peers, inner)))
 }
 
 /// A resharing session of `backend` whose messages only the parties of this run can read.
@@ -332,10 +335,9 @@ mod tests {
                     threshold: 2,
                     parties: 3,
                 };
-                (
-                    me,
-                    keygen(of(Scheme::default_of(Curve::Ed25519)).unwrap(), setup).unwrap(),
-                )
+                let backend = of(Scheme::default_of(Curve::Ed25519)).unwrap();
+                let primes = Box::new(|| unreachable!("FROST takes no primes"));
+                (me, keygen(backend, setup, primes).unwrap())
             })
             .collect();
         let roots: Vec<_> = run(parties, |_, _| {})

@@ -1,19 +1,19 @@
 //! What every backend must do.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+mod dkls23_rules;
+mod tamper;
+mod wire;
+
+use std::{collections::BTreeMap, sync::Arc};
 
 use covault_core::{
     derive::{KeyPath, RootKey},
     scheme::Scheme,
     signature::{Curve, Signature},
 };
-use zeroize::Zeroizing;
 
 use super::{Abort, Index, KeyShare, KeygenSetup, Outgoing, Session, SignSetup, Signer, of};
-use crate::test_support::SystemEntropy;
+use crate::test_support::{self, SystemEntropy};
 
 type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
 
@@ -53,7 +53,9 @@ fn run<T>(
     outcomes
 }
 
-fn keygen_parties(curve: Curve, threshold: u8, parties: u8) -> Parties<KeyShare> {
+/// A key generation of all parties. For a backend that takes primes these are cached ones, which
+/// only tests have.
+fn keygen_parties(scheme: Scheme, threshold: u8, parties: u8) -> Parties<KeyShare> {
     (1..=parties)
         .map(|me| {
             let setup = KeygenSetup {
@@ -62,34 +64,47 @@ fn keygen_parties(curve: Curve, threshold: u8, parties: u8) -> Parties<KeyShare>
                 threshold,
                 parties,
             };
-            (
-                me,
-                of(Scheme::default_of(curve))
-                    .unwrap()
-                    .keygen(setup)
-                    .unwrap(),
-            )
+            let primes = Box::new(move || Ok(test_support::primes(me)));
+            let session = of(scheme).unwrap().keygen_with(setup, primes).unwrap();
+            (me, session)
         })
         .collect()
 }
 
-fn keygen(curve: Curve, threshold: u8, parties: u8) -> (RootKey, BTreeMap<Index, Arc<dyn Signer>>) {
-    let outcomes = run(keygen_parties(curve, threshold, parties), |_, _| {});
+type Signers = BTreeMap<Index, Arc<dyn Signer>>;
+
+fn make_shares(scheme: Scheme, threshold: u8, parties: u8) -> BTreeMap<Index, KeyShare> {
+    let outcomes = run(keygen_parties(scheme, threshold, parties), |_, _| {});
     assert_eq!(outcomes.len(), usize::from(parties));
-    let mut roots = Vec::new();
-    let signers = outcomes
+    let name = |index, abort| panic!("party {index}: {abort:?}");
+    outcomes
         .into_iter()
+        .map(|(index, share)| (index, share.unwrap_or_else(|abort| name(index, abort))))
+        .collect()
+}
+
+fn open(scheme: Scheme, shares: &BTreeMap<Index, KeyShare>) -> (RootKey, Signers) {
+    let root = shares[&1].root.clone();
+    let signers = shares
+        .iter()
         .map(|(index, share)| {
-            let share = share.unwrap_or_else(|abort| panic!("party {index}: {abort:?}"));
-            roots.push(share.root.clone());
-            (
-                index,
-                of(Scheme::default_of(curve)).unwrap().open(&share).unwrap(),
-            )
+            assert_eq!(share.root, root);
+            (*index, of(scheme).unwrap().open(share).unwrap())
         })
         .collect();
-    assert!(roots.windows(2).all(|pair| pair[0] == pair[1]));
-    (roots[0].clone(), signers)
+    (root, signers)
+}
+
+fn keygen(scheme: Scheme, threshold: u8, parties: u8) -> (RootKey, Signers) {
+    open(scheme, &make_shares(scheme, threshold, parties))
+}
+
+/// A 2-of-3 key to sign with: a fresh one, or where making one takes minutes, an old one.
+fn some_key(scheme: Scheme) -> (RootKey, Signers) {
+    match scheme {
+        Scheme::Cggmp24 => open(scheme, &wire::old_shares(scheme)),
+        _ => keygen(scheme, 2, 3),
+    }
 }
 
 fn sign_parties(
@@ -166,260 +181,192 @@ fn quorums(threshold: u8, parties: u8) -> Vec<Vec<Index>> {
         .collect()
 }
 
-fn every_quorum_signs(curve: Curve, threshold: u8, parties: u8) {
-    let (root, signers) = keygen(curve, threshold, parties);
-    let message = message(curve);
-    for (number, mut quorum) in (0_u32..).zip(quorums(threshold, parties)) {
-        // Root key first, then children; collectors change.
-        let path = KeyPath::new(vec![number; number as usize % 3]).unwrap();
-        quorum.rotate_left(number as usize % usize::from(threshold));
-        let outcomes = run(sign_parties(&signers, &quorum, &path, &message), |_, _| {});
-        let child = root.child(&path).unwrap();
-        verify(&child.public_key, &message, &signature(outcomes, &quorum));
+/// The child key by the hd-wallet crate.
+fn outside_child(root: &RootKey, path: &KeyPath) -> Vec<u8> {
+    use generic_ec::{Curve as Group, Point, curves};
+    use hd_wallet::{Edwards, ExtendedPublicKey, HdWallet, Slip10};
+    fn child<E: Group, W: HdWallet<E>>(root: &RootKey, path: &KeyPath) -> Vec<u8> {
+        let mut key = ExtendedPublicKey::<E> {
+            public_key: Point::from_bytes(&root.public_key).unwrap(),
+            chain_code: root.chain_code,
+        };
+        for index in path.indices() {
+            let index = hd_wallet::NonHardenedIndex::try_from(*index).unwrap();
+            key = W::derive_child_public_key(&key, index);
+        }
+        key.public_key.to_bytes(true).to_vec()
+    }
+    match root.curve {
+        Curve::Secp256k1 => child::<curves::Secp256k1, Slip10>(root, path),
+        Curve::Ed25519 => child::<curves::Ed25519, Edwards>(root, path),
     }
 }
 
-fn fewer_cannot_sign(curve: Curve) {
-    let (_, signers) = keygen(curve, 3, 4);
+/// Signs with these quorums: the root key first, then children; collectors change.
+fn sign_with(root: &RootKey, signers: &Signers, quorums: &[Vec<Index>]) {
+    let message = message(root.curve);
+    for (number, quorum) in (0_u32..).zip(quorums) {
+        let mut quorum = quorum.clone();
+        // A few wallets, so that one derivation serves more than one signature.
+        let path = KeyPath::new(vec![number % 7; number as usize % 3]).unwrap();
+        let turn = number as usize % quorum.len();
+        quorum.rotate_left(turn);
+        let outcomes = run(sign_parties(signers, &quorum, &path, &message), |_, _| {});
+        let signature = signature(outcomes, &quorum);
+        verify(&outside_child(root, &path), &message, &signature);
+    }
+}
+
+fn every_quorum_signs(scheme: Scheme, threshold: u8, parties: u8) {
+    let (root, signers) = keygen(scheme, threshold, parties);
+    sign_with(&root, &signers, &quorums(threshold, parties));
+}
+
+fn fewer_cannot_sign(scheme: Scheme) {
+    let (_, signers) = some_key(scheme);
     let path = KeyPath::new(vec![0]).unwrap();
+    let message = message(scheme.curve());
+    // Too few, too many, one twice, without the one that is asked, a stranger, nobody.
     for quorum in [
-        vec![1, 2],
-        vec![1],
-        vec![1, 2, 3, 4],
-        vec![1, 2, 2],
-        vec![2, 3, 4],
-        vec![1, 2, 9],
+        &[1][..],
+        &[1, 2, 3],
+        &[1, 1],
+        &[2, 3],
+        &[1, 9],
+        &[1, 0],
+        &[],
     ] {
         let setup = SignSetup {
             context: [1; 32],
-            signers: quorum.clone(),
+            signers: quorum.to_vec(),
             path: path.clone(),
-            message: message(curve),
+            message: message.clone(),
         };
         assert!(signers[&1].sign(setup).is_err(), "{quorum:?}");
     }
-    // Two of three that were asked do not get there without the third.
-    let quorum = [1, 2, 3];
-    let mut parties = sign_parties(&signers, &quorum, &path, &message(curve));
-    let mut queue: Vec<(Index, Outgoing)> = Vec::new();
-    for (me, session) in &mut parties {
-        if *me != 3 {
-            let turn = session.start(&SystemEntropy).unwrap();
-            queue.extend(turn.send.into_iter().map(|message| (*me, message)));
-        }
-    }
-    while let Some((from, message)) = queue.pop() {
-        if message.to == 3 {
-            continue;
-        }
-        let to = message.to;
-        let turn = parties
-            .get_mut(&to)
-            .unwrap()
-            .receive(from, message.round, message.body)
-            .unwrap();
-        assert!(turn.done.is_none());
-        queue.extend(turn.send.into_iter().map(|message| (to, message)));
-    }
-    for me in [1, 2] {
-        assert_eq!(parties[&me].waiting_for(), [3]);
-    }
-}
-
-/// What is done to a message.
-#[derive(Clone, Copy, Debug)]
-enum Harm {
-    /// The last byte is missing: it cannot be read.
-    Cut,
-    /// One bit is another, at so many quarters of the length: it may still be read.
-    Flip(usize),
-}
-
-fn harm(body: &mut Zeroizing<Vec<u8>>, harm: Harm) {
-    match harm {
-        Harm::Cut => {
-            body.pop();
-        }
-        Harm::Flip(quarters) => {
-            let at = (body.len() * quarters / 4).min(body.len() - 1);
-            body[at] ^= 0x10;
-        }
-    }
-}
-
-/// Harms what party 2 sends to party 1 in one round. (Harm done to all alike may be none: another
-/// polynomial is as good.) Gives the names that came up.
-fn culprits<T>(parties: Parties<T>, round: u16, how: Harm) -> BTreeSet<Index> {
-    let honest = parties.keys().filter(|index| **index != 2).count();
-    let mut touched = 0;
-    let outcomes = run(parties, |from, message| {
-        if (from, message.to, message.round) == (2, 1, round) {
-            harm(&mut message.body, how);
-            touched += 1;
-        }
-    });
-    assert!(touched > 0, "nothing was sent in round {round}");
-    let aborts: Vec<&Abort> = outcomes
-        .values()
-        .filter_map(|outcome| outcome.as_ref().err())
-        .collect();
-    assert!(!aborts.is_empty(), "round {round}, {how:?}: nobody noticed");
-    let finished = outcomes
-        .iter()
-        .filter(|(index, outcome)| **index != 2 && outcome.is_ok());
-    assert!(
-        finished.count() < honest,
-        "round {round}, {how:?}: all finished"
-    );
-    aborts
-        .iter()
-        .flat_map(|abort| abort.culprits.iter().copied())
-        .collect()
-}
-
-/// `named`: rounds in which the sender of a message that cannot be read is named. One that can
-/// be read, but is not what was sent, may go unnamed; nobody else is ever named for it.
-fn tampering_is_noticed(curve: Curve, keygen_named: [bool; 4], sign_named: &[bool]) {
-    let two = BTreeSet::from([2]);
-    for (round, named) in (1..).zip(keygen_named) {
-        let expected = if named { two.clone() } else { BTreeSet::new() };
-        let found = culprits(keygen_parties(curve, 2, 3), round, Harm::Cut);
-        assert_eq!(found, expected, "keygen round {round}");
-        let found = culprits(keygen_parties(curve, 2, 3), round, Harm::Flip(2));
-        assert!(found.is_subset(&two), "keygen round {round}: {found:?}");
-    }
-    let (_, signers) = keygen(curve, 2, 3);
-    let path = KeyPath::new(vec![4, 2]).unwrap();
-    let sign = |round, how| {
-        culprits(
-            sign_parties(&signers, &[1, 2], &path, &message(curve)),
-            round,
-            how,
-        )
+    // Of those that were asked, all but one do not get there.
+    let (_, signers) = match scheme {
+        Scheme::Cggmp24 => (None, signers),
+        _ => (Some(()), keygen(scheme, 3, 4).1),
     };
-    for (round, named) in (1..).zip(sign_named) {
-        let expected = if *named { two.clone() } else { BTreeSet::new() };
-        assert_eq!(sign(round, Harm::Cut), expected, "signing round {round}");
-        for quarters in 0..=4 {
-            let found = sign(round, Harm::Flip(quarters));
-            assert!(found.is_subset(&two), "signing round {round}: {found:?}");
+    let threshold = if scheme == Scheme::Cggmp24 { 2 } else { 3 };
+    let quorum: Vec<Index> = (1..=threshold).collect();
+    for silent in quorum.clone() {
+        let mut parties = sign_parties(&signers, &quorum, &path, &message);
+        let mut queue: Vec<(Index, Outgoing)> = Vec::new();
+        for (me, session) in &mut parties {
+            if *me != silent {
+                let turn = session.start(&SystemEntropy).unwrap();
+                queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+            }
         }
+        while let Some((from, message)) = queue.pop() {
+            if message.to == silent {
+                continue;
+            }
+            let to = message.to;
+            let session = parties.get_mut(&to).unwrap();
+            let turn = session.receive(from, message.round, message.body).unwrap();
+            assert!(turn.done.is_none());
+            queue.extend(turn.send.into_iter().map(|message| (to, message)));
+        }
+        for me in quorum.iter().filter(|me| **me != silent) {
+            assert_eq!(parties[me].waiting_for(), [silent]);
+        }
+    }
+}
+
+fn impossible_keygens_are_refused(scheme: Scheme) {
+    for (threshold, parties, me) in [(1, 3, 1), (4, 3, 1), (2, 3, 0), (2, 3, 4)] {
+        let setup = KeygenSetup {
+            context: [0; 32],
+            me,
+            threshold,
+            parties,
+        };
+        let primes = Box::new(|| unreachable!("nothing is begun"));
+        assert!(
+            of(scheme).unwrap().keygen_with(setup, primes).is_err(),
+            "{threshold} {parties} {me}"
+        );
     }
 }
 
 macro_rules! suite {
-    ($name:ident, $curve:expr, $keygen_named:expr, $sign_named:expr) => {
+    ($name:ident, $scheme:expr, $table:expr) => {
         #[allow(non_snake_case)]
         mod $name {
             use super::*;
 
             #[test]
             fn backend__should_make_keys_2_of_2_and_sign() {
-                every_quorum_signs($curve, 2, 2);
+                every_quorum_signs($scheme, 2, 2);
             }
 
             #[test]
             fn backend__should_make_keys_2_of_3_and_sign_with_every_quorum() {
-                every_quorum_signs($curve, 2, 3);
-            }
-
-            #[test]
-            fn backend__should_make_keys_3_of_5_and_sign_with_every_quorum() {
-                every_quorum_signs($curve, 3, 5);
+                every_quorum_signs($scheme, 2, 3);
             }
 
             #[test]
             fn backend__should_not_sign_with_fewer_or_other_than_threshold() {
-                fewer_cannot_sign($curve);
+                fewer_cannot_sign($scheme);
             }
 
             #[test]
-            fn backend__should_notice_tampering_and_name_the_sender_where_it_can() {
-                tampering_is_noticed($curve, $keygen_named, $sign_named);
+            fn backend__should_notice_tampering_in_keygen_and_name_the_sender_where_it_can() {
+                tamper::keygen_is_guarded($scheme, $table.keygen);
+            }
+
+            #[test]
+            fn backend__should_notice_tampering_in_signing_and_name_the_sender_where_it_can() {
+                tamper::signing_is_guarded($scheme, $table.signing);
             }
 
             #[test]
             fn backend__should_refuse_impossible_keygens() {
-                for (threshold, parties, me) in [(1, 3, 1), (4, 3, 1), (2, 3, 0), (2, 3, 4)] {
-                    let setup = KeygenSetup {
-                        context: [0; 32],
-                        me,
-                        threshold,
-                        parties,
-                    };
-                    assert!(
-                        of(Scheme::default_of($curve))
-                            .unwrap()
-                            .keygen(setup)
-                            .is_err(),
-                        "{threshold} {parties} {me}"
-                    );
-                }
+                impossible_keygens_are_refused($scheme);
+            }
+
+            #[test]
+            fn backend__should_load_and_use_old_shares() {
+                wire::old_shares_sign($scheme);
             }
         }
     };
 }
 
-suite!(
-    frost_ed25519,
-    Curve::Ed25519,
-    [true, false, true, false],
-    &[true, true]
-);
-suite!(
-    ecdsa_dkls23,
-    Curve::Secp256k1,
-    [true, true, true, false],
-    &[true, true, true]
-);
+/// For backends whose keys are made in seconds.
+macro_rules! larger {
+    ($name:ident, $scheme:expr) => {
+        #[allow(non_snake_case)]
+        mod $name {
+            use super::*;
 
-/// A wrong answer in the oblivious transfers leaks key material when it can be repeated.
-#[test]
-#[allow(non_snake_case)]
-fn ecdsa_dkls23__should_ask_for_a_ban_when_a_peer_cheats_in_the_multiplication() {
-    let (_, signers) = keygen(Curve::Secp256k1, 2, 2);
-    let path = KeyPath::new(vec![1]).unwrap();
-    let parties = sign_parties(&signers, &[1, 2], &path, &[3; 32]);
-    let outcomes = run(parties, |from, message| {
-        if from == 2 && message.round == 1 {
-            harm(&mut message.body, Harm::Flip(2));
+            #[test]
+            fn backend__should_make_keys_3_of_5_and_sign_with_every_quorum() {
+                every_quorum_signs($scheme, 3, 5);
+            }
+
+            #[test]
+            fn backend__should_make_keys_5_of_9_and_sign_with_every_quorum() {
+                every_quorum_signs($scheme, 5, 9);
+            }
         }
-    });
-    let abort = outcomes[&1].as_ref().err().unwrap();
-    assert_eq!(
-        (abort.ban.as_slice(), abort.culprits.as_slice()),
-        (&[2][..], &[2][..]),
-        "{abort:?}"
-    );
+    };
 }
 
+suite!(frost_ed25519, Scheme::FrostEd25519, tamper::FROST);
+larger!(frost_ed25519_larger, Scheme::FrostEd25519);
+suite!(ecdsa_dkls23, Scheme::Dkls23, tamper::DKLS23);
+larger!(ecdsa_dkls23_larger, Scheme::Dkls23);
+#[cfg(feature = "cggmp24")]
+suite!(ecdsa_cggmp24, Scheme::Cggmp24, tamper::CGGMP24);
+
+#[cfg(not(feature = "cggmp24"))]
 #[test]
 #[allow(non_snake_case)]
-fn ecdsa_dkls23__should_refuse_a_copied_commitment() {
-    // Round 2 begins with the commitment to the proof (32 bytes), the sender's index (1), and the
-    // commitment to the part of the chain code (32). Who copies that one could open it later, too.
-    let place = 33..65;
-    let mut copied: Option<Vec<u8>> = None;
-    let outcomes = run(keygen_parties(Curve::Secp256k1, 2, 3), |from, message| {
-        if message.round != 2 {
-            return;
-        }
-        match &copied {
-            None => copied = Some(message.body[place.clone()].to_vec()),
-            Some(first) if from != message.to => {
-                message.body[place.clone()].copy_from_slice(first);
-            }
-            Some(_) => {}
-        }
-    });
-    let aborts: Vec<&Abort> = outcomes
-        .values()
-        .filter_map(|it| it.as_ref().err())
-        .collect();
-    assert!(
-        aborts
-            .iter()
-            .any(|abort| abort.reason.contains("copied") && !abort.culprits.is_empty()),
-        "{aborts:?}"
-    );
+fn of__should_say_how_to_get_a_backend_that_is_not_built() {
+    let fault = of(Scheme::Cggmp24).err().unwrap();
+    assert!(fault.public().contains("--features cggmp24"), "{fault:?}");
 }

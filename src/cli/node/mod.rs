@@ -2,6 +2,7 @@
 
 mod init;
 mod list;
+mod primes;
 mod restore;
 
 pub use self::init::keyring;
@@ -12,6 +13,7 @@ use crate::http::nodes::{AdmitNode, NodeAnswer, Nothing, RemoveNode};
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     Init(init::Args),
+    Primes(primes::Args),
     /// Let signer nodes be used, by their keys.
     ///
     /// A node that was not admitted is ignored. `covault node init` and `covault node list` print
@@ -51,6 +53,7 @@ pub enum Command {
 pub async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Init(args) => init::run(args),
+        Command::Primes(args) => primes::run(args),
         Command::Admit { keys, name, target } => {
             if name.is_some() && keys.len() > 1 {
                 anyhow::bail!("--name is for one node; admit them one by one");

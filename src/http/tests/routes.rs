@@ -290,6 +290,56 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
     assert_eq!(status, 400, "{body}");
 }
 
+#[tokio::test]
+async fn create_vault__should_take_an_ecdsa_backend_that_is_built_and_name_the_others() {
+    let app = app_with(false).await;
+    let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");
+    for seed in 1..=2 {
+        let mut ask = post("/admin/v1/admitNode", json!({"publicKey": key(seed)}));
+        ask.headers[0] = ("x-mtoken", "admin");
+        assert_eq!(ask.of(&app).await.0, 200);
+    }
+    let create = async |name: &str, backend: Value| {
+        let vault = json!({
+            "name": name, "threshold": 2, "signers": [key(1), key(2)], "ecdsaBackend": backend,
+        });
+        let mut ask = post("/admin/v1/createVault", vault);
+        ask.headers[0] = ("x-mtoken", "admin");
+        let (status, _, body) = ask.of(&app).await;
+        (status, body)
+    };
+    for backend in [Value::Null, json!("dkls23")] {
+        let (status, body) = create("v", backend).await;
+        assert_eq!(
+            (status, &body["vault"]["ecdsaBackend"]),
+            (200, &json!("dkls23")),
+            "{body}"
+        );
+    }
+    for other in ["frost-ed25519", "gg18", ""] {
+        let (status, body) = create("w", json!(other)).await;
+        assert_eq!(status, 400, "{body}");
+        let message = body["error"]["message"].as_str().expect("message");
+        assert_eq!(message, "ecdsaBackend: must be dkls23 or cggmp24");
+    }
+    let (status, body) = create("w", json!("cggmp24")).await;
+    if cfg!(feature = "cggmp24") {
+        assert_eq!(
+            (status, &body["vault"]["ecdsaBackend"]),
+            (200, &json!("cggmp24")),
+            "{body}"
+        );
+    } else {
+        assert_eq!(status, 400, "{body}");
+        let message = body["error"]["message"].as_str().expect("message");
+        assert!(
+            message.starts_with("ecdsaBackend: cggmp24 is not in this build"),
+            "{message}"
+        );
+        assert!(message.contains("--features cggmp24"), "{message}");
+    }
+}
+
 /// A vault that is ready.
 async fn vault(app: &Router) -> String {
     let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");

@@ -1,0 +1,247 @@
+//! What keys and signatures cost in CPU time, each backend beside a plain key of the same curve.
+//!
+//! All parties run one after the other in this process: what is measured is the sum over them, and
+//! without network, envelopes and disk. `just bench-mpc`. The table at the end is of medians.
+
+#![allow(missing_docs, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods
+)]
+
+use std::{
+    collections::BTreeMap,
+    hint::black_box,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use covault_core::{
+    derive::KeyPath,
+    port::Entropy,
+    scheme::Scheme,
+    signature::{Curve, Signature},
+};
+use covault_mpc::backend::{
+    Index, KeyShare, KeygenSetup, Outgoing, Session, SignSetup, Signer, of,
+};
+use criterion::{BatchSize, Criterion, SamplingMode};
+use zeroize::Zeroizing;
+
+struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        use rand_core_06::RngCore as _;
+        rand_core_06::OsRng.fill_bytes(bytes);
+    }
+}
+
+type Parties<T> = BTreeMap<Index, Box<dyn Session<T>>>;
+
+/// The first step of each: where a signature's nonces are made and committed to.
+fn commit<T>(parties: &mut Parties<T>) -> Vec<(Index, Outgoing)> {
+    let mut queue = Vec::new();
+    for (me, party) in parties {
+        let turn = party.start(&SystemEntropy).unwrap();
+        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+    }
+    queue
+}
+
+fn finish<T>(mut parties: Parties<T>) -> BTreeMap<Index, T> {
+    let mut queue = commit(&mut parties);
+    let mut outcomes = BTreeMap::new();
+    while !queue.is_empty() {
+        for (from, message) in std::mem::take(&mut queue) {
+            let to = message.to;
+            if outcomes.contains_key(&to) {
+                continue;
+            }
+            let party = parties.get_mut(&to).unwrap();
+            let turn = party.receive(from, message.round, message.body);
+            let turn = turn.unwrap_or_else(|abort| panic!("{abort:?}"));
+            queue.extend(turn.send.into_iter().map(|message| (to, message)));
+            outcomes.extend(turn.done.map(|done| (to, done)));
+        }
+    }
+    assert_eq!(outcomes.len(), parties.len());
+    outcomes
+}
+
+/// Known to everybody; a fourth and a fifth party use those of the first two again.
+fn primes(party: Index) -> Zeroizing<Vec<u8>> {
+    let number = (party - 1) % 3 + 1;
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!(
+        "tests/fixtures/cggmp24-primes-for-tests-only-{number}.json"
+    ));
+    let set = std::fs::read(path).unwrap();
+    Zeroizing::new([&[1], set.trim_ascii()].concat())
+}
+
+fn keygen(scheme: Scheme, threshold: u8, parties: u8) -> Parties<KeyShare> {
+    (1..=parties)
+        .map(|me| {
+            let setup = KeygenSetup {
+                context: [1; 32],
+                me,
+                threshold,
+                parties,
+            };
+            let primes = Box::new(move || Ok(primes(me)));
+            (me, of(scheme).unwrap().keygen_with(setup, primes).unwrap())
+        })
+        .collect()
+}
+
+fn sign(
+    scheme: Scheme,
+    signers: &BTreeMap<Index, Arc<dyn Signer>>,
+    threshold: u8,
+) -> Parties<Option<Signature>> {
+    let quorum: Vec<Index> = (1..=threshold).collect();
+    let party = |me: &Index| {
+        let setup = SignSetup {
+            context: [2; 32],
+            signers: quorum.clone(),
+            path: KeyPath::new(vec![0, 1]).unwrap(),
+            message: match scheme.curve() {
+                Curve::Secp256k1 => vec![3; 32],
+                Curve::Ed25519 => vec![3; 200],
+            },
+        };
+        (*me, signers[me].sign(setup).unwrap())
+    };
+    quorum.iter().map(party).collect()
+}
+
+fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) -> Duration {
+    let slow = scheme == Scheme::Cggmp24;
+    let began = Instant::now();
+    let made = finish(keygen(scheme, threshold, parties));
+    let once = began.elapsed();
+    let mut group = criterion.benchmark_group(name(scheme, threshold, parties));
+    group.sampling_mode(SamplingMode::Flat).sample_size(10);
+    if !slow {
+        group.bench_function("keygen", |bencher| {
+            bencher.iter_batched(
+                || keygen(scheme, threshold, parties),
+                finish,
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    let signers: BTreeMap<Index, Arc<dyn Signer>> = made
+        .iter()
+        .map(|(index, share)| (*index, of(scheme).unwrap().open(share).unwrap()))
+        .collect();
+    if scheme == Scheme::FrostEd25519 {
+        group.sample_size(100);
+    }
+    let fresh = || sign(scheme, &signers, threshold);
+    group.bench_function("commit", |bencher| {
+        bencher.iter_batched_ref(fresh, commit, BatchSize::PerIteration);
+    });
+    group.bench_function("sign", |bencher| {
+        bencher.iter_batched(fresh, finish, BatchSize::PerIteration);
+    });
+    group.finish();
+    once
+}
+
+fn plain(criterion: &mut Criterion) {
+    use ed25519_dalek::Signer as _;
+    use k256::ecdsa::signature::hazmat::PrehashSigner as _;
+    let mut group = criterion.benchmark_group("plain");
+    let key = k256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
+    group.bench_function("k256", |bencher| {
+        bencher
+            .iter(|| -> k256::ecdsa::Signature { key.sign_prehash(black_box(&[3; 32])).unwrap() });
+    });
+    let key = ed25519_dalek::SigningKey::from_bytes(&[7; 32]);
+    group.bench_function("ed25519-dalek", |bencher| {
+        bencher.iter(|| key.sign(black_box(&[3; 200])));
+    });
+    group.finish();
+}
+
+fn name(scheme: Scheme, threshold: u8, parties: u8) -> String {
+    format!("{}_{threshold}of{parties}", scheme.name())
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("criterion")
+}
+
+/// The median that criterion has just stored, in milliseconds.
+fn median(group: &str, function: &str) -> Option<f64> {
+    let path = folder()
+        .join(group)
+        .join(function)
+        .join("new/estimates.json");
+    let estimates: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    Some(estimates["median"]["point_estimate"].as_f64()? / 1e6)
+}
+
+fn main() {
+    // Of an earlier run: they would look like this one's.
+    let _ = std::fs::remove_dir_all(folder());
+    let mut criterion = Criterion::default()
+        .output_directory(&folder())
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    plain(&mut criterion);
+    let mut rows = Vec::new();
+    for scheme in Scheme::ALL {
+        if let Err(fault) = of(scheme) {
+            println!("without {}: {}", scheme.name(), fault.public());
+            continue;
+        }
+        for (threshold, parties) in [(2, 3), (3, 5)] {
+            let once = bench(&mut criterion, scheme, threshold, parties);
+            rows.push((scheme, threshold, parties, once));
+        }
+    }
+    println!(
+        "\nCPU over all parties, milliseconds; in brackets: as many plain signatures of that curve"
+    );
+    println!("{:<24}{:>22}{:>22}{:>22}", "", "keygen", "commit", "sign");
+    for curve in ["k256", "ed25519-dalek"] {
+        let ms = median("plain", curve).unwrap_or(f64::NAN);
+        println!(
+            "{:<24}{:>22}{:>22}{:>22}",
+            format!("plain {curve}"),
+            "",
+            "",
+            format!("{ms:.3} (1)")
+        );
+    }
+    for (scheme, threshold, parties, once) in rows {
+        let plain = match scheme.curve() {
+            Curve::Secp256k1 => "k256",
+            Curve::Ed25519 => "ed25519-dalek",
+        };
+        let one = median("plain", plain).unwrap_or(f64::NAN);
+        let group = name(scheme, threshold, parties);
+        let cell = |function| match median(&group, function) {
+            Some(ms) => format!("{ms:.3} ({:.0})", ms / one),
+            None if function == "keygen" => {
+                let ms = once.as_secs_f64() * 1e3;
+                format!("{ms:.0} ({:.0}), once", ms / one)
+            }
+            None => "-".to_owned(),
+        };
+        println!(
+            "{:<24}{:>22}{:>22}{:>22}",
+            format!("{} {threshold}-of-{parties}", scheme.name()),
+            cell("keygen"),
+            cell("commit"),
+            cell("sign")
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! Every message of every round is harmed in turn: somebody must notice, and only who sent it may
+//! be named.
+
+use std::collections::BTreeSet;
+
+use covault_core::{derive::KeyPath, scheme::Scheme};
+use zeroize::Zeroizing;
+
+use super::{Parties, keygen, keygen_parties, message, run, sign_parties, some_key};
+use crate::backend::{Abort, Index};
+
+/// Who is named for a message that was harmed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Named {
+    /// Always its sender.
+    Sender,
+    /// Its sender, where the harm falls on what proves it.
+    Perhaps,
+    /// Nobody: the protocol cannot tell.
+    Nobody,
+}
+use Named::{Nobody, Perhaps, Sender};
+
+/// For each round: who is named for a message that cannot be read, and for one that can be but is
+/// not what the protocol's code sent.
+type Rounds = &'static [(Named, Named)];
+
+/// What a backend promises.
+pub(super) struct Table {
+    pub keygen: Rounds,
+    pub signing: Rounds,
+}
+
+/// FROST: key generation with commitments, their echo, sealed shares, hash of the outcome.
+pub(super) const FROST: Table = Table {
+    keygen: &[
+        (Sender, Perhaps),
+        (Nobody, Nobody),
+        (Sender, Perhaps),
+        (Nobody, Nobody),
+    ],
+    signing: &[(Sender, Perhaps), (Sender, Perhaps)],
+};
+
+pub(super) const DKLS23: Table = Table {
+    keygen: &[
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Nobody, Nobody),
+    ],
+    signing: &[(Sender, Perhaps), (Sender, Perhaps), (Sender, Perhaps)],
+};
+
+#[cfg(feature = "cggmp24")]
+pub(super) const CGGMP24: Table = Table {
+    keygen: &[
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Nobody, Nobody),
+    ],
+    signing: &[
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+        (Sender, Perhaps),
+    ],
+};
+
+/// What is done to a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Harm {
+    /// The last byte is missing: it cannot be read.
+    Cut,
+    /// One bit is another, at so many quarters of the length: it may still be read.
+    Flip(usize),
+}
+
+pub(super) fn harm(body: &mut Zeroizing<Vec<u8>>, harm: Harm) {
+    match harm {
+        Harm::Cut => {
+            body.pop();
+        }
+        Harm::Flip(quarters) => {
+            let at = (body.len() * quarters / 4).min(body.len() - 1);
+            body[at] ^= 0x10;
+        }
+    }
+}
+
+/// Harms what one party sends to another in one round. (Harm done to all alike may be none: another
+/// polynomial is as good.) Gives the names that came up.
+fn culprits<T>(
+    parties: Parties<T>,
+    (sender, recipient): (Index, Index),
+    round: u16,
+    how: Harm,
+) -> BTreeSet<Index> {
+    let honest = parties.len() - 1;
+    let mut touched = 0;
+    let outcomes = run(parties, |from, message| {
+        if (from, message.to, message.round) == (sender, recipient, round) {
+            harm(&mut message.body, how);
+            touched += 1;
+        }
+    });
+    let what = format!("round {round}, {sender} to {recipient}, {how:?}");
+    assert_eq!(touched, 1, "{what}");
+    let aborts: Vec<&Abort> = outcomes
+        .values()
+        .filter_map(|outcome| outcome.as_ref().err())
+        .collect();
+    assert!(!aborts.is_empty(), "{what}: nobody noticed");
+    let finished = outcomes
+        .iter()
+        .filter(|(index, outcome)| **index != sender && outcome.is_ok());
+    assert!(finished.count() < honest, "{what}: all finished");
+    aborts
+        .iter()
+        .flat_map(|abort| abort.culprits.iter().copied())
+        .collect()
+}
+
+fn check(what: &str, named: Named, sender: Index, found: &BTreeSet<Index>) {
+    let of_sender = BTreeSet::from([sender]);
+    let right = match named {
+        Sender => *found == of_sender,
+        Perhaps => found.is_subset(&of_sender),
+        Nobody => found.is_empty(),
+    };
+    assert!(right, "{what}: expected {named:?}, named are {found:?}");
+}
+
+/// All pairs of parties and all places to harm, which takes a while, instead of some.
+fn thorough() -> bool {
+    std::env::var_os("COVAULT_LONG_SUITE").is_some()
+}
+
+fn pairs(parties: &[Index]) -> Vec<(Index, Index)> {
+    let all = parties
+        .iter()
+        .flat_map(|from| parties.iter().map(|to| (*from, *to)))
+        .filter(|(from, to)| from != to);
+    if thorough() {
+        all.collect()
+    } else {
+        vec![(2, 1)]
+    }
+}
+
+pub(super) fn keygen_is_guarded(scheme: Scheme, rounds: Rounds) {
+    let make = || keygen_parties(scheme, 2, 3);
+    for (round, (cut, flipped)) in (1..).zip(rounds) {
+        if scheme == Scheme::Cggmp24 && round > 5 && !thorough() {
+            // Each takes most of a minute.
+            break;
+        }
+        for pair in pairs(&[1, 2, 3]) {
+            let what = format!("{}, keygen round {round}", scheme.name());
+            let found = culprits(make(), pair, round, Harm::Cut);
+            check(&what, *cut, pair.0, &found);
+            let found = culprits(make(), pair, round, Harm::Flip(2));
+            check(&what, *flipped, pair.0, &found);
+        }
+    }
+}
+
+/// Messages that the others send to the collector, and to each other.
+pub(super) fn signing_is_guarded(scheme: Scheme, rounds: Rounds) {
+    let slow = scheme == Scheme::Cggmp24;
+    let path = KeyPath::new(vec![4, 2]).unwrap();
+    let message = message(scheme.curve());
+    let mut keys = vec![(some_key(scheme).1, vec![1, 2])];
+    if !slow {
+        // With three, "the other one" is no answer.
+        keys.push((keygen(scheme, 3, 4).1, vec![1, 2, 4]));
+    }
+    let last = u16::try_from(rounds.len()).unwrap();
+    for (signers, quorum) in &keys {
+        for (round, (cut, flipped)) in (1..).zip(rounds) {
+            // Signature shares go to the collector only.
+            for pair in pairs(quorum)
+                .into_iter()
+                .filter(|(_, to)| round < last || *to == quorum[0])
+            {
+                let what = format!("{}, signing round {round} of {quorum:?}", scheme.name());
+                let parties = || sign_parties(signers, quorum, &path, &message);
+                let found = culprits(parties(), pair, round, Harm::Cut);
+                check(&what, *cut, pair.0, &found);
+                let places = if slow && !thorough() { 2..=2 } else { 0..=4 };
+                for quarters in places {
+                    let found = culprits(parties(), pair, round, Harm::Flip(quarters));
+                    check(&what, *flipped, pair.0, &found);
+                }
+            }
+        }
+    }
+}

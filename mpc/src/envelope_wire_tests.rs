@@ -1,0 +1,264 @@
+//! Envelopes of every kind as older releases sent them (`tests/wire/envelope-v1-*.hex`) open for
+//! ever. A format that changes after a release gets samples of its own beside these.
+//!
+//! `just record-wire` writes them anew, as long as nothing has been released.
+
+use std::{fs, path::PathBuf};
+
+use covault_core::{
+    chain::{Facts, SigningInput},
+    derive::{KeyPath, RootKey},
+    fault::Fault as CoreFault,
+    ids::{RequestId, VaultId},
+    network::Network,
+    order::{BackupOrder, Generation, KeygenOrder, ReshareOrder, ReshareProof, SigningOrder},
+    scheme::Scheme,
+    signature::{Curve, Signature as CoreSignature},
+};
+
+use super::*;
+use crate::{
+    bus::memory::MemoryBus,
+    message::{
+        ActivateRequest, Announcement, BackupRequest, Ban, KeygenRequest, Reply, ReshareRequest,
+        SignRequest, encode,
+    },
+};
+
+/// The same bytes always: for identities that everybody knows.
+struct Fixed(u8);
+
+impl Entropy for Fixed {
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(self.0);
+    }
+}
+
+fn post(seed: u8) -> Post {
+    let identity = Arc::new(NodeIdentity::generate(&Fixed(seed)));
+    Post::new(identity, MemoryBus::new(), Arc::new(Fixed(seed)))
+}
+
+fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
+    let node = post(2).id();
+    let root = RootKey {
+        curve: Curve::Ed25519,
+        public_key: vec![3; 32],
+        chain_code: [4; 32],
+    };
+    let sign = SignRequest {
+        order: SigningOrder {
+            request: RequestId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            epoch: 3,
+            network: Network::Solana,
+            root_public_key: root.public_key.clone(),
+            path: KeyPath::new(vec![0, 7]).unwrap(),
+            public_key: vec![5; 32],
+            address: "an address".into(),
+            payload: vec![6; 9],
+            facts: Facts::Nothing,
+            unsigned: vec![7; 3],
+            inputs: vec![SigningInput {
+                curve: Curve::Ed25519,
+                message: vec![8; 40],
+            }],
+            issued_at_ms: 1_000,
+            expires_at_ms: 2_000,
+        },
+        session: SessionId::from_bytes([7; 16]),
+        signers: vec![node, NodeId([9; 32])],
+        nonces: vec![vec![11], vec![12]],
+        attempt_ms: 3_000,
+        sent_at_ms: 1_500,
+    };
+    let keygen = KeygenRequest {
+        order: KeygenOrder {
+            vault: VaultId::from_bytes([2; 16]),
+            session: SessionId::from_bytes([7; 16]),
+            scheme: Scheme::Cggmp24,
+            threshold: 2,
+            signers: vec![node, NodeId([9; 32])],
+            issued_at_ms: 1_000,
+            expires_at_ms: 2_000,
+        },
+        sent_at_ms: 1_500,
+    };
+    let announcement = Announcement {
+        name: "node-1".into(),
+        at_ms: 1_234,
+        leaving: false,
+        boot: [1; 16],
+        version: "0.1.0".into(),
+        keys: 2,
+        bans: vec![Ban {
+            key: [3; 8],
+            peer: NodeId([9; 32]),
+        }],
+    };
+    let generation = |epoch| Generation {
+        epoch,
+        threshold: 2,
+        holders: vec![node, NodeId([9; 32])],
+    };
+    let order = ReshareOrder {
+        vault: VaultId::from_bytes([2; 16]),
+        session: SessionId::from_bytes([7; 16]),
+        scheme: Scheme::Dkls23,
+        root_public_key: vec![3; 33],
+        old: generation(0),
+        dealers: vec![node, NodeId([9; 32])],
+        new: generation(1),
+        issued_at_ms: 1_000,
+        expires_at_ms: 2_000,
+    };
+    let reshare = ReshareRequest {
+        order: order.clone(),
+        sent_at_ms: 1_500,
+    };
+    let activate = ActivateRequest {
+        order,
+        proof: ReshareProof(vec![(node, vec![5; 64])]),
+        sent_at_ms: 1_500,
+    };
+    let backup = BackupRequest {
+        order: BackupOrder {
+            vault: VaultId::from_bytes([2; 16]),
+            session: SessionId::from_bytes([7; 16]),
+            root_public_key: vec![3; 33],
+            epoch: 1,
+            holders: vec![node],
+            recipients: vec!["age1".into()],
+            issued_at_ms: 1_000,
+            expires_at_ms: 2_000,
+        },
+        sent_at_ms: 1_500,
+    };
+    let signature = CoreSignature::Ecdsa {
+        r: [1; 32],
+        s: [2; 32],
+        y_parity: 1,
+    };
+    let failed = Reply::Failed {
+        culprits: vec![node],
+        missing: vec![NodeId([9; 32])],
+        reason: "timed out".into(),
+    };
+    let reply = |reply: Reply| encode(&reply).unwrap();
+    vec![
+        (
+            "signing-order",
+            Kind::SigningOrder,
+            true,
+            encode(&sign).unwrap(),
+        ),
+        (
+            "keygen-order",
+            Kind::KeygenOrder,
+            true,
+            encode(&keygen).unwrap(),
+        ),
+        ("protocol", Kind::Protocol, false, b"a commitment".to_vec()),
+        (
+            "protocol-sealed",
+            Kind::Protocol,
+            true,
+            b"a fragment".to_vec(),
+        ),
+        (
+            "reply-signed",
+            Kind::Reply,
+            true,
+            reply(Reply::Signed(vec![signature])),
+        ),
+        (
+            "reply-key-made",
+            Kind::Reply,
+            true,
+            reply(Reply::KeyMade(root)),
+        ),
+        (
+            "reply-refused",
+            Kind::Reply,
+            true,
+            reply(Reply::Refused(CoreFault::field("inputs", "differ"))),
+        ),
+        (
+            "reshare-order",
+            Kind::ReshareOrder,
+            true,
+            encode(&reshare).unwrap(),
+        ),
+        ("activate", Kind::Activate, true, encode(&activate).unwrap()),
+        (
+            "backup-order",
+            Kind::BackupOrder,
+            true,
+            encode(&backup).unwrap(),
+        ),
+        (
+            "reply-prepared",
+            Kind::Reply,
+            true,
+            reply(Reply::Prepared(vec![6; 64])),
+        ),
+        (
+            "reply-activated",
+            Kind::Reply,
+            true,
+            reply(Reply::Activated),
+        ),
+        (
+            "reply-backup",
+            Kind::Reply,
+            true,
+            reply(Reply::Backup(vec![7; 9])),
+        ),
+        ("reply-failed", Kind::Reply, true, reply(failed)),
+        (
+            "announcement",
+            Kind::Announcement,
+            false,
+            encode(&announcement).unwrap(),
+        ),
+    ]
+}
+
+#[test]
+#[allow(non_snake_case)]
+fn envelope__should_open_what_old_releases_sent() {
+    let (sender, recipient) = (post(1), post(2));
+    for (name, kind, sealed, body) in samples() {
+        let header = Header {
+            kind,
+            sealed,
+            session: SessionId::from_bytes([7; 16]),
+            attempt: 1,
+            round: 2,
+            sequence: 3,
+            from: sender.id(),
+            to: if kind == Kind::Announcement {
+                EVERYONE
+            } else {
+                recipient.id()
+            },
+        };
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../tests/wire/envelope-v1-{name}.hex"));
+        let written = hex::encode(sender.write(&header, &body).unwrap());
+        if std::env::var_os("COVAULT_RECORD_WIRE").is_some() {
+            fs::write(&path, format!("{written}\n")).unwrap();
+        }
+        let sample = fs::read_to_string(&path)
+            .unwrap_or_else(|_| panic!("{} is missing: just record-wire", path.display()));
+        let envelope = Envelope::parse(hex::decode(sample.trim()).unwrap()).unwrap();
+        assert_eq!(envelope.header, header, "{name}");
+        let opened = recipient.open(&envelope).unwrap();
+        assert_eq!(*opened.body, body, "{name}");
+        assert_eq!(
+            sample.trim(),
+            written,
+            "{name}: this version writes it differently"
+        );
+    }
+}
