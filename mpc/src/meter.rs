@@ -14,6 +14,7 @@ const NODE_REFUSALS: &str = "covault_signer_refusals_total";
 const NODE_CLAIM: &str = "covault_signer_claim_seconds";
 const NODE_KEYS: &str = "covault_signer_keys";
 const NODE_BANS: &str = "covault_signer_bans";
+const NODE_NONCES: &str = "covault_signer_nonces";
 const ATTEMPTS: &str = "covault_signing_attempts_total";
 const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
@@ -67,6 +68,10 @@ pub fn describe() {
     describe_gauge!(
         NODE_BANS,
         "Peers that this node has banned from a key because they cheated"
+    );
+    describe_gauge!(
+        NODE_NONCES,
+        "Nonces that this node has made ahead, of all keys"
     );
     describe_counter!(
         ATTEMPTS,
@@ -131,6 +136,10 @@ pub(crate) fn claimed(node: &str, took: Duration) {
 pub(crate) fn holdings(node: &str, keys: usize, bans: usize) {
     gauge!(NODE_KEYS, "node" => node.to_owned()).set(number(keys));
     gauge!(NODE_BANS, "node" => node.to_owned()).set(number(bans));
+}
+
+pub(crate) fn nonces(node: &str, ready: usize) {
+    gauge!(NODE_NONCES, "node" => node.to_owned()).set(number(ready));
 }
 
 pub(crate) fn attempted(signed: bool) {

@@ -12,7 +12,14 @@
 
 mod support;
 
-use covault_core::{fault::Class, signature::Curve};
+use covault_core::{
+    fault::Class,
+    ids::SessionId,
+    order::{Generation, ReshareOrder},
+    port::random_16,
+    scheme::Scheme,
+    signature::Curve,
+};
 use covault_mpc::{claims::Claims, identity::openssh_line};
 use support::*;
 
@@ -41,6 +48,27 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
             .contains(&format!("signers: name {stranger}")),
         "{refused}"
     );
+
+    // A new generation of shares for others, no more than a key.
+    let generation = |epoch, holders| Generation {
+        epoch,
+        threshold: 2,
+        holders,
+    };
+    let order = ReshareOrder {
+        vault: cluster.vault,
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        scheme: Scheme::default_of(root.curve),
+        root_public_key: root.public_key.clone(),
+        old: generation(0, ids.clone()),
+        dealers: vec![ids[0], ids[1]],
+        new: generation(1, vec![ids[0], ids[2]]),
+        issued_at_ms: now_ms(),
+        expires_at_ms: now_ms() + 60_000,
+    };
+    let refused = cluster.cluster.reshare(&order).await.err().unwrap();
+    let sentence = format!("new.holders: name {stranger}");
+    assert!(refused.public().contains(&sentence), "{refused}");
 
     // With a pinned peer it signs; with the other it does not, and says why.
     cluster.stop_node(2).await;

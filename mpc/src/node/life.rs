@@ -141,6 +141,8 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
+        self.check_peers("new.holders", &order.new.holders)?;
+        self.check_peers("dealers", &order.dealers)?;
         let parties = order.parties();
         let me = index_of(&parties, &self.post.id())?;
         let share = self.old_share(&order)?;

@@ -316,6 +316,8 @@ impl Node {
         self.announced_ms.store(at_ms, Ordering::Relaxed);
         let bans = self.announced_bans();
         meter::holdings(&self.name, self.keys.count(), bans.len());
+        let nonces = self.pools.nonces.levels();
+        meter::nonces(&self.name, nonces.iter().map(|(_, level)| level).sum());
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
