@@ -109,6 +109,8 @@ struct Ask {
     said_session: SessionId,
     attempt: u32,
     signers: Vec<NodeId>,
+    /// Made ahead; empty: none.
+    nonces: Vec<Vec<u64>>,
     sent_at_ms: u64,
 }
 
@@ -119,6 +121,7 @@ impl Ask {
             &self.order,
             self.said_session,
             &self.signers,
+            &self.nonces,
             20_000_u64,
             self.sent_at_ms,
         );
@@ -256,6 +259,7 @@ impl World {
             said_session: session,
             attempt: 0,
             signers: self.test.holders()[..2].to_vec(),
+            nonces: Vec::new(),
             sent_at_ms: now_ms(),
         }
     }
