@@ -48,6 +48,10 @@ pub struct VaultKey {
 }
 
 /// The state of a root key.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a vault has two of them, and a key that is there is the usual case"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyState {
     /// It is to be made.
