@@ -202,10 +202,13 @@ struct Sign {
     state: SignState,
 }
 
+/// Commitments of the other signers.
+type Theirs = BTreeMap<Index, Arc<Commitments>>;
+
 enum SignState {
     New,
     /// Our nonces and commitments, made ahead, and those of the peers.
-    Ahead(Box<(SigningNonces, Vec<u8>, BTreeMap<Index, Arc<Commitments>>)>),
+    Ahead(Box<(SigningNonces, Vec<u8>, Theirs)>),
     Committed(Box<(SigningNonces, SigningCommitments)>),
     Collecting {
         package: SigningPackage,
