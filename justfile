@@ -25,6 +25,10 @@ vectors:
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
 
+# kill -9 at every step around the use of a signing nonce: a thousand seeded runs, not a hundred
+nonce-crash-long runs="1000" seed="1":
+    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long -p covault-mpc --test nonce_crash --no-capture
+
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
     COVAULT_LONG_SUITE=1 cargo nextest run --profile long -p covault-mpc --features cggmp24 --lib backend

@@ -20,6 +20,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{Floor, NodeConfig},
+    nonces::Marks,
     policy::Policy,
     pool::CpuPool,
 };
@@ -140,6 +141,7 @@ pub struct SignerParts {
     pub backup_recipients: Vec<String>,
     pub peers: Option<Vec<NodeId>>,
     pub policy: Policy,
+    pub nonces: Marks,
 }
 
 /// What `Node::run` takes.
@@ -159,6 +161,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         check: Arc::new(Floor(parts.policy)),
         backup_recipients: parts.backup_recipients,
         heartbeat: HEARTBEAT,
+        nonces: parts.nonces,
     }
 }
 

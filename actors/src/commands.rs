@@ -10,7 +10,6 @@ use covault_core::{
     payload::Payload,
     request::{Request, State},
     schema::wire,
-    scheme::Scheme,
     wallet::check_labels,
 };
 

@@ -6,6 +6,8 @@
 //! - What the requests of a day let go is counted, each request once, when its first claim is
 //!   granted: whatever becomes of the signature, the count stands.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
+//! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
+//!   transaction of the claim that uses it.
 //!
 //! A claim is on disk, fsynced, before its caller goes on. One thread writes: it drains its queue
 //! into one transaction, so that many claims share the price of one commit. When a commit fails, the
@@ -16,7 +18,7 @@ use std::{
     fs, io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock, mpsc},
+    sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
     thread,
 };
 
@@ -32,6 +34,7 @@ use redb::{
 };
 use tokio::sync::{oneshot, watch};
 
+use crate::nonces::table::{self as nonce_table, NonceRow, ShareEpoch, Stored, Take};
 use crate::policy::Spending;
 
 /// Request -> digest over all its inputs.
@@ -65,6 +68,9 @@ pub enum ClaimError {
     /// The day's total of this asset would be above its limit.
     #[error("the limit of {0} per day is reached")]
     OverDay(String),
+    /// A nonce that was to be used is not there, or not any more.
+    #[error("a nonce is gone")]
+    NonceGone,
     /// The store failed; nothing is certain.
     #[error("the claims store failed: {0}")]
     Store(String),
@@ -85,14 +91,19 @@ pub struct Claim {
     pub now_ms: u64,
 }
 
+/// The nonces that the job has taken out, which is none but for a claim that names some.
+type Outcome = Result<Vec<NonceRow>, ClaimError>;
+
 enum Job {
-    Claim(Claim, oneshot::Sender<Result<(), ClaimError>>),
+    Claim(Claim, Option<Take>, oneshot::Sender<Outcome>),
     Ban {
         root: Vec<u8>,
         node: NodeId,
         now_ms: u64,
-        reply: oneshot::Sender<Result<(), ClaimError>>,
+        reply: oneshot::Sender<Outcome>,
     },
+    KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<Outcome>),
+    BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<Outcome>),
 }
 
 type Bans = HashSet<(Vec<u8>, NodeId)>;
@@ -101,6 +112,8 @@ type Bans = HashSet<(Vec<u8>, NodeId)>;
 pub struct Claims {
     queue: mpsc::SyncSender<Job>,
     bans: Arc<RwLock<Bans>>,
+    /// The nonces found when the file was opened, until somebody takes charge of them.
+    stored: Mutex<Stored>,
     /// Closed when the writer is gone.
     writer: watch::Receiver<()>,
 }
@@ -134,11 +147,27 @@ impl Claims {
             make(path).map_err(|cause| refuse("cannot be made").caused_by(cause))?;
         }
         let database = Database::open(path).map_err(|cause| failed(cause.into()))?;
-        let bans = load(&database).map_err(failed)?;
-        Self::serve(database, bans)
+        let loaded = load(&database).map_err(failed)?;
+        Self::serve(database, loaded)
     }
 
-    fn serve(database: Database, bans: Bans) -> Result<Self, Fault> {
+    /// Claims in a database on storage of the caller's choice, for crash tests: nothing of it is
+    /// locked against another process.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when it is damaged.
+    pub fn on(storage: impl redb::StorageBackend) -> Result<Self, Fault> {
+        let failed = |cause: redb::Error| {
+            Fault::new(Class::Invalid, "the claims database is damaged").caused_by(cause)
+        };
+        let database = Database::builder()
+            .create_with_backend(storage)
+            .map_err(|cause| failed(cause.into()))?;
+        let loaded = load(&database).map_err(failed)?;
+        Self::serve(database, loaded)
+    }
+
+    fn serve(database: Database, (bans, stored): (Bans, Stored)) -> Result<Self, Fault> {
         let bans = Arc::new(RwLock::new(bans));
         let (queue, jobs) = mpsc::sync_channel(WAITING);
         let writer_bans = Arc::clone(&bans);
@@ -154,6 +183,7 @@ impl Claims {
         Ok(Self {
             queue,
             bans,
+            stored: Mutex::new(stored),
             writer,
         })
     }
@@ -170,7 +200,40 @@ impl Claims {
     /// # Errors
     /// [`ClaimError`].
     pub async fn claim(&self, claim: Claim) -> Result<(), ClaimError> {
-        self.ask(|reply| Job::Claim(claim, reply)).await
+        self.ask(|reply| Job::Claim(claim, None, reply)).await?;
+        Ok(())
+    }
+
+    /// Claims, and takes the nonces that the session is to use out of the store, in one
+    /// transaction; on disk when it returns. Also when the claim is refused they are gone.
+    pub(crate) async fn claim_with(&self, claim: Claim, take: Option<Take>) -> Outcome {
+        self.ask(|reply| Job::Claim(claim, take, reply)).await
+    }
+
+    /// Adds nonces; on disk when it returns.
+    pub(crate) async fn keep_nonces(
+        &self,
+        of: ShareEpoch,
+        rows: Vec<NonceRow>,
+    ) -> Result<(), ClaimError> {
+        self.ask(|reply| Job::KeepNonces(of, rows, reply)).await?;
+        Ok(())
+    }
+
+    /// Deletes nonces; on disk when it returns. Those that are not there do no harm.
+    pub(crate) async fn burn_nonces(
+        &self,
+        of: ShareEpoch,
+        ids: Vec<u64>,
+    ) -> Result<(), ClaimError> {
+        self.ask(|reply| Job::BurnNonces(of, ids, reply)).await?;
+        Ok(())
+    }
+
+    /// What the file held of nonces when it was opened; once.
+    pub(crate) fn stored_nonces(&self) -> Stored {
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut stored)
     }
 
     /// Bans `node` from the key; on disk when it returns.
@@ -189,7 +252,8 @@ impl Claims {
             now_ms,
             reply,
         })
-        .await
+        .await?;
+        Ok(())
     }
 
     /// Every ban: the root public key and who is banned from it, in no order.
@@ -204,10 +268,7 @@ impl Claims {
         !bans.is_empty() && bans.contains(&(root.to_vec(), *node))
     }
 
-    async fn ask(
-        &self,
-        job: impl FnOnce(oneshot::Sender<Result<(), ClaimError>>) -> Job,
-    ) -> Result<(), ClaimError> {
+    async fn ask(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> Outcome {
         let (reply, outcome) = oneshot::channel();
         self.queue.try_send(job(reply)).map_err(|error| {
             ClaimError::Store(match error {
@@ -248,21 +309,23 @@ fn make(path: &Path) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// Makes the tables that are missing, and reads the bans.
-fn load(database: &Database) -> Result<Bans, redb::Error> {
+/// Makes the tables that are missing, and reads bans and nonces.
+fn load(database: &Database) -> Result<(Bans, Stored), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(REQUESTS)?;
     transaction.open_table(SESSIONS)?;
     transaction.open_table(BANS)?;
     transaction.open_table(SPENT)?;
+    nonce_table::make(&transaction)?;
     transaction.commit()?;
     let mut bans = Bans::new();
-    for entry in database.begin_read()?.open_table(BANS)?.iter()? {
+    let transaction = database.begin_read()?;
+    for entry in transaction.open_table(BANS)?.iter()? {
         let (key, _) = entry?;
         let (root, node) = key.value();
         bans.insert((root.to_vec(), NodeId(*node)));
     }
-    Ok(bans)
+    Ok((bans, nonce_table::load(&transaction)?))
 }
 
 fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
@@ -286,7 +349,9 @@ fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
                     .unwrap_or_else(|| Err(ClaimError::Store("lost".into()))),
             };
             let reply = match job {
-                Job::Claim(_, reply) => reply,
+                Job::Claim(_, _, reply)
+                | Job::KeepNonces(_, _, reply)
+                | Job::BurnNonces(_, _, reply) => reply,
                 Job::Ban {
                     root, node, reply, ..
                 } => {
@@ -306,21 +371,39 @@ fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
 }
 
 /// All jobs of a batch in one transaction; each outcome counts only when the commit succeeds.
-fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Result<(), ClaimError>>, redb::Error> {
+fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Outcome>, redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     transaction.set_two_phase_commit(true);
     let mut outcomes = Vec::with_capacity(batch.len());
     for job in batch {
         outcomes.push(match job {
-            Job::Claim(claim, _) => grant(&transaction, claim)?,
+            Job::Claim(claim, take, _) => {
+                // First, and whatever becomes of the claim: what was named once is used up.
+                let taken = match take {
+                    Some(take) => nonce_table::take(&transaction, take)?,
+                    None => Some(Vec::new()),
+                };
+                match taken {
+                    Some(rows) => grant(&transaction, claim)?.map(|()| rows),
+                    None => Err(ClaimError::NonceGone),
+                }
+            }
+            Job::KeepNonces(of, rows, _) => {
+                nonce_table::keep(&transaction, of, rows)?;
+                Ok(Vec::new())
+            }
+            Job::BurnNonces(of, ids, _) => {
+                nonce_table::burn(&transaction, of, ids)?;
+                Ok(Vec::new())
+            }
             Job::Ban {
                 root, node, now_ms, ..
             } => {
                 transaction
                     .open_table(BANS)?
                     .insert((root.as_slice(), &node.0), *now_ms)?;
-                Ok(())
+                Ok(Vec::new())
             }
         });
     }

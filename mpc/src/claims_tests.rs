@@ -138,9 +138,7 @@ impl redb::StorageBackend for Disk {
 async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
     let disk = Disk::default();
     let full = Arc::clone(&disk.full);
-    let database = Database::builder().create_with_backend(disk).unwrap();
-    let bans = load(&database).unwrap();
-    let claims = Claims::serve(database, bans).unwrap();
+    let claims = Claims::on(disk).unwrap();
     claims.claim(claim(1, 0, 7)).await.unwrap();
     full.store(true, std::sync::atomic::Ordering::Relaxed);
     let refused = claims.claim(claim(2, 0, 7)).await;

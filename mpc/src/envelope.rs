@@ -57,6 +57,8 @@ pub enum Kind {
     Activate = 7,
     /// Orchestrator to node: give your share, encrypted.
     BackupOrder = 8,
+    /// Node to holders and orchestrators: nonces made ahead; back: a question for them.
+    Nonces = 9,
 }
 
 impl Kind {
@@ -72,6 +74,8 @@ impl Kind {
             | Self::Reply => true,
             // The protocol decides for each message.
             Self::Protocol | Self::Announcement => false,
+            // Commitments and numbers: public.
+            Self::Nonces => false,
         }
     }
 }
@@ -159,6 +163,7 @@ impl Header {
             6 => Kind::ReshareOrder,
             7 => Kind::Activate,
             8 => Kind::BackupOrder,
+            9 => Kind::Nonces,
             _ => return None,
         };
         let [sealed] = reader.take()?;

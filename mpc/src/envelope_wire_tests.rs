@@ -66,7 +66,9 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             issued_at_ms: 1_000,
             expires_at_ms: 2_000,
         },
+        session: SessionId::from_bytes([7; 16]),
         signers: vec![node, NodeId([9; 32])],
+        nonces: vec![vec![11], vec![12]],
         attempt_ms: 3_000,
         sent_at_ms: 1_500,
     };

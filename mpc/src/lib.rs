@@ -14,6 +14,7 @@ pub mod identity;
 mod message;
 pub mod meter;
 pub mod node;
+pub mod nonces;
 pub mod policy;
 pub mod pool;
 pub mod primes;

@@ -29,6 +29,9 @@ pub(crate) struct SignRequest {
     pub session: SessionId,
     /// Exactly threshold many holders; the first collects.
     pub signers: Vec<NodeId>,
+    /// The nonces to use that were made ahead: for each signer, in the order of `signers`, one
+    /// number per input. Empty: none, commit as the first round.
+    pub nonces: Vec<Vec<u64>>,
     /// How long the attempt has, in milliseconds. A duration, so that clocks need not agree.
     pub attempt_ms: u64,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
@@ -95,6 +98,39 @@ pub(crate) enum Reply {
     Activated,
     /// Our share, encrypted with age.
     Backup(Vec<u8>),
+    /// Nonces that the request names cannot be used; without them we might sign.
+    NoNonces {
+        /// Whose they are: ours, which are gone, or a peer's, which we do not know.
+        of: NodeId,
+    },
+}
+
+/// About nonces made ahead. Public: nothing in it is secret.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum NonceNews {
+    /// Node to the other holders of the key.
+    Made {
+        /// Root public key and epoch of the shares.
+        of: (Vec<u8>, u32),
+        /// Whatever is below is used up.
+        floor: u64,
+        /// Number and commitments of each.
+        nonces: Vec<(u64, Vec<u8>)>,
+    },
+    /// Node to the orchestrators it trusts: these can be named in requests.
+    Ready {
+        /// Root public key and epoch of the shares.
+        of: (Vec<u8>, u32),
+        /// The numbers.
+        ids: Vec<u64>,
+    },
+    /// Orchestrator or holder to node: say again what you have.
+    Ask {
+        /// Root public key and epoch of the shares.
+        of: (Vec<u8>, u32),
+        /// The asker names no number below this any more. Of an orchestrator only.
+        spent_below: u64,
+    },
 }
 
 impl Reply {
@@ -263,5 +299,38 @@ mod tests {
             panic!("another reply")
         };
         assert_eq!((culprits.len(), reason.len()), (MAX_NAMED, MAX_TEXT));
+    }
+
+    /// As the first release sends them; they are understood for ever.
+    #[test]
+    fn nonce_news__should_be_read_as_version_1_wrote_it() {
+        let samples = [
+            include_str!("../../tests/wire/nonce-news-v1-made.hex"),
+            include_str!("../../tests/wire/nonce-news-v1-ready.hex"),
+            include_str!("../../tests/wire/nonce-news-v1-ask.hex"),
+        ];
+        let read = samples.map(|text| {
+            let bytes = hex::decode(text.trim()).unwrap();
+            let news: NonceNews = decode(&bytes).unwrap();
+            assert_eq!(encode(&news).unwrap(), bytes);
+            assert!(decode::<NonceNews>(&bytes[..bytes.len() - 1]).is_none());
+            news
+        });
+        let shares = (vec![5; 32], 2);
+        let [
+            NonceNews::Made { of, floor, nonces },
+            NonceNews::Ready { of: ready, ids },
+            NonceNews::Ask {
+                of: asked,
+                spent_below,
+            },
+        ] = read
+        else {
+            panic!("another message")
+        };
+        assert_eq!((&of, &ready, &asked), (&shares, &shares, &shares));
+        assert_eq!((floor, spent_below), (7, 9));
+        assert_eq!(nonces, [(8, vec![1, 2, 3]), (300, vec![4])]);
+        assert_eq!(ids, [8, 9, 300]);
     }
 }

@@ -17,9 +17,12 @@ pub enum Lane {
     Signing,
     /// Key generation: long, and may wait.
     Keygen,
+    /// Work done ahead, in pieces of about a millisecond: begun only when nothing else waits, and
+    /// one at a time, so that the other threads stay free for what somebody waits for.
+    Idle,
 }
 
-/// A fixed number of threads and two queues. Nodes of one process share a pool, or threads
+/// A fixed number of threads and a queue per lane. Nodes of one process share a pool, or threads
 /// would outnumber cores. Threads end when the last handle is dropped and the queues are empty.
 pub struct CpuPool {
     shared: Arc<Shared>,
@@ -35,7 +38,31 @@ struct Shared {
 struct Queues {
     signing: VecDeque<Job>,
     keygen: VecDeque<Job>,
+    idle: VecDeque<Job>,
+    /// An idle job runs.
+    idling: bool,
     closed: bool,
+}
+
+impl Queues {
+    /// The next job, and whether it is an idle one.
+    fn next(&mut self) -> Option<(Job, bool)> {
+        let live = self
+            .signing
+            .pop_front()
+            .or_else(|| self.keygen.pop_front())
+            .map(|job| (job, false));
+        if live.is_some() || self.idling {
+            return live;
+        }
+        let job = self.idle.pop_front()?;
+        self.idling = true;
+        Some((job, true))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.signing.is_empty() && self.keygen.is_empty() && self.idle.is_empty()
+    }
 }
 
 impl CpuPool {
@@ -73,6 +100,7 @@ impl CpuPool {
         match lane {
             Lane::Signing => queues.signing.push_back(Box::new(job)),
             Lane::Keygen => queues.keygen.push_back(Box::new(job)),
+            Lane::Idle => queues.idle.push_back(Box::new(job)),
         }
         drop(queues);
         self.shared.wake.notify_one();
@@ -94,20 +122,24 @@ impl Shared {
     fn work(&self) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match queues
-                .signing
-                .pop_front()
-                .or_else(|| queues.keygen.pop_front())
-            {
-                Some(job) => {
+            match queues.next() {
+                Some((job, idle)) => {
                     drop(queues);
                     // A job that panics must not take its thread with it.
                     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                         tracing::error!("a cryptography job panicked");
                     }
                     queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+                    if idle {
+                        // The next one is this thread's, unless something else has come.
+                        queues.idling = false;
+                    }
                 }
-                None if queues.closed => return,
+                None if queues.closed && queues.is_empty() => {
+                    // Others may wait for the idle job that ended last.
+                    self.wake.notify_all();
+                    return;
+                }
                 None => {
                     queues = self
                         .wake
@@ -116,5 +148,58 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    };
+
+    use super::*;
+
+    #[test]
+    fn idle_lane__should_wait_for_everything_else() {
+        let pool = CpuPool::new(1).unwrap();
+        let (done, order) = mpsc::channel();
+        let gate = Arc::new(Barrier::new(2));
+        let held = Arc::clone(&gate);
+        pool.spawn(Lane::Signing, move || {
+            held.wait();
+        });
+        for (lane, name) in [
+            (Lane::Idle, "idle"),
+            (Lane::Keygen, "keygen"),
+            (Lane::Idle, "idle"),
+            (Lane::Signing, "signing"),
+        ] {
+            let done = done.clone();
+            pool.spawn(lane, move || done.send(name).unwrap());
+        }
+        gate.wait();
+        let names: Vec<_> = order.iter().take(4).collect();
+        assert_eq!(names, ["signing", "keygen", "idle", "idle"]);
+    }
+
+    #[test]
+    fn idle_lane__should_never_take_a_second_thread() {
+        let pool = CpuPool::new(4).unwrap();
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (done, over) = mpsc::channel();
+        for _ in 0..200 {
+            let (running, most, done) = (Arc::clone(&running), Arc::clone(&most), done.clone());
+            pool.spawn(Lane::Idle, move || {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::yield_now();
+                running.fetch_sub(1, Ordering::SeqCst);
+                done.send(()).unwrap();
+            });
+        }
+        assert_eq!(over.iter().take(200).count(), 200);
+        assert_eq!(most.load(Ordering::SeqCst), 1);
     }
 }

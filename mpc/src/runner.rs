@@ -126,14 +126,21 @@ impl Run {
     pub(crate) fn start(&mut self, entropy: &dyn Entropy) -> Result<Progress, Failed> {
         let mut progress = Progress::default();
         match &mut self.protocol {
-            Protocol::Signing { sessions, .. } => {
-                for (sequence, session) in (0_u32..).zip(sessions.iter_mut()) {
-                    let Some(session) = session else { continue };
+            Protocol::Signing { sessions, outcomes } => {
+                let slots = sessions.iter_mut().zip(outcomes.iter_mut());
+                for (sequence, (slot, outcome)) in (0_u32..).zip(slots) {
+                    let Some(session) = slot else { continue };
                     let turn = session
                         .start(entropy)
                         .map_err(|abort| fail(&self.peers, abort))?;
                     address(&self.peers, sequence, turn.send, &mut progress.send);
+                    // With nonces made ahead the first step may be the last.
+                    if let Some(signature) = turn.done {
+                        *slot = None;
+                        *outcome = signature;
+                    }
                 }
+                progress.finished = signed(sessions, outcomes);
             }
             Protocol::Keygen(Some(session)) => {
                 let turn = session
@@ -199,15 +206,7 @@ impl Run {
                 if let Some(signature) = turn.done {
                     *slot = None;
                     *outcome = signature;
-                    if sessions.iter().all(Option::is_none) {
-                        // All inputs have the same collector.
-                        let signatures: Vec<_> = outcomes.iter().flatten().cloned().collect();
-                        progress.finished = Some(if signatures.len() == outcomes.len() {
-                            Finished::Signed(signatures)
-                        } else {
-                            Finished::Contributed
-                        });
-                    }
+                    progress.finished = signed(sessions, outcomes);
                 }
             }
             Protocol::Keygen(slot) => {
@@ -261,6 +260,20 @@ impl Run {
         indices.dedup();
         names(&self.peers, &indices)
     }
+}
+
+/// How a signing run has ended, once every session has.
+fn signed<T>(sessions: &[Option<T>], outcomes: &[Option<Signature>]) -> Option<Finished> {
+    if sessions.iter().any(Option::is_some) {
+        return None;
+    }
+    // All inputs have the same collector.
+    let signatures: Vec<_> = outcomes.iter().flatten().cloned().collect();
+    Some(if signatures.len() == outcomes.len() {
+        Finished::Signed(signatures)
+    } else {
+        Finished::Contributed
+    })
 }
 
 fn address(

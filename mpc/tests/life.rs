@@ -10,9 +10,16 @@
 
 mod support;
 
-use std::fs;
+use std::{
+    fs,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
+};
 
 use age::x25519::Identity;
+use async_trait::async_trait;
 use covault_core::{
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
@@ -22,7 +29,12 @@ use covault_core::{
     scheme::Scheme,
     signature::Curve,
 };
-use covault_mpc::{identity::NodeIdentity, shares::backup};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, Header, Kind},
+    identity::NodeIdentity,
+    shares::backup,
+};
 use secrecy::{ExposeSecret as _, SecretString};
 use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
 
@@ -35,6 +47,8 @@ struct Life {
     tried: u32,
 }
 
+type Statements = Vec<(NodeId, Vec<u8>)>;
+
 fn session() -> SessionId {
     SessionId::from_random(random_16(&SystemEntropy))
 }
@@ -42,7 +56,17 @@ fn session() -> SessionId {
 impl Life {
     /// `nodes` nodes, of which the first `holders` get a key.
     async fn start(curve: Curve, nodes: usize, holders: usize, threshold: u16) -> Self {
-        let test = TestCluster::start(Medium::memory(), nodes).await;
+        Self::start_on(Medium::memory(), curve, nodes, holders, threshold).await
+    }
+
+    async fn start_on(
+        medium: Medium,
+        curve: Curve,
+        nodes: usize,
+        holders: usize,
+        threshold: u16,
+    ) -> Self {
+        let test = TestCluster::start(medium, nodes).await;
         test.until_live(nodes).await;
         let mut order = test.keygen_order(curve, threshold);
         order.signers.truncate(holders);
@@ -132,9 +156,31 @@ impl Life {
         (of(".age"), of(".pending"))
     }
 
-    async fn restart(&mut self, place: usize) {
+    /// Without a word; the cluster has noticed that it was away when this returns.
+    async fn crash(&mut self, place: usize) {
+        let live = self
+            .test
+            .cluster
+            .nodes()
+            .iter()
+            .filter(|it| it.live)
+            .count();
         self.test.kill_node(place).await;
+        self.test.until_live(live - 1).await;
+    }
+
+    async fn restart(&mut self, place: usize) {
+        let live = self
+            .test
+            .cluster
+            .nodes()
+            .iter()
+            .filter(|it| it.live)
+            .count();
+        self.test.stop_node(place).await;
+        self.test.until_live(live - 1).await;
         self.test.start_node(place);
+        self.test.until_live(live).await;
     }
 }
 
@@ -157,7 +203,6 @@ async fn life__should_refresh_and_reshare_and_erase_what_is_old() {
     for place in 0..5 {
         life.restart(place).await;
     }
-    life.test.until_live(5).await;
     life.signs().await;
     life.reshare(&[0, 3, 2], &[4, 0], 2).await;
     life.signs().await;
@@ -173,12 +218,12 @@ async fn life__should_refresh_and_reshare_and_erase_what_is_old() {
 async fn life__should_replace_a_lost_node_and_repair_a_lost_share_on_secp256k1() {
     let mut life = Life::start(Curve::Secp256k1, 4, 3, 2).await;
     // Node 1 is gone with all it had; node 3 takes its place.
-    life.test.kill_node(1).await;
-    life.test.until_live(3).await;
+    life.crash(1).await;
     life.reshare(&[0, 2], &[0, 3, 2], 2).await;
     life.signs().await;
     // Node 0 has lost its shares, though not its identity.
     life.test.stop_node(0).await;
+    life.test.until_live(2).await;
     fs::remove_dir_all(life.test.nodes[0].folder.join("shares")).unwrap();
     life.test.start_node(0);
     life.test.until_live(3).await;
@@ -205,7 +250,10 @@ async fn life__should_leave_the_old_shares_working_until_all_is_proven() {
     life.signs().await;
     // Everybody dies, the orchestrator too.
     for place in 0..4 {
-        life.restart(place).await;
+        life.crash(place).await;
+    }
+    for place in 0..4 {
+        life.test.start_node(place);
     }
     life.test.cluster = start_cluster(&life.test.medium, &life.test.orchestrator).await;
     life.test.until_live(4).await;
@@ -213,7 +261,7 @@ async fn life__should_leave_the_old_shares_working_until_all_is_proven() {
     assert_eq!(files(&life), prepared);
 
     // The orchestrator asks for it without the proof.
-    let forged = |change: &dyn Fn(&mut Vec<(NodeId, Vec<u8>)>)| {
+    let forged = |change: &dyn Fn(&mut Statements)| {
         let mut forged = proof.clone();
         change(&mut forged.0);
         forged
@@ -246,8 +294,7 @@ async fn life__should_leave_the_old_shares_working_until_all_is_proven() {
 
     // Repeating the order gives the same proof; node 2 is away when it is shown.
     assert_eq!(life.prepare(&order).await, proof);
-    life.test.kill_node(2).await;
-    life.test.until_live(3).await;
+    life.crash(2).await;
     for _ in 0..2 {
         life.test.cluster.activate(&order, &proof).await.unwrap();
     }
@@ -271,8 +318,8 @@ async fn life__should_finish_an_activation_that_was_cut_off() {
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let proof = life.prepare(&order).await;
     // Node 0 dies between the rename and the erasure, node 1 before both.
-    life.test.kill_node(0).await;
-    life.test.kill_node(1).await;
+    life.crash(0).await;
+    life.crash(1).await;
     let shares = life.test.nodes[0].folder.join("shares");
     let pending = fs::read_dir(&shares)
         .unwrap()
@@ -310,8 +357,7 @@ async fn life__should_keep_every_prepared_share_until_a_later_one_is_in_use() {
     let second = life.order(&[1, 0], &[1, 0], 2);
     let second_proof = life.prepare(&second).await;
     assert_eq!(life.files(0), (vec![0], vec![1, 2]));
-    life.test.kill_node(1).await;
-    life.test.until_live(1).await;
+    life.crash(1).await;
     let cluster = &life.test.cluster;
     assert!(cluster.activate(&first, &first_proof).await.is_err());
     assert_eq!(life.files(0), (vec![1], vec![2]));
@@ -353,7 +399,6 @@ async fn life__should_not_hand_the_key_to_nodes_that_nobody_pinned() {
     for place in 0..3 {
         life.restart(place).await;
     }
-    life.test.until_live(4).await;
     let line = life.test.nodes[3].identity.openssh_line("");
     for dealers in [[0, 1], [1, 2]] {
         let order = life.order(&dealers, &[0, 1, 3], 2);
@@ -413,6 +458,70 @@ async fn life__should_refuse_orders_that_do_not_fit_what_is_held() {
     life.signs().await;
 }
 
+/// A bus that keeps what some sender sends in one round of a protocol.
+struct Cut {
+    bus: Arc<MemoryBus>,
+    round: AtomicU16,
+    from: Mutex<Option<NodeId>>,
+}
+
+#[async_trait]
+impl Bus for Cut {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let envelope = Envelope::parse(message.clone()).unwrap();
+        let Header {
+            kind, round, from, ..
+        } = envelope.header;
+        let cut = kind == Kind::Protocol
+            && round == self.round.load(Ordering::Relaxed)
+            && Some(from) == *self.from.lock().unwrap();
+        if cut {
+            return Ok(());
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        self.bus.reachable()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn life__should_leave_the_old_shares_working_when_cut_off_at_any_round() {
+    let bus = Arc::new(Cut {
+        bus: MemoryBus::new(),
+        round: AtomicU16::new(0),
+        from: Mutex::default(),
+    });
+    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let mut life = Life::start_on(medium, Curve::Ed25519, 4, 3, 2).await;
+    *bus.from.lock().unwrap() = Some(life.id(1));
+    // The keys of the run, deals, echoes, parts, outcomes. Node 1 deals and leaves.
+    for round in 1..=5 {
+        bus.round.store(round, Ordering::Relaxed);
+        let mut order = life.order(&[0, 1], &[0, 2, 3], 2);
+        order.expires_at_ms = now_ms() + 1_500;
+        let fault = life.test.cluster.reshare(&order).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
+        assert!(
+            fault.public().contains("node-2"),
+            "round {round}: {fault:?}"
+        );
+        for place in 0..4 {
+            let in_use = if place == 3 { vec![] } else { vec![0] };
+            assert_eq!(life.files(place), (in_use, vec![]), "round {round}");
+        }
+        bus.round.store(0, Ordering::Relaxed);
+        life.signs().await;
+    }
+    life.reshare(&[0, 1], &[0, 2, 3], 2).await;
+    life.signs().await;
+}
+
 fn backup_order(life: &Life, recipients: Vec<String>) -> BackupOrder {
     BackupOrder {
         vault: life.test.vault,
@@ -437,7 +546,6 @@ async fn backup_story(curve: Curve) {
         life.test.nodes[place].backup_recipients = lines.clone();
         life.restart(place).await;
     }
-    life.test.until_live(3).await;
 
     // To others a node gives nothing, whatever the orchestrator says.
     let thief = Identity::generate().to_public().to_string();
@@ -481,6 +589,7 @@ async fn backup_story(curve: Curve) {
 
     // Node 0 burns down and gets its share back.
     life.test.stop_node(0).await;
+    life.test.until_live(2).await;
     let folder = life.test.nodes[0].folder.clone();
     fs::remove_dir_all(&folder).unwrap();
     let passphrase = SecretString::from("a passphrase");
@@ -490,6 +599,7 @@ async fn backup_story(curve: Curve) {
     let fault = backup::restore(&folder, &passphrase, 2, &this, &backups[0]).unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
     life.test.start_node(0);
+    life.test.until_live(3).await;
     life.test.stop_node(2).await;
     life.test.until_live(2).await;
     // It does not sign: what it has signed since the backup is not known to it.

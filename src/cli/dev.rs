@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
 use covault_core::{fault::Fault, order::NodeId, scheme::Scheme};
-use covault_mpc::{bus::Bus, node::Node, policy::Policy};
+use covault_mpc::{bus::Bus, node::Node, nonces::Marks, policy::Policy};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -169,6 +169,7 @@ impl Nodes {
             backup_recipients: Vec::new(),
             peers: None,
             policy: Policy::development(),
+            nonces: Marks::default(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())

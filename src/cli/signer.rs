@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::order::NodeId;
-use covault_mpc::{identity::parse_openssh_line, node::Node};
+use covault_mpc::{identity::parse_openssh_line, node::Node, nonces::Marks};
 
 use super::node;
 use crate::{
@@ -80,6 +80,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         backup_recipients: signer.backup_recipients.clone(),
         peers,
         policy,
+        nonces: Marks {
+            low: signer.nonce_pool_low,
+            high: signer.nonce_pool_high,
+        },
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
     if let Some(metrics) = metrics {

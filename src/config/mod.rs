@@ -99,6 +99,8 @@ pub struct Signer {
     pub peers: Vec<String>,
     pub metrics_listen: String,
     policy_file: PathBuf,
+    pub nonce_pool_low: usize,
+    pub nonce_pool_high: usize,
 }
 
 impl Signer {

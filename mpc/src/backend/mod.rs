@@ -28,6 +28,8 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
+pub use frost_ed25519::Commitments;
+
 /// A party's place in the keygen's list of signers, counted from 1.
 pub type Index = u8;
 
@@ -171,6 +173,41 @@ pub trait Signer: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] when the setup does not fit the share.
     fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault>;
+
+    /// Whether nonces can be made ahead of their use.
+    fn makes_nonces(&self) -> bool {
+        false
+    }
+
+    /// Makes a nonce ahead of its use; `None` when the scheme cannot. It signs for every child.
+    fn make_nonce(&self, _entropy: &dyn Entropy) -> Option<Result<MadeNonce, Fault>> {
+        None
+    }
+
+    /// A signing session without the round of commitments: `own` is a nonce of
+    /// [`Signer::make_nonce`] that nobody will ever be given again, and `peers` has the
+    /// commitments of every other signer.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when the setup does not fit the share or the
+    /// nonces, or the scheme has none.
+    fn sign_ahead(
+        &self,
+        _setup: SignSetup,
+        _own: MadeNonce,
+        _peers: BTreeMap<Index, Arc<Commitments>>,
+    ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
+        Err(Fault::field("nonces", "this scheme makes none ahead"))
+    }
+}
+
+/// A signing nonce made ahead. Good for one signature: a second one gives the share away. Never
+/// printed; zeroized on drop.
+pub struct MadeNonce {
+    /// What peers are told.
+    pub commitments: Vec<u8>,
+    /// The backend's own encoding of the secret.
+    pub secret: Zeroizing<Vec<u8>>,
 }
 
 /// The share of a key without what a scheme keeps beside it: a point of a polynomial whose value

@@ -1,5 +1,6 @@
 //! The client of the signer nodes, for the orchestrator.
 
+mod ahead;
 mod choose;
 mod life;
 mod roster;
@@ -17,7 +18,7 @@ use covault_core::{
     ids::SessionId,
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock, Entropy},
-    signature::Signature,
+    signature::{Curve, Signature},
 };
 use tokio::{
     sync::mpsc,
@@ -29,14 +30,16 @@ use crate::{
     bus::{Bus, Subscription},
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::{NodeIdentity, openssh_line},
-    message::{Announcement, KeygenRequest, Reply, SignRequest, decode, encode},
+    message::{Announcement, KeygenRequest, NonceNews, Reply, SignRequest, decode, encode},
     meter,
+    shares::FIRST_EPOCH,
     verify::verify,
 };
+use ahead::{Ahead, Ask};
 use choose::{Choice, Trouble};
 use roster::Roster;
 
-pub use self::strangers::Stranger;
+pub use self::{ahead::NonceLevel, strangers::Stranger};
 pub use crate::message::Ban;
 
 /// How often a waiting call looks at which nodes live.
@@ -96,9 +99,18 @@ struct Shared {
     bus: Arc<dyn Bus>,
     clock: Arc<dyn Clock>,
     roster: Roster,
+    ahead: Ahead,
     attempt: Duration,
     /// Who waits for replies, by session, and whose replies.
     calls: Mutex<HashMap<SessionId, (Vec<NodeId>, Replies)>>,
+}
+
+/// How an attempt has ended.
+enum Ended {
+    Signed(Vec<Signature>),
+    /// With the same nodes, but without nonces made ahead, it may go well.
+    NoNonces,
+    Failed,
 }
 
 /// A registered call; ends with its scope.
@@ -149,6 +161,7 @@ impl Cluster {
             post,
             bus,
             roster: Roster::new(Arc::clone(&clock), live_for),
+            ahead: Ahead::new(Arc::clone(&clock)),
             clock,
             attempt,
             calls: Mutex::default(),
@@ -208,6 +221,11 @@ impl Cluster {
         self.shared.roster.strangers()
     }
 
+    /// The nonces made ahead that requests could name now, by key and node.
+    pub fn nonce_levels(&self) -> Vec<NonceLevel> {
+        self.shared.ahead.levels()
+    }
+
     /// Whether the bus was reachable when it was last used.
     pub fn bus_reachable(&self) -> bool {
         self.shared.bus.reachable()
@@ -256,6 +274,19 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                 };
                 if let Some(announcement) = decode::<Announcement>(&opened.body) {
                     shared.roster.heard(from, announcement);
+                }
+            }
+            Kind::Nonces => {
+                if !shared.ahead.expects(&from) {
+                    continue;
+                }
+                match shared.post.open(&envelope) {
+                    Ok(opened) => {
+                        if let Some(NonceNews::Ready { of, ids }) = decode(&opened.body) {
+                            shared.ahead.heard(&from, of, ids);
+                        }
+                    }
+                    Err(error) => tracing::warn!(?from, %error, "message about nonces refused"),
                 }
             }
             Kind::SigningOrder
@@ -378,13 +409,26 @@ impl Shared {
                 } => {
                     return Err(self.roster.misbehaved(&culprits).caused_by(reason));
                 }
-                Reply::Signed(_) | Reply::Prepared(_) | Reply::Activated | Reply::Backup(_) => {}
+                Reply::Signed(_)
+                | Reply::Prepared(_)
+                | Reply::Activated
+                | Reply::Backup(_)
+                | Reply::NoNonces { .. } => {}
             }
             if made.len() == order.signers.len() {
                 let mut keys = made.into_values();
                 let first = keys.next().ok_or_else(|| Fault::bug("no signers"))?;
                 if first.curve != order.scheme.curve() || keys.any(|key| key != first) {
                     return Err(Fault::bug("the nodes report different keys"));
+                }
+                if first.curve == Curve::Ed25519 {
+                    self.ahead
+                        .want(&first.public_key, FIRST_EPOCH, &order.signers);
+                    self.ask(
+                        &first.public_key,
+                        FIRST_EPOCH,
+                        self.ahead.ask_all(&first.public_key),
+                    );
                 }
                 return Ok(first);
             }
@@ -405,12 +449,19 @@ impl Shared {
             order: order.clone(),
             session,
             signers: Vec::new(),
+            nonces: Vec::new(),
             attempt_ms: 0,
             sent_at_ms: 0,
         };
         let mut call = self.call(session, holders)?;
         let mut trouble = Trouble::default();
         let mut attempt = 0_u32;
+        // The schemes of the other curve make nothing ahead.
+        let mut ahead = order.network.curve() == Curve::Ed25519;
+        if ahead {
+            self.ahead
+                .want(&order.root_public_key, order.epoch, holders);
+        }
         loop {
             let now_ms = self.clock.now_ms();
             if now_ms >= deadline_ms {
@@ -430,6 +481,11 @@ impl Shared {
             let attempt_ms = u64::try_from(self.attempt.as_millis())
                 .unwrap_or(u64::MAX)
                 .saturating_mul(longer);
+            request.nonces = if ahead {
+                self.name_nonces(order, &team.signers)
+            } else {
+                Vec::new()
+            };
             request.signers = team.signers.clone();
             request.attempt_ms = attempt_ms.min(deadline_ms.saturating_sub(now_ms));
             request.sent_at_ms = now_ms;
@@ -437,17 +493,21 @@ impl Shared {
             for signer in &team.signers {
                 self.send(Kind::SigningOrder, session, attempt, *signer, &body)?;
             }
-            let signed = self
+            let ended = self
                 .await_attempt(order, &mut call, &request, attempt, &mut trouble)
                 .await;
-            meter::attempted(signed.is_some());
-            if let Some(signatures) = signed {
-                return Ok(signatures);
-            }
-            trouble.failed(&team.signers);
-            // The second try comes at once; what fails again and again must not spin.
-            if attempt > 0 {
-                sleep(LOOK).await;
+            meter::attempted(matches!(ended, Ended::Signed(_)));
+            match ended {
+                Ended::Signed(signatures) => return Ok(signatures),
+                // Nobody's fault: the nodes commit anew.
+                Ended::NoNonces => ahead = false,
+                Ended::Failed => {
+                    trouble.failed(&team.signers);
+                    // The second try comes at once; what fails again and again must not spin.
+                    if attempt > 0 {
+                        sleep(LOOK).await;
+                    }
+                }
             }
             attempt = attempt
                 .checked_add(1)
@@ -455,7 +515,27 @@ impl Shared {
         }
     }
 
-    /// Waits for the signatures of an attempt; `None` when it has failed, and `trouble` says why.
+    /// Names nonces that were made ahead, if every signer has some, and asks those who have none.
+    fn name_nonces(&self, order: &SigningOrder, signers: &[NodeId]) -> Vec<Vec<u64>> {
+        let root = &order.root_public_key;
+        let (nonces, asks) = self.ahead.name(root, signers, order.inputs.len());
+        self.ask(root, order.epoch, asks);
+        nonces
+    }
+
+    fn ask(&self, root: &[u8], epoch: u32, asks: impl IntoIterator<Item = Ask>) {
+        for Ask { node, spent_below } in asks {
+            let of = (root.to_vec(), epoch);
+            let sent = encode(&NonceNews::Ask { of, spent_below }).and_then(|body| {
+                self.send(Kind::Nonces, SessionId::from_bytes([0; 16]), 0, node, &body)
+            });
+            if let Err(fault) = sent {
+                tracing::warn!(?fault, "cannot ask for nonces");
+            }
+        }
+    }
+
+    /// Waits for the signatures of an attempt; when it has failed, `trouble` says why.
     async fn await_attempt(
         &self,
         order: &SigningOrder,
@@ -463,7 +543,7 @@ impl Shared {
         request: &SignRequest,
         attempt: u32,
         trouble: &mut Trouble,
-    ) -> Option<Vec<Signature>> {
+    ) -> Ended {
         let team = request.signers.as_slice();
         let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
         let mut reported: Vec<NodeId> = Vec::new();
@@ -485,7 +565,7 @@ impl Shared {
                     if !gone.is_empty() {
                         // No word against the others.
                         self.suspect(&gone, trouble);
-                        return None;
+                        return Ended::Failed;
                     }
                     let silent: Vec<NodeId> = team
                         .iter()
@@ -493,7 +573,7 @@ impl Shared {
                         .copied()
                         .collect();
                     self.failed(team, &silent, trouble);
-                    return None;
+                    return Ended::Failed;
                 }
                 // Of whichever attempt: what verifies is good.
                 Ok(Some((node, of, Reply::Signed(signatures)))) => {
@@ -504,13 +584,13 @@ impl Shared {
                                 self.roster.well_done(node);
                             }
                         }
-                        return Some(signatures);
+                        return Ended::Signed(signatures);
                     }
                     tracing::warn!(?node, "a node sent signatures that do not verify");
                     trouble.misbehaved(node, node);
                     self.suspect(&[node], trouble);
                     if team.contains(&node) {
-                        return None;
+                        return Ended::Failed;
                     }
                 }
                 Ok(Some((node, of, Reply::Refused(fault))))
@@ -538,7 +618,7 @@ impl Shared {
                         }
                         _ => trouble.refused(node, fault),
                     }
-                    return None;
+                    return Ended::Failed;
                 }
                 Ok(Some((
                     node,
@@ -557,7 +637,7 @@ impl Shared {
                         named = true;
                     }
                     if named {
-                        return None;
+                        return Ended::Failed;
                     }
                     let missing: Vec<NodeId> = missing
                         .into_iter()
@@ -566,14 +646,27 @@ impl Shared {
                     if missing.is_empty() {
                         // Nobody can be named: try whom we have not tried.
                         self.failed(team, team, trouble);
-                        return None;
+                        return Ended::Failed;
                     }
                     // A word against a word: whoever lies, this team does not work.
                     self.failed(team, &missing, trouble);
                     reported.push(node);
                     if reported.len() == team.len() {
-                        return None;
+                        return Ended::Failed;
                     }
+                }
+                Ok(Some((node, at, Reply::NoNonces { of })))
+                    if at == attempt && team.contains(&node) =>
+                {
+                    tracing::info!(?node, ?of, "nonces made ahead are not there");
+                    let root = &order.root_public_key;
+                    self.ask(root, order.epoch, self.ahead.lacking(root, node, of));
+                    // Said of a request that names none it would be a way to stop us.
+                    if request.nonces.is_empty() {
+                        self.failed(team, &[node], trouble);
+                        return Ended::Failed;
+                    }
+                    return Ended::NoNonces;
                 }
                 // Of an earlier attempt.
                 Ok(Some(_)) => {}

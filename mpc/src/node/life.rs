@@ -1,4 +1,4 @@
-//! New generations of a key's shares, and backups of a share.
+//! New generations of a key's shares.
 //!
 //! A reshare has two halves. The nodes first make new shares and store them beside the old ones,
 //! which go on signing; each says so with a signed statement. Then they are shown the statements of
@@ -17,7 +17,7 @@ use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
     ids::VaultId,
-    order::{BackupOrder, Generation, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ReshareOrder, ReshareProof},
     scheme::Scheme,
 };
 use ed25519_dalek::Signature;
@@ -31,7 +31,7 @@ use crate::{
     backend::{self, Dealer, Index, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer},
     envelope::Header,
     identity::{openssh_line, verifying_key},
-    message::{ActivateRequest, BackupRequest, Reply, ReshareRequest},
+    message::{ActivateRequest, Reply, ReshareRequest},
     pool::Lane,
     runner::Run,
     shares::{ShareRecord, backup},
@@ -45,7 +45,7 @@ pub(super) struct Life {
     /// Held while shares change their place.
     pending: Mutex<Vec<Pending>>,
     /// age recipients, as the configuration has them.
-    recipients: Vec<String>,
+    pub(super) recipients: Vec<String>,
 }
 
 /// A share that waits for its activation on disk.
@@ -108,7 +108,7 @@ fn index_of(nodes: &[NodeId], node: &NodeId) -> Result<Index, Fault> {
         .ok_or_else(|| refused("a node is not one of the parties, or there are too many"))
 }
 
-fn stale(epoch: u32) -> Fault {
+pub(super) fn stale(epoch: u32) -> Fault {
     refused(format!("the shares are of epoch {epoch}"))
 }
 
@@ -184,7 +184,7 @@ impl Node {
             record: None,
             reshare: Some(Box::new(order)),
         };
-        self.claim_then_begin(None, Vec::new(), begin);
+        self.claim_plain(begin);
         Ok(())
     }
 
@@ -346,7 +346,7 @@ impl Node {
 
     /// Takes a prepared share into use and erases the old ones.
     pub(super) fn activate_order(
-        &self,
+        self: &Arc<Self>,
         header: &Header,
         request: ActivateRequest,
     ) -> Result<(), Fault> {
@@ -374,20 +374,27 @@ impl Node {
                 return Err(stale(record.epoch));
             }
         }
-        if order.new.holders.contains(&self.post.id()) {
+        let stays = order.new.holders.contains(&self.post.id());
+        if stays {
             self.take_into_use(&order, &pending)?;
         } else if let Some(key) = &current {
             self.check_joining(&order.new.holders, Some(key.record()))?;
+        }
+        let root = match self.keys.get(&order.root_public_key) {
+            Some(key) => Some(key.record().key.root.clone()),
+            None => pending
+                .iter()
+                .find(|it| it.is_of(&order))
+                .map(|it| it.root.clone()),
+        };
+        if let Some(root) = root {
+            self.shares.erase(order.vault, &root, order.new.epoch)?;
+        }
+        if !stays {
             self.keys.remove(&order.root_public_key);
         }
-        let root = RootKey {
-            curve: order.scheme.curve(),
-            public_key: order.root_public_key.clone(),
-            chain_code: [0; 32],
-        };
-        self.shares.erase(order.vault, &root, order.new.epoch)?;
         pending.retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
-        self.on_epoch_change(&order.root_public_key, order.new.epoch);
+        self.on_epoch_change();
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
         self.reply(
             header.from,
@@ -424,71 +431,8 @@ impl Node {
 
     /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
     /// must not be used any more.
-    fn on_epoch_change(&self, root: &[u8], epoch: u32) {
-        let _ = (root, epoch);
-    }
-
-    /// Gives our share, encrypted to recipients that our own configuration names.
-    pub(super) fn backup_order(
-        &self,
-        header: &Header,
-        request: &BackupRequest,
-    ) -> Result<(), Fault> {
-        let BackupRequest { order, sent_at_ms } = request;
-        if order.session != header.session {
-            return Err(Fault::field("session", "the order is for another session"));
-        }
-        self.check_time(*sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
-        let BackupOrder {
-            vault,
-            root_public_key,
-            epoch,
-            recipients,
-            ..
-        } = order;
-        if recipients.is_empty() {
-            return Err(Fault::field("recipients", "are missing"));
-        }
-        if let Some(stranger) = recipients
-            .iter()
-            .find(|line| !self.life.recipients.iter().any(|ours| ours == line.trim()))
-        {
-            return Err(Fault::field(
-                "recipients",
-                format_args!(
-                    "name {stranger}, to which this node does not encrypt: list it in \
-                     signer.backup_recipients first"
-                ),
-            ));
-        }
-        let key = self
-            .keys
-            .get(root_public_key)
-            .ok_or_else(|| refused("no share of this key"))?;
-        let record = key.record();
-        if record.vault != *vault {
-            return Err(Fault::field("vault", "the key is another vault's"));
-        }
-        if record.epoch != *epoch {
-            return Err(stale(record.epoch));
-        }
-        let stored = self
-            .shares
-            .load(record.vault, &record.key.root, record.epoch, false)?;
-        let sealed = backup::export(
-            &stored,
-            &plain(&stored)?,
-            &self.post.id(),
-            &backup::recipients(recipients)?,
-        )?;
-        tracing::info!(node = %self.name, ?recipients, "share backed up");
-        self.reply(
-            header.from,
-            header.session,
-            header.attempt,
-            &Reply::Backup(sealed),
-        );
-        Ok(())
+    fn on_epoch_change(self: &Arc<Self>) {
+        self.tend(true);
     }
 }
 
@@ -499,7 +443,7 @@ impl Pending {
 }
 
 /// The plain share in a stored record.
-fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
+pub(super) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
     if record.restored {
         return PlainShare::decode(&record.key.root, &record.key.secret);
     }

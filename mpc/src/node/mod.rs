@@ -4,6 +4,8 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
+mod ahead;
+mod backups;
 mod check;
 mod life;
 mod orders;
@@ -41,11 +43,13 @@ use crate::{
     identity::{NodeIdentity, openssh_line},
     message::{Announcement, Reply, encode},
     meter,
+    nonces::Marks,
     policy::{Policy, Spending},
     pool::{CpuPool, Lane},
     primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
 };
+use ahead::Pools;
 use life::Life;
 use orders::Keys;
 use sessions::Sessions;
@@ -136,6 +140,8 @@ pub struct NodeConfig {
     pub backup_recipients: Vec<String>,
     /// How often it announces itself.
     pub heartbeat: Duration,
+    /// How many signing nonces it makes ahead, per key.
+    pub nonces: Marks,
 }
 
 /// A signer node.
@@ -154,6 +160,7 @@ pub struct Node {
     claims: Claims,
     keys: Keys,
     life: Life,
+    pools: Pools,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -185,6 +192,7 @@ impl Node {
         let mut reap = interval(REAP);
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
+        node.tend(true);
         loop {
             if *shutdown.borrow() {
                 break;
@@ -192,7 +200,10 @@ impl Node {
             tokio::select! {
                 changed = shutdown.changed() => if changed.is_err() { break },
                 _ = heartbeat.tick() => node.announce(false),
-                _ = reap.tick() => node.reap(),
+                _ = reap.tick() => {
+                    node.reap();
+                    node.tend(false);
+                }
                 () = node.claims.broken() => {
                     // Only a fresh start can tell what is on disk. Until then others sign.
                     node.announce(true);
@@ -227,6 +238,7 @@ impl Node {
             check,
             backup_recipients,
             heartbeat: _,
+            nonces: marks,
         } = config;
         let runtime = Handle::current();
         // scrypt and the disk take their time.
@@ -256,9 +268,10 @@ impl Node {
                 shares.erase(vault, &root, epoch)?;
             }
             let life = Life::new(shares.load_pending()?, backup_recipients)?;
-            Ok::<_, Fault>((shares, keys, life))
+            let pools = Pools::new(shares.nonces(&claims)?, marks);
+            Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
-        let (shares, keys, life) = loaded.await.map_err(Fault::bug)??;
+        let (shares, claims, keys, life, pools) = loaded.await.map_err(Fault::bug)??;
         let boot = random_16(&*entropy);
         Ok(Self {
             name,
@@ -275,6 +288,7 @@ impl Node {
             claims,
             keys,
             life,
+            pools,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             announced_ms: AtomicU64::new(0),
@@ -340,6 +354,12 @@ impl Node {
                     return;
                 }
             }
+            Kind::Nonces => {
+                if !self.trusted.contains(&from) && !self.keys.is_holder(&from) {
+                    tracing::warn!(node = %self.name, ?from, "nonces of a stranger");
+                    return;
+                }
+            }
             Kind::Reply | Kind::Announcement => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits
@@ -356,6 +376,7 @@ impl Node {
         self.pool.spawn(Lane::Signing, move || {
             node.unverified.fetch_sub(size, Ordering::Relaxed);
             match node.post.open(&envelope) {
+                Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
                 Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
                 Err(error) => {

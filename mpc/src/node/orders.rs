@@ -8,21 +8,28 @@ use std::{
 use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
-    ids::{RequestId, SessionId, VaultId},
+    ids::{SessionId, VaultId},
     order::{KeygenOrder, NodeId, SigningOrder},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::{Node, check::Checked, life, sessions::Begin};
+use super::{
+    Node,
+    ahead::{Ahead, Lack},
+    check::Checked,
+    life,
+    sessions::Begin,
+};
 use crate::{
-    backend::{self, Index, KeygenSetup, SignSetup, Signer},
+    backend::{self, Index, KeygenSetup, MadeNonce, SignSetup, Signer},
     claims::{Claim, ClaimError},
     envelope::{Header, Kind, Opened},
     identity::openssh_line,
-    message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode},
+    message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode, encode},
     meter,
-    policy::{Spending, over_day},
+    nonces::Take,
+    policy::over_day,
     pool::Lane,
     primes,
     runner::Run,
@@ -37,10 +44,13 @@ pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 /// Child public keys kept ready per root key.
 const CACHED_CHILDREN: usize = 4096;
 
+/// Makes a run, of the nonces that were taken out for it.
+type MakeRun = Box<dyn FnOnce(Vec<MadeNonce>) -> Result<Run, Fault> + Send>;
+
 /// A key that the node holds a share of.
 pub(super) struct Key {
     pub(super) record: ShareRecord,
-    signer: Arc<dyn Signer>,
+    pub(super) signer: Arc<dyn Signer>,
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
 
@@ -135,6 +145,12 @@ impl Keys {
             .collect()
     }
 
+    /// Those in use.
+    pub(super) fn all(&self) -> Vec<Arc<Key>> {
+        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        keys.values().cloned().collect()
+    }
+
     pub(super) fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
         self.by_root
             .read()
@@ -193,7 +209,10 @@ impl Node {
                         let until_ms = received_ms
                             .saturating_add(attempt_ms)
                             .min(request.order.expires_at_ms);
+                        let root = request.order.root_public_key.clone();
+                        let (signers, nonces) = (request.signers.clone(), request.nonces.clone());
                         self.signing_order(header, opened.fingerprint, request, until_ms)
+                            .inspect_err(|_| self.burn_named(&root, &signers, &nonces))
                     })
             }
             Kind::ReshareOrder => decode(&opened.body)
@@ -256,7 +275,7 @@ impl Node {
         request: SignRequest,
         until_ms: u64,
     ) -> Result<(), Fault> {
-        let (session, attempt) = (header.session, header.attempt);
+        let (session, attempt, orchestrator) = (header.session, header.attempt, header.from);
         if self.sessions.accepted((session, attempt)) == Some(fingerprint) {
             // The bus has delivered it twice.
             return Ok(());
@@ -271,47 +290,91 @@ impl Node {
             indices,
             spending,
         } = self.check_order(&request)?;
-        let SignRequest { order, signers, .. } = request;
+        let SignRequest {
+            order,
+            signers,
+            nonces,
+            ..
+        } = request;
 
+        // Told to use these nonces, a peer that was told to use others sees something else.
+        let named = Sha256::digest(encode(&nonces)?);
         let order_id = order.id()?;
-        let sessions = (0_u32..)
-            .zip(&order.inputs)
-            .map(|(input, what)| {
-                let context = Sha256::new()
-                    .chain_update(b"covault/sign")
-                    .chain_update(order_id)
-                    .chain_update(session.as_bytes())
-                    .chain_update(attempt.to_be_bytes())
-                    .chain_update(input.to_be_bytes())
-                    .finalize()
-                    .into();
-                key.signer.sign(SignSetup {
-                    context,
-                    signers: indices.clone(),
-                    path: order.path.clone(),
-                    message: what.message.clone(),
-                })
-            })
-            .collect::<Result<Vec<_>, Fault>>()?;
+        let setups = (0_u32..).zip(&order.inputs).map(|(input, what)| SignSetup {
+            context: Sha256::new()
+                .chain_update(b"covault/sign")
+                .chain_update(order_id)
+                .chain_update(session.as_bytes())
+                .chain_update(attempt.to_be_bytes())
+                .chain_update(named)
+                .chain_update(input.to_be_bytes())
+                .finalize()
+                .into(),
+            signers: indices.clone(),
+            path: order.path.clone(),
+            message: what.message.clone(),
+        });
+        let parts = (signers.as_slice(), indices.as_slice());
+        let ahead = match self.ahead(&key, parts, order.inputs.len(), &nonces) {
+            Ok(ahead) => ahead,
+            Err(Lack::Misfit) => {
+                return Err(refused("the nonces do not fit the signers and the inputs"));
+            }
+            Err(Lack::Of(of)) => {
+                tracing::info!(node = %self.name, %session, attempt, ?of, "nonces made ahead are not there");
+                self.burn_named(&order.root_public_key, &signers, &nonces);
+                self.reply(orchestrator, session, attempt, &Reply::NoNonces { of });
+                return Ok(());
+            }
+        };
         let peers = self.peers(&signers, &indices);
-        let run = Run::signing(sessions, peers, order.root_public_key.clone());
+        let root = order.root_public_key.clone();
+        let (take, run): (_, MakeRun) = match ahead {
+            None => {
+                let sessions = setups
+                    .map(|setup| key.signer.sign(setup))
+                    .collect::<Result<Vec<_>, Fault>>()?;
+                let run = Run::signing(sessions, peers, root);
+                (None, Box::new(move |_| Ok(run)))
+            }
+            Some(Ahead { take, peers: made }) => {
+                let setups: Vec<SignSetup> = setups.collect();
+                let signer = Arc::clone(&key.signer);
+                let run = move |own: Vec<MadeNonce>| {
+                    let parts = setups.into_iter().zip(own).zip(made);
+                    let sessions = parts
+                        .map(|((setup, own), made)| signer.sign_ahead(setup, own, made))
+                        .collect::<Result<Vec<_>, Fault>>()?;
+                    Ok(Run::signing(sessions, peers, root))
+                };
+                (Some(take), Box::new(run))
+            }
+        };
         if !self
             .sessions
             .accept((session, attempt), fingerprint, until_ms)
         {
             return Ok(());
         }
-        let begin = Begin {
-            key: (session, attempt),
-            run,
-            orchestrator: header.from,
-            until_ms,
-            lane: Lane::Signing,
-            record: None,
-            reshare: None,
+        let begin = move |own| {
+            Ok(Begin {
+                key: (session, attempt),
+                run: run(own)?,
+                orchestrator,
+                until_ms,
+                lane: Lane::Signing,
+                record: None,
+                reshare: None,
+            })
         };
-        let promise = (order.request, digest(&order));
-        self.claim_then_begin(Some(promise), spending, begin);
+        let claim = Claim {
+            session,
+            attempt,
+            digest: Some((order.request, digest(&order))),
+            spending,
+            now_ms: self.clock.now_ms(),
+        };
+        self.claim_then_begin(claim, take, orchestrator, Lane::Signing, begin);
         Ok(())
     }
 
@@ -448,38 +511,62 @@ impl Node {
             record: Some(Box::new(record)),
             reshare: None,
         };
-        self.claim_then_begin(None, Vec::new(), begin);
+        self.claim_plain(begin);
         Ok(())
     }
 
-    /// Nothing of the share is used before the claim is on disk.
-    pub(super) fn claim_then_begin(
-        self: &Arc<Self>,
-        digest: Option<(RequestId, [u8; 32])>,
-        spending: Vec<Spending>,
-        begin: Begin,
-    ) {
-        let node = Arc::clone(self);
+    /// As [`Node::claim_then_begin`], for a run that uses no nonces and spends nothing.
+    pub(super) fn claim_plain(self: &Arc<Self>, begin: Begin) {
         let (session, attempt) = begin.key;
         let claim = Claim {
             session,
             attempt,
-            digest,
-            spending,
+            digest: None,
+            spending: Vec::new(),
             now_ms: self.clock.now_ms(),
         };
+        let (orchestrator, lane) = (begin.orchestrator, begin.lane);
+        self.claim_then_begin(claim, None, orchestrator, lane, move |_| Ok(begin));
+    }
+
+    /// Nothing of the share is used before the claim is on disk, and with it the deletion of the
+    /// nonces that the session is to use.
+    fn claim_then_begin(
+        self: &Arc<Self>,
+        claim: Claim,
+        take: Option<Take>,
+        orchestrator: NodeId,
+        lane: Lane,
+        begin: impl FnOnce(Vec<MadeNonce>) -> Result<Begin, Fault> + Send + 'static,
+    ) {
+        let node = Arc::clone(self);
+        let (session, attempt) = (claim.session, claim.attempt);
+        let of = take.as_ref().map(|take| take.of.clone());
         self.runtime.spawn(async move {
             let began = Instant::now();
-            let claimed = node.claims.claim(claim).await;
+            let claimed = node.pools.nonces.claim(&node.claims, claim, take).await;
             meter::claimed(&node.name, began.elapsed());
             match claimed {
-                Ok(()) => {
+                Ok(taken) => {
                     let pool = Arc::clone(&node.pool);
-                    pool.spawn(begin.lane, move || node.begin(begin));
+                    pool.spawn(lane, move || {
+                        match node.pools.nonces.open(taken).and_then(begin) {
+                            Ok(begin) => node.begin(begin),
+                            Err(fault) => node.refuse(orchestrator, session, attempt, fault),
+                        }
+                        if let Some(of) = of {
+                            node.taken(of);
+                        }
+                    });
+                }
+                Err(ClaimError::NonceGone) => {
+                    tracing::warn!(node = %node.name, %session, attempt, "a nonce was asked for twice");
+                    let of = node.post.id();
+                    node.reply(orchestrator, session, attempt, &Reply::NoNonces { of });
                 }
                 Err(error) => {
                     let fault = refused_claim(&error).caused_by(&error);
-                    node.refuse(begin.orchestrator, session, attempt, fault);
+                    node.refuse(orchestrator, session, attempt, fault);
                 }
             }
         });
@@ -496,7 +583,9 @@ fn refused_claim(error: &ClaimError) -> Fault {
             "request: this request was to sign something else before; it never will",
         ),
         ClaimError::OverDay(asset) => over_day(asset),
-        ClaimError::Store(_) => Fault::unavailable("a signer's disk failed"),
+        ClaimError::NonceGone | ClaimError::Store(_) => {
+            Fault::unavailable("a signer's disk failed")
+        }
     }
 }
 
@@ -521,6 +610,7 @@ fn digest(order: &SigningOrder) -> [u8; 32] {
 mod tests {
     use covault_core::{
         chain::{Facts, SigningInput},
+        ids::{RequestId, VaultId},
         network::Network,
         signature::Curve,
     };

@@ -373,6 +373,7 @@ impl Node {
                             }
                         };
                         self.reply(running.orchestrator, session, attempt, &reply);
+                        self.tend(true);
                     }
                     Finished::Reshared(share) => {
                         let Some(order) = running.reshare else { return };

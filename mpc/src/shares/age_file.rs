@@ -25,7 +25,9 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{ShareRecord, ShareStore};
-use crate::{backend::KeyShare, identity::write_private, primes::Primes};
+use crate::{
+    backend::KeyShare, claims::Claims, identity::write_private, nonces::Nonces, primes::Primes,
+};
 
 /// The name of the keyring in a node's folder.
 pub const KEYRING: &str = "keyring.age";
@@ -118,6 +120,14 @@ impl AgeFiles {
             folder: shares,
             identity,
         })
+    }
+
+    /// The node's nonces in `claims`, sealed with a key that is made from the keyring.
+    ///
+    /// # Errors
+    /// As [`Nonces::new`].
+    pub fn nonces(&self, claims: &Claims) -> Result<Nonces, Fault> {
+        Nonces::new(self.identity.to_string().expose_secret().as_bytes(), claims)
     }
 
     /// The primes of the same folder, encrypted to the same keyring.

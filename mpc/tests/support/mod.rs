@@ -31,6 +31,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{Node, NodeConfig, OrderCheck, Rebuild},
+    nonces::Marks,
     policy::Spending,
     pool::CpuPool,
 };
@@ -132,6 +133,8 @@ pub struct TestCluster {
     pub orchestrator: Arc<NodeIdentity>,
     pub nodes: Vec<TestNode>,
     pub vault: VaultId,
+    /// Nonces that a node which is started makes ahead.
+    pub marks: Marks,
     pool: Arc<CpuPool>,
     check: Arc<dyn OrderCheck>,
     _folder: tempfile::TempDir,
@@ -143,6 +146,16 @@ impl TestCluster {
     }
 
     pub async fn start_with(medium: Medium, count: usize, check: Arc<dyn OrderCheck>) -> Self {
+        let marks = Marks { low: 8, high: 32 };
+        Self::start_pooled(medium, count, check, marks).await
+    }
+
+    pub async fn start_pooled(
+        medium: Medium,
+        count: usize,
+        check: Arc<dyn OrderCheck>,
+        marks: Marks,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let orchestrator = Arc::new(NodeIdentity::generate(&SystemEntropy));
         let cluster = start_cluster(&medium, &orchestrator).await;
@@ -163,6 +176,7 @@ impl TestCluster {
             orchestrator,
             nodes,
             vault: VaultId::from_random(random_16(&SystemEntropy)),
+            marks,
             pool: CpuPool::per_core().unwrap(),
             check,
             _folder: folder,
@@ -197,6 +211,7 @@ impl TestCluster {
             check: Arc::clone(&self.check),
             backup_recipients: node.backup_recipients.clone(),
             heartbeat: Duration::from_millis(200),
+            nonces: self.marks,
         };
         node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));
     }

@@ -115,7 +115,31 @@ impl Cluster {
             .push(Self::launch(self.folder.path(), "signer", &name));
         let key = self.public_key(index).await;
         self.keys.push(key);
+        self.admit();
         index
+    }
+
+    /// Has every signer know all the others: its configuration pins them.
+    pub fn pin_peers(&mut self) {
+        let keys: Vec<String> = self.keys.iter().map(|key| format!("{key:?}")).collect();
+        self.configure_signers("peers", &format!("[{}]", keys.join(", ")));
+    }
+
+    /// Sets one of every signer's settings, and starts them again.
+    pub fn configure_signers(&mut self, setting: &str, value: &str) {
+        for index in 0..self.signers.len() {
+            let path = self
+                .folder
+                .path()
+                .join(format!("signer-{}.toml", index + 1));
+            let text = fs::read_to_string(&path).unwrap();
+            let others = text.lines().filter(|line| !line.starts_with(setting));
+            let mut lines: Vec<String> = others.map(str::to_owned).collect();
+            lines.push(format!("{setting} = {value}\n"));
+            fs::write(&path, lines.join("\n")).unwrap();
+            self.signers[index].kill();
+            self.restart_signer(index);
+        }
     }
 
     /// A signer's OpenSSH line, once it has made its identity.
@@ -163,7 +187,7 @@ impl Cluster {
     }
 
     /// `covault node admit` for every signer.
-    fn admit(&self) {
+    pub fn admit(&self) {
         let output = covault()
             .args(["node", "admit", "--config"])
             .arg(self.folder.path().join("serve.toml"))

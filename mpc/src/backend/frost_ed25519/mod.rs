@@ -7,8 +7,12 @@
 //! (4) hash of the outcome.
 //!
 //! Signing, two rounds: commitments to all, signature shares to the collector. Nonces live in
-//! the session and die with it.
+//! the session and die with it. With commitments that were exchanged ahead ([`crate::nonces`])
+//! only the second round is left. RFC 9591 allows that (section 5.1), and its binding factor covers
+//! message, all commitments and the key that signs, so that a nonce committed to under the root
+//! share may sign for any child.
 
+mod ahead;
 mod keygen;
 mod resharing;
 mod sign;
@@ -27,6 +31,7 @@ use super::{
     Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
     check_keygen, reshare,
 };
+pub use ahead::Commitments;
 use keygen::Keygen;
 use resharing::Resharing;
 use sign::{FrostSigner, Shared};

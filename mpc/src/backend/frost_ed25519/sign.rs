@@ -22,10 +22,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use super::{abort, identifier};
+use super::{
+    abort,
+    ahead::{self, Commitments},
+    identifier,
+};
 use crate::{
     backend::{
-        Abort, Index, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
+        Abort, Index, MadeNonce, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
         gather::{Gather, decode, encode},
     },
     entropy::EntropyRng,
@@ -115,42 +119,76 @@ impl FrostSigner {
     }
 }
 
-impl Signer for FrostSigner {
-    fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
+impl FrostSigner {
+    fn session(&self, setup: SignSetup, state: SignState) -> Result<Sign, Fault> {
         let threshold = Index::try_from(*self.shared.key.min_signers()).map_err(Fault::bug)?;
         let parties = Index::try_from(self.shared.public.max_signers()).map_err(Fault::bug)?;
         check_signers(&setup, self.shared.me, threshold, parties)?;
-        let known = self
-            .children
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&setup.path)
-            .cloned();
-        let child = match known {
-            Some(child) => child,
-            None => {
-                let child = Arc::new(self.shared.child(&setup.path)?);
-                let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-                if children.len() >= CACHED_CHILDREN {
-                    children.clear();
-                }
-                children.insert(setup.path.clone(), Arc::clone(&child));
-                child
-            }
-        };
+        let child = self.child(&setup.path)?;
         let peers = setup
             .signers
             .iter()
             .copied()
             .filter(|index| *index != self.shared.me)
             .collect();
-        Ok(Box::new(Sign {
+        let begins = match state {
+            SignState::Ahead(_) => 2,
+            _ => 1,
+        };
+        Ok(Sign {
             shared: Arc::clone(&self.shared),
             child,
             setup,
             gather: Gather::new(peers, 2),
-            state: SignState::New,
-        }))
+            begins,
+            state,
+        })
+    }
+
+    fn child(&self, path: &KeyPath) -> Result<Arc<Child>, Fault> {
+        let children = || self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = children().get(path) {
+            return Ok(Arc::clone(child));
+        }
+        let child = Arc::new(self.shared.child(path)?);
+        let mut children = children();
+        if children.len() >= CACHED_CHILDREN {
+            children.clear();
+        }
+        children.insert(path.clone(), Arc::clone(&child));
+        Ok(child)
+    }
+}
+
+impl Signer for FrostSigner {
+    fn sign(&self, setup: SignSetup) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
+        Ok(Box::new(self.session(setup, SignState::New)?))
+    }
+
+    fn makes_nonces(&self) -> bool {
+        true
+    }
+
+    fn make_nonce(&self, entropy: &dyn Entropy) -> Option<Result<MadeNonce, Fault>> {
+        Some(ahead::make(self.shared.key.signing_share(), entropy))
+    }
+
+    fn sign_ahead(
+        &self,
+        setup: SignSetup,
+        own: MadeNonce,
+        peers: BTreeMap<Index, Arc<Commitments>>,
+    ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
+        let mut others = setup.signers.clone();
+        others.retain(|index| *index != self.shared.me);
+        others.sort_unstable();
+        if !others.iter().eq(peers.keys()) {
+            return Err(Fault::field("nonces", "are not those of the signers"));
+        }
+        let nonces =
+            ahead::read(&own.secret).ok_or_else(|| Fault::bug("a stored nonce is damaged"))?;
+        let state = SignState::Ahead(Box::new((nonces, own.commitments, peers)));
+        Ok(Box::new(self.session(setup, state)?))
     }
 }
 
@@ -159,11 +197,15 @@ struct Sign {
     child: Arc<Child>,
     setup: SignSetup,
     gather: Gather,
+    /// The first round there is: 2 when the commitments were made ahead.
+    begins: u16,
     state: SignState,
 }
 
 enum SignState {
     New,
+    /// Our nonces and commitments, made ahead, and those of the peers.
+    Ahead(Box<(SigningNonces, Vec<u8>, BTreeMap<Index, Arc<Commitments>>)>),
     Committed(Box<(SigningNonces, SigningCommitments)>),
     Collecting {
         package: SigningPackage,
@@ -196,14 +238,29 @@ impl Sign {
         };
         // Used where they are, and cleared there: a copy would stay behind.
         let (nonces, own) = &*committed;
-        let mut commitments = BTreeMap::from([(*self.child.key.identifier(), *own)]);
         let own = own.serialize().map_err(|error| abort(&error))?;
-        let mut seen = BTreeMap::from([(self.shared.me, own.as_slice())]);
+        let mut theirs = BTreeMap::new();
         for (from, body) in bodies {
-            let commitment = SigningCommitments::deserialize(body)
-                .map_err(|_| Abort::blame(*from, "malformed commitments"))?;
-            commitments.insert(identifier(*from)?, commitment);
-            seen.insert(*from, body);
+            let commitments = Commitments::parse(body.to_vec())
+                .ok_or_else(|| Abort::blame(*from, "malformed commitments"))?;
+            theirs.insert(*from, Arc::new(commitments));
+        }
+        self.contribute(nonces, &own, &theirs)
+    }
+
+    /// Uses the nonces, which the caller then drops: a share for everybody's commitments.
+    fn contribute(
+        &mut self,
+        nonces: &SigningNonces,
+        own: &[u8],
+        theirs: &BTreeMap<Index, Arc<Commitments>>,
+    ) -> Result<Turn<Option<Signature>>, Abort> {
+        let mut commitments =
+            BTreeMap::from([(*self.child.key.identifier(), *nonces.commitments())]);
+        let mut seen = BTreeMap::from([(self.shared.me, own)]);
+        for (from, their) in theirs {
+            commitments.insert(identifier(*from)?, their.points);
+            seen.insert(*from, &their.bytes);
         }
         let view: [u8; 32] = seen
             .iter()
@@ -217,10 +274,8 @@ impl Sign {
             .finalize()
             .into();
         let package = SigningPackage::new(commitments, &self.setup.message);
-        // The nonces are used here, once, and dropped.
         let share =
             round2::sign(&package, nonces, &self.child.key).map_err(|error| abort(&error))?;
-        drop(committed);
         let Some(collector) = self
             .collector()
             .filter(|collector| *collector != self.shared.me)
@@ -295,6 +350,16 @@ impl Sign {
 
 impl Session<Option<Signature>> for Sign {
     fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+        match std::mem::replace(&mut self.state, SignState::Over) {
+            SignState::New => {}
+            SignState::Ahead(ahead) => {
+                let (nonces, own, theirs) = &*ahead;
+                let turn = self.contribute(nonces, own, theirs)?;
+                self.gather.wait_for(2);
+                return Ok(turn);
+            }
+            _ => return Err(Abort::new("out of order")),
+        }
         let mut rng = EntropyRng(entropy);
         let (nonces, commitments) = round1::commit(self.child.key.signing_share(), &mut rng);
         let body = commitments.serialize().map_err(|error| abort(&error))?;
@@ -309,6 +374,10 @@ impl Session<Option<Signature>> for Sign {
         round: u16,
         body: Zeroizing<Vec<u8>>,
     ) -> Result<Turn<Option<Signature>>, Abort> {
+        if round < self.begins {
+            // Unless whoever asked has told the two of us different things, and then he hears it.
+            return Err(Abort::blame(from, "commitments where they were made ahead"));
+        }
         self.gather.put(from, round, body)?;
         let mut turn = Turn::wait();
         while let Some((round, bodies)) = self.gather.complete() {

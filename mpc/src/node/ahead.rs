@@ -1,0 +1,431 @@
+//! Work done ahead: a node fills its pools of nonces when it has nothing else to do, tells those
+//! who need to know, and signs with what a request names.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use covault_core::{ids::SessionId, order::NodeId};
+
+use super::{
+    Node,
+    orders::{Key, MAX_INPUTS},
+};
+use crate::{
+    backend::{Commitments, Index, MadeNonce},
+    envelope::{Header, Kind, Opened},
+    message::{NonceNews, decode, encode},
+    nonces::{MOST, Marks, Nonces, PeerNonces, ShareEpoch, Take},
+    pool::Lane,
+};
+
+/// Nonces made in one go: about a millisecond of CPU.
+const CHUNK: usize = 16;
+/// Nonces that share one commit and one message.
+const BATCH: usize = 64;
+/// How often the pools are looked at, in milliseconds.
+const TEND_MS: u64 = 1_000;
+/// How often one peer is asked or answered about one key, in milliseconds.
+const TALK_MS: u64 = 250;
+
+/// The pools of a node.
+pub(super) struct Pools {
+    pub nonces: Nonces,
+    peers: PeerNonces,
+    marks: Marks,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    tended_ms: u64,
+    /// The shares in use, as last seen.
+    current: Vec<ShareEpoch>,
+    /// Pools that are being filled.
+    filling: HashSet<ShareEpoch>,
+    /// When a peer was last asked (true) or answered (false).
+    talked: HashMap<(ShareEpoch, NodeId, bool), u64>,
+}
+
+/// Nonces that a request names, found.
+pub(super) struct Ahead {
+    /// Ours, to be taken out with the claim.
+    pub take: Take,
+    /// The other signers' commitments, per input.
+    pub peers: Vec<BTreeMap<Index, Arc<Commitments>>>,
+}
+
+/// Why the nonces of a request cannot be used.
+pub(super) enum Lack {
+    /// They do not fit signers and inputs.
+    Misfit,
+    /// This node's: ours are gone, or a peer's are not known.
+    Of(NodeId),
+}
+
+impl Pools {
+    pub(super) fn new(nonces: Nonces, marks: Marks) -> Self {
+        let high = marks.high.min(MOST);
+        let marks = Marks {
+            low: marks.low.min(high),
+            high,
+        };
+        Self {
+            nonces,
+            peers: PeerNonces::default(),
+            marks,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is time to ask or answer again; notes that it is done.
+    fn may_talk(&self, of: &ShareEpoch, peer: NodeId, ask: bool, now_ms: u64) -> bool {
+        let mut state = self.lock();
+        let last = state.talked.entry((of.clone(), peer, ask)).or_insert(0);
+        if now_ms < last.saturating_add(TALK_MS) {
+            return false;
+        }
+        *last = now_ms;
+        true
+    }
+}
+
+fn share_epoch(key: &Key) -> ShareEpoch {
+    ShareEpoch {
+        root: key.record.key.root.public_key.clone(),
+        epoch: key.record.epoch,
+    }
+}
+
+impl Node {
+    /// How many nonces are ready, by key and epoch.
+    pub fn nonce_levels(&self) -> Vec<(ShareEpoch, usize)> {
+        self.pools.nonces.levels()
+    }
+
+    /// Looks after the pools: those of shares that are not in use any more are burned, new ones
+    /// are made known, low ones are filled. Called now and then; `at_once` when keys have changed.
+    pub(super) fn tend(self: &Arc<Self>, at_once: bool) {
+        let now_ms = self.clock.now_ms();
+        let keys: Vec<(ShareEpoch, Arc<Key>)> = {
+            let mut state = self.pools.lock();
+            if !at_once && now_ms.abs_diff(state.tended_ms) < TEND_MS {
+                return;
+            }
+            state.tended_ms = now_ms;
+            drop(state);
+            let keys = self.keys.all().into_iter();
+            let mut keys: Vec<_> = keys
+                .filter(|key| key.signer.makes_nonces())
+                .map(|key| (share_epoch(&key), key))
+                .collect();
+            keys.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            keys
+        };
+        let current: Vec<ShareEpoch> = keys.iter().map(|(of, _)| of.clone()).collect();
+        let before = {
+            let mut state = self.pools.lock();
+            if state.current != current {
+                state.talked.retain(|(of, _, _), _| current.contains(of));
+            }
+            std::mem::replace(&mut state.current, current.clone())
+        };
+        if before != current {
+            self.pools.peers.retain(&current);
+            let node = Arc::clone(self);
+            self.runtime.spawn(async move {
+                let burned = node.pools.nonces.burn_others(&node.claims, &current);
+                if let Err(error) = burned.await {
+                    tracing::error!(node = %node.name, %error, "old nonces could not be burned");
+                }
+            });
+        }
+        for (of, key) in keys {
+            if !before.contains(&of) {
+                // We may have been away, and they too.
+                self.tell(&key, &of, self.pools.nonces.ready(&of));
+                for holder in key.record.holders.iter().copied() {
+                    if holder != self.post.id() {
+                        self.ask(&of, holder);
+                    }
+                }
+            }
+            self.fill_if_low(key, of);
+        }
+    }
+
+    /// Starts to fill a pool that is low, unless somebody is at it.
+    fn fill_if_low(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch) {
+        let level = self.pools.nonces.level(&of);
+        let Marks { low, high } = self.pools.marks;
+        let begin = level < low.max(1).min(high);
+        if begin && self.pools.lock().filling.insert(of.clone()) {
+            self.fill(key, of, Vec::new());
+        }
+    }
+
+    /// One chunk, then the next: each is begun only when nothing else waits.
+    fn fill(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch, mut made: Vec<MadeNonce>) {
+        // A node that has ended is not kept alive for this.
+        let node = Arc::downgrade(self);
+        self.pool.spawn(Lane::Idle, move || {
+            let Some(node) = node.upgrade() else { return };
+            let level = node.pools.nonces.level(&of);
+            let wanted = node.pools.marks.high.saturating_sub(level).min(BATCH);
+            let chunk = wanted.saturating_sub(made.len()).min(CHUNK);
+            for _ in 0..chunk {
+                match key.signer.make_nonce(&*node.entropy) {
+                    Some(Ok(nonce)) => made.push(nonce),
+                    Some(Err(fault)) => {
+                        tracing::error!(node = %node.name, ?fault, "a nonce could not be made");
+                        break;
+                    }
+                    None => break,
+                }
+            }
+            if chunk == CHUNK && made.len() < wanted {
+                return node.fill(key, of, made);
+            }
+            let runtime = node.runtime.clone();
+            runtime.spawn(async move { node.store(key, of, made).await });
+        });
+    }
+
+    async fn store(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch, made: Vec<MadeNonce>) {
+        let some = !made.is_empty();
+        let nonces = &self.pools.nonces;
+        let kept = nonces.keep(&self.claims, &of, made, &*self.entropy).await;
+        let (in_use, enough) = {
+            let state = self.pools.lock();
+            let enough = nonces.level(&of) >= self.pools.marks.high;
+            (state.current.contains(&of), enough)
+        };
+        match kept {
+            Ok(batch) if in_use => self.tell(&key, &of, batch),
+            Ok(_) => {
+                // Burned while they were made.
+                if let Err(error) = nonces.burn_epoch(&self.claims, &of, None).await {
+                    tracing::error!(node = %self.name, %error, "old nonces could not be burned");
+                }
+            }
+            Err(error) => tracing::warn!(node = %self.name, %error, "nonces could not be stored"),
+        }
+        if some && in_use && !enough {
+            return self.fill(key, of, Vec::new());
+        }
+        self.pools.lock().filling.remove(&of);
+    }
+
+    /// Tells the other holders the commitments, and the orchestrators the numbers.
+    fn tell(&self, key: &Key, of: &ShareEpoch, batch: Vec<(u64, Vec<u8>)>) {
+        if batch.is_empty() {
+            return;
+        }
+        let ids = batch.iter().map(|(id, _)| *id).collect();
+        let made = self.made(of, batch);
+        // Holders first: who is told a number soon uses it.
+        for holder in key.record.holders.iter().copied() {
+            if holder != self.post.id() {
+                self.send_news(holder, &made);
+            }
+        }
+        let ready = ready(of, ids);
+        for orchestrator in self.trusted.iter().copied() {
+            self.send_news(orchestrator, &ready);
+        }
+    }
+
+    fn made(&self, of: &ShareEpoch, nonces: Vec<(u64, Vec<u8>)>) -> NonceNews {
+        // Some more, for sessions that we have begun and our peers have not.
+        let lowest = self.pools.nonces.lowest(of).unwrap_or(0);
+        let slack = u64::try_from(self.pools.marks.high).unwrap_or(u64::MAX);
+        NonceNews::Made {
+            of: (of.root.clone(), of.epoch),
+            floor: lowest.saturating_sub(slack),
+            nonces,
+        }
+    }
+
+    fn ask(&self, of: &ShareEpoch, peer: NodeId) {
+        if self.pools.may_talk(of, peer, true, self.clock.now_ms()) {
+            let news = NonceNews::Ask {
+                of: (of.root.clone(), of.epoch),
+                spent_below: 0,
+            };
+            self.send_news(peer, &news);
+        }
+    }
+
+    fn send_news(&self, to: NodeId, news: &NonceNews) {
+        let header = Header {
+            kind: Kind::Nonces,
+            sealed: false,
+            session: SessionId::from_bytes([0; 16]),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to,
+        };
+        let sent = encode(news).and_then(|body| self.post.send(header, &body));
+        if let Err(fault) = sent {
+            tracing::warn!(node = %self.name, ?fault, "cannot tell of nonces");
+        }
+    }
+
+    /// Takes a message about nonces, whose sender is certain, on a pool thread.
+    pub(super) fn nonce_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
+        let Some(news) = decode::<NonceNews>(&opened.body) else {
+            tracing::warn!(node = %self.name, ?from, "unreadable message about nonces");
+            return;
+        };
+        let (NonceNews::Made { of, .. } | NonceNews::Ready { of, .. } | NonceNews::Ask { of, .. }) =
+            &news;
+        let of = ShareEpoch {
+            root: of.0.clone(),
+            epoch: of.1,
+        };
+        let Some(key) = self
+            .keys
+            .get(&of.root)
+            .filter(|key| key.record.epoch == of.epoch)
+        else {
+            tracing::debug!(node = %self.name, ?from, "nonces of shares that we do not use");
+            return;
+        };
+        let holder = key.record.index_of(&from).is_some();
+        let trusted = self.trusted.contains(&from);
+        match news {
+            NonceNews::Made { floor, nonces, .. } if holder => {
+                self.pools.peers.heard(of.clone(), from, floor, nonces);
+                self.parse(of, from);
+            }
+            NonceNews::Ask { spent_below, .. } if holder || trusted => {
+                if !self.pools.may_talk(&of, from, false, self.clock.now_ms()) {
+                    return;
+                }
+                if !trusted {
+                    let nonces = self.pools.nonces.ready(&of);
+                    if !nonces.is_empty() {
+                        self.send_news(from, &self.made(&of, nonces));
+                    }
+                    return;
+                }
+                let node = Arc::clone(self);
+                self.runtime.spawn(async move {
+                    let nonces = &node.pools.nonces;
+                    // What it named and nobody used would lie here for ever.
+                    let burned = nonces.burn_epoch(&node.claims, &of, Some(spent_below));
+                    if let Err(error) = burned.await {
+                        tracing::error!(node = %node.name, %error, "nonces could not be burned");
+                    }
+                    let ids: Vec<u64> = nonces.ready(&of).into_iter().map(|(id, _)| id).collect();
+                    if !ids.is_empty() {
+                        node.send_news(from, &ready(&of, ids));
+                    }
+                    node.fill_if_low(key, of);
+                });
+            }
+            _ => tracing::warn!(node = %self.name, ?from, "nonces of a stranger to the key"),
+        }
+    }
+
+    /// Parses what a peer has committed to, while nothing else waits.
+    fn parse(self: &Arc<Self>, of: ShareEpoch, peer: NodeId) {
+        let node = Arc::downgrade(self);
+        self.pool.spawn(Lane::Idle, move || {
+            let Some(node) = node.upgrade() else { return };
+            if node.pools.peers.parse_some(&of, peer) {
+                node.parse(of, peer);
+            }
+        });
+    }
+
+    /// Finds the nonces that a request names; `None` when it names none.
+    pub(super) fn ahead(
+        self: &Arc<Self>,
+        key: &Key,
+        (signers, indices): (&[NodeId], &[Index]),
+        inputs: usize,
+        nonces: &[Vec<u64>],
+    ) -> Result<Option<Ahead>, Lack> {
+        if nonces.is_empty() {
+            return Ok(None);
+        }
+        let complete = nonces.iter().all(|ids| ids.len() == inputs);
+        if nonces.len() != signers.len() || !complete || !key.signer.makes_nonces() {
+            return Err(Lack::Misfit);
+        }
+        let (of, me) = (share_epoch(key), self.post.id());
+        let mut own = None;
+        let mut peers: Vec<BTreeMap<Index, Arc<Commitments>>> = vec![BTreeMap::new(); inputs];
+        for ((signer, index), ids) in signers.iter().zip(indices).zip(nonces) {
+            if *signer == me {
+                let take = Take {
+                    of: of.clone(),
+                    ids: ids.clone(),
+                };
+                if !self.pools.nonces.has(&take) {
+                    return Err(Lack::Of(me));
+                }
+                own = Some(take);
+                continue;
+            }
+            let Some(found) = self.pools.peers.take(&of, *signer, ids) else {
+                self.ask(&of, *signer);
+                return Err(Lack::Of(*signer));
+            };
+            for (input, commitments) in peers.iter_mut().zip(found) {
+                input.insert(*index, commitments);
+            }
+        }
+        let take = own.ok_or(Lack::Misfit)?;
+        Ok(Some(Ahead { take, peers }))
+    }
+
+    /// Our nonces that a request names will not be named again, whatever becomes of it: when it is
+    /// refused they are burned.
+    pub(super) fn burn_named(
+        self: &Arc<Self>,
+        root: &[u8],
+        signers: &[NodeId],
+        nonces: &[Vec<u64>],
+    ) {
+        let me = self.post.id();
+        let named = signers.iter().zip(nonces);
+        let ids: Vec<u64> = named
+            .filter(|(signer, _)| **signer == me)
+            .flat_map(|(_, ids)| ids.iter().copied())
+            .take(MAX_INPUTS)
+            .collect();
+        let Some(key) = self.keys.get(root).filter(|_| !ids.is_empty()) else {
+            return;
+        };
+        let (node, of) = (Arc::clone(self), share_epoch(&key));
+        self.runtime.spawn(async move {
+            if let Err(error) = node.pools.nonces.burn(&node.claims, &of, ids).await {
+                tracing::error!(node = %node.name, %error, "nonces could not be burned");
+            }
+            node.fill_if_low(key, of);
+        });
+    }
+
+    /// After a session has taken its nonces.
+    pub(super) fn taken(self: &Arc<Self>, of: ShareEpoch) {
+        if let Some(key) = self.keys.get(&of.root) {
+            self.fill_if_low(key, of);
+        }
+    }
+}
+
+fn ready(of: &ShareEpoch, ids: Vec<u64>) -> NonceNews {
+    NonceNews::Ready {
+        of: (of.root.clone(), of.epoch),
+        ids,
+    }
+}

@@ -1,0 +1,288 @@
+//! Signing nonces made ahead, so that an Ed25519 signature by FROST is one round.
+//!
+//! A nonce is committed to, sealed, and stored in the claims database of its node, bound to one
+//! generation of the shares. Then peers hear the commitments, and orchestrators the numbers to
+//! name in their requests. A nonce is readable once: the transaction that claims the session
+//! deletes it, and what that transaction took out is handed over when it is on disk. So whatever
+//! happens to the process, a nonce signs one message at most. Numbers grow for ever.
+//!
+//! None is ever in a backup. Do not put an old copy of the claims file back: a nonce that was used
+//! since then would be used again, which gives the share away. Restoring a node raises the epoch of
+//! the shares instead, and [`Nonces::burn_others`] deletes what belongs to the old one.
+
+mod peers;
+mod seal;
+pub(crate) mod table;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use covault_core::{fault::Fault, port::Entropy};
+
+pub(crate) use peers::PeerNonces;
+use seal::Sealer;
+use table::{NonceRow, Stored};
+pub use table::{ShareEpoch, Take};
+
+use crate::{
+    backend::MadeNonce,
+    claims::{Claim, ClaimError, Claims},
+};
+
+/// How many nonces a node keeps ready for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Refilled when there are fewer than this.
+    pub low: usize,
+    /// Filled up to this; 0 turns the pool off, at most [`MOST`].
+    pub high: usize,
+}
+
+/// The highest mark.
+pub const MOST: usize = 4096;
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self { low: 64, high: 256 }
+    }
+}
+
+/// What a claim took out of the store, still sealed. Opened by [`Nonces::open`].
+pub struct Taken {
+    of: Option<ShareEpoch>,
+    rows: Vec<NonceRow>,
+}
+
+/// Numbers and commitments by shares: what the store holds, to look at without touching it.
+type Ready = BTreeMap<ShareEpoch, BTreeMap<u64, Vec<u8>>>;
+
+/// The nonces of one node.
+pub struct Nonces {
+    sealer: Sealer,
+    next: AtomicU64,
+    ready: Mutex<Ready>,
+}
+
+impl Nonces {
+    /// Takes charge of what is in `claims`. `secret` seals: it must come back at every start, and
+    /// must be nowhere near the claims file in the clear.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when there is no such cipher.
+    pub fn new(secret: &[u8], claims: &Claims) -> Result<Self, Fault> {
+        let Stored { next, ready } = claims.stored_nonces();
+        let sealer = Sealer::new(secret).ok_or_else(|| Fault::bug("no key for the nonces"))?;
+        Ok(Self {
+            sealer,
+            next: AtomicU64::new(next),
+            ready: Mutex::new(ready),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ready> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many are ready for these shares.
+    pub fn level(&self, of: &ShareEpoch) -> usize {
+        self.lock().get(of).map_or(0, BTreeMap::len)
+    }
+
+    /// The lowest number that is ready for these shares.
+    pub fn lowest(&self, of: &ShareEpoch) -> Option<u64> {
+        let ready = self.lock();
+        let (id, _) = ready.get(of)?.first_key_value()?;
+        Some(*id)
+    }
+
+    /// How many are ready, by shares.
+    pub fn levels(&self) -> Vec<(ShareEpoch, usize)> {
+        let ready = self.lock();
+        ready
+            .iter()
+            .map(|(of, nonces)| (of.clone(), nonces.len()))
+            .collect()
+    }
+
+    /// Number and commitments of what is ready for these shares.
+    pub fn ready(&self, of: &ShareEpoch) -> Vec<(u64, Vec<u8>)> {
+        let ready = self.lock();
+        let nonces = ready.get(of).into_iter().flatten();
+        nonces
+            .map(|(id, commitments)| (*id, commitments.clone()))
+            .collect()
+    }
+
+    /// Whether all of these are ready, none of them named twice.
+    pub fn has(&self, take: &Take) -> bool {
+        let mut ids = take.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        let ready = self.lock();
+        ids.len() == take.ids.len()
+            && ready
+                .get(&take.of)
+                .is_some_and(|nonces| ids.iter().all(|id| nonces.contains_key(id)))
+    }
+
+    /// Stores what was made; on disk when it returns. Gives number and commitments of each.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn keep(
+        &self,
+        claims: &Claims,
+        of: &ShareEpoch,
+        made: Vec<MadeNonce>,
+        entropy: &dyn Entropy,
+    ) -> Result<Vec<(u64, Vec<u8>)>, ClaimError> {
+        let count = u64::try_from(made.len()).unwrap_or(u64::MAX);
+        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        let rows: Option<Vec<NonceRow>> = (first..)
+            .zip(made)
+            .map(|(id, nonce)| {
+                let MadeNonce {
+                    commitments,
+                    secret,
+                } = nonce;
+                let sealed = self.sealer.seal(of, id, &commitments, &secret, entropy)?;
+                Some(NonceRow {
+                    id,
+                    commitments,
+                    sealed,
+                })
+            })
+            .collect();
+        let rows = rows.ok_or_else(|| ClaimError::Store("a nonce cannot be sealed".into()))?;
+        let batch: Vec<_> = rows
+            .iter()
+            .map(|row| (row.id, row.commitments.clone()))
+            .collect();
+        claims.keep_nonces(of.clone(), rows).await?;
+        let mut ready = self.lock();
+        ready
+            .entry(of.clone())
+            .or_default()
+            .extend(batch.iter().cloned());
+        Ok(batch)
+    }
+
+    /// Claims a session, and takes out the nonces it is to use, if any, in one transaction; both
+    /// are on disk when it returns. Also when it refuses, the nonces are gone.
+    ///
+    /// # Errors
+    /// [`ClaimError`].
+    pub async fn claim(
+        &self,
+        claims: &Claims,
+        claim: Claim,
+        take: Option<Take>,
+    ) -> Result<Taken, ClaimError> {
+        let named = take.clone();
+        let rows = claims.claim_with(claim, take).await;
+        if let Some(Take { of, ids }) = &named {
+            self.forget(of, ids);
+        }
+        Ok(Taken {
+            of: named.map(|take| take.of),
+            rows: rows?,
+        })
+    }
+
+    /// Opens what a claim took out.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when it is damaged, or was sealed by another
+    /// keyring.
+    pub fn open(&self, taken: Taken) -> Result<Vec<MadeNonce>, Fault> {
+        let Taken { of, rows } = taken;
+        let Some(of) = of else { return Ok(Vec::new()) };
+        rows.into_iter()
+            .map(|row| {
+                let secret = self
+                    .sealer
+                    .open(&of, row.id, &row.commitments, &row.sealed)
+                    .ok_or_else(|| Fault::unavailable("a stored nonce does not open"))?;
+                Ok(MadeNonce {
+                    commitments: row.commitments,
+                    secret,
+                })
+            })
+            .collect()
+    }
+
+    fn forget(&self, of: &ShareEpoch, ids: &[u64]) {
+        if let Some(nonces) = self.lock().get_mut(of) {
+            nonces.retain(|id, _| !ids.contains(id));
+        }
+    }
+
+    /// Deletes some of them, unused; on disk when it returns.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn burn(
+        &self,
+        claims: &Claims,
+        of: &ShareEpoch,
+        ids: Vec<u64>,
+    ) -> Result<(), ClaimError> {
+        self.forget(of, &ids);
+        claims.burn_nonces(of.clone(), ids).await
+    }
+
+    /// Deletes all of them, or those with a number below `below`; on disk when it returns.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn burn_epoch(
+        &self,
+        claims: &Claims,
+        of: &ShareEpoch,
+        below: Option<u64>,
+    ) -> Result<(), ClaimError> {
+        let below = below.unwrap_or(u64::MAX);
+        let ids: Vec<u64> = match self.lock().get(of) {
+            Some(nonces) => nonces.range(..below).map(|(id, _)| *id).collect(),
+            None => return Ok(()),
+        };
+        if !ids.is_empty() {
+            self.burn(claims, of, ids).await?;
+        }
+        let mut ready = self.lock();
+        if ready.get(of).is_some_and(BTreeMap::is_empty) {
+            ready.remove(of);
+        }
+        Ok(())
+    }
+
+    /// Deletes everything that is not for one of these shares; with none named: everything.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn burn_others(
+        &self,
+        claims: &Claims,
+        current: &[ShareEpoch],
+    ) -> Result<(), ClaimError> {
+        let old: Vec<ShareEpoch> = {
+            let ready = self.lock();
+            let old = ready.keys().filter(|of| !current.contains(of));
+            old.cloned().collect()
+        };
+        for of in old {
+            tracing::info!(epoch = of.epoch, "nonces of other shares burned");
+            self.burn_epoch(claims, &of, None).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests;

@@ -1,0 +1,395 @@
+//! Signing with nonces that were made ahead.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::SigningInput,
+    derive::RootKey,
+    ids::SessionId,
+    order::{NodeId, SigningOrder},
+    port::random_16,
+    signature::Curve,
+};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, Header, Kind, Post},
+    nonces::Marks,
+};
+use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+
+const MARKS: Marks = Marks { low: 8, high: 64 };
+
+/// A bus that notes what it carries, and loses what it is told to.
+#[derive(Default)]
+struct Noting {
+    bus: Arc<MemoryBus>,
+    headers: Mutex<Vec<Header>>,
+    /// Messages about nonces from the one to the other are lost.
+    deaf: Mutex<Option<(NodeId, NodeId)>>,
+}
+
+#[async_trait]
+impl Bus for Noting {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let envelope = Envelope::parse(message.clone()).unwrap();
+        let Header {
+            kind,
+            from,
+            to: node,
+            ..
+        } = envelope.header;
+        self.headers.lock().unwrap().push(envelope.header);
+        if kind == Kind::Nonces && *self.deaf.lock().unwrap() == Some((from, node)) {
+            return Ok(());
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+impl Noting {
+    /// Protocol messages by round since the last call.
+    fn rounds(&self) -> BTreeMap<u16, usize> {
+        let mut rounds = BTreeMap::new();
+        for header in self.headers.lock().unwrap().drain(..) {
+            if header.kind == Kind::Protocol {
+                *rounds.entry(header.round).or_default() += 1;
+            }
+        }
+        rounds
+    }
+}
+
+async fn cluster(count: usize, marks: Marks) -> (Arc<Noting>, TestCluster) {
+    let noting = Arc::new(Noting::default());
+    let medium = Medium::Other(Arc::clone(&noting) as Arc<dyn Bus>);
+    let test = TestCluster::start_pooled(medium, count, Arc::new(AnyOrder), marks).await;
+    test.until_live(count).await;
+    (noting, test)
+}
+
+/// Waits until the orchestrator knows so many nonces of every node.
+async fn until_ready(test: &TestCluster, at_least: usize) {
+    for _ in 0..1_000 {
+        let levels = test.cluster.nonce_levels();
+        let holders = test.holders();
+        let ready = holders.iter().all(|holder| {
+            let level = levels.iter().find(|level| level.node == *holder);
+            level.is_some_and(|level| level.known >= at_least)
+        });
+        if ready {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the pools are {:?}", test.cluster.nonce_levels());
+}
+
+fn with_inputs(test: &TestCluster, root: &RootKey, inputs: u8) -> SigningOrder {
+    let mut order = test.order(root);
+    order.inputs = (0..inputs)
+        .map(|number| SigningInput {
+            curve: Curve::Ed25519,
+            message: vec![number; 40],
+        })
+        .collect();
+    order
+}
+
+/// Signs, and gives the messages of each round that it took.
+async fn rounds_of(
+    noting: &Noting,
+    test: &TestCluster,
+    order: &SigningOrder,
+    threshold: u16,
+) -> BTreeMap<u16, usize> {
+    noting.rounds();
+    let signatures = test.sign(order, threshold, 30_000).await.unwrap();
+    verify(order, &signatures);
+    noting.rounds()
+}
+
+/// Signs until it takes one round only: peers hear of nonces after the orchestrator at times.
+async fn until_one_round(noting: &Noting, test: &TestCluster, root: &RootKey, threshold: u16) {
+    let one = BTreeMap::from([(2, usize::from(threshold) - 1)]);
+    for _ in 0..200 {
+        if rounds_of(noting, test, &test.order(root), threshold).await == one {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!(
+        "two rounds: the pools are {:?}",
+        test.cluster.nonce_levels()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_in_one_round_with_nonces_made_ahead() {
+    let (noting, test) = cluster(3, MARKS).await;
+    let root = test.keygen(Curve::Ed25519, 3).await;
+    until_ready(&test, MARKS.high).await;
+    until_one_round(&noting, &test, &root, 3).await;
+    // From each of the two that do not collect, one message per input.
+    for inputs in [1, 1, 5, 1, 3] {
+        let order = with_inputs(&test, &root, inputs);
+        let rounds = rounds_of(&noting, &test, &order, 3).await;
+        assert_eq!(rounds, BTreeMap::from([(2, 2 * usize::from(inputs))]));
+    }
+    // The pools are filled again when they are low.
+    for _ in 0..80 {
+        let order = test.order(&root);
+        verify(&order, &test.sign(&order, 3, 30_000).await.unwrap());
+    }
+    until_ready(&test, MARKS.low).await;
+    until_one_round(&noting, &test, &root, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_in_two_rounds_where_no_nonces_are_left() {
+    let (noting, test) = cluster(2, Marks { low: 0, high: 0 }).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    for inputs in [1, 4] {
+        let order = with_inputs(&test, &root, inputs);
+        let inputs = usize::from(inputs);
+        // Commitments to each other, and the share of the one who does not collect.
+        let two = BTreeMap::from([(1, 2 * inputs), (2, inputs)]);
+        assert_eq!(rounds_of(&noting, &test, &order, 2).await, two);
+    }
+    // More inputs than there are nonces.
+    let (noting, test) = cluster(2, Marks { low: 1, high: 4 }).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    until_ready(&test, 4).await;
+    let order = with_inputs(&test, &root, 9);
+    let two = BTreeMap::from([(1, 18), (2, 9)]);
+    assert_eq!(rounds_of(&noting, &test, &order, 2).await, two);
+    until_one_round(&noting, &test, &root, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_go_on_in_one_round_after_restarts() {
+    // Low enough that nothing is made again: what is used after the restart is what was stored.
+    let (noting, mut test) = cluster(2, Marks { low: 1, high: 64 }).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    until_ready(&test, 64).await;
+    until_one_round(&noting, &test, &root, 2).await;
+    let most = |test: &TestCluster| {
+        let levels = test.cluster.nonce_levels();
+        levels.iter().map(|level| level.known).max().unwrap()
+    };
+    let before = most(&test);
+    for place in 0..2 {
+        test.stop_node(place).await;
+        test.start_node(place);
+        test.until_live(2).await;
+        until_one_round(&noting, &test, &root, 2).await;
+    }
+    assert!(most(&test) < before, "nonces of before were used");
+    // An orchestrator that knows nothing asks.
+    test.cluster = start_cluster(&test.medium, &test.orchestrator).await;
+    test.until_live(2).await;
+    until_one_round(&noting, &test, &root, 2).await;
+    assert!((1..before).contains(&most(&test)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_fall_back_when_a_peer_has_not_heard_of_the_nonces() {
+    let (noting, test) = cluster(2, MARKS).await;
+    *noting.deaf.lock().unwrap() = Some((test.holders()[1], test.holders()[0]));
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    until_ready(&test, MARKS.high).await;
+    let order = test.order(&root);
+    let rounds = rounds_of(&noting, &test, &order, 2).await;
+    assert_eq!(rounds.get(&1), Some(&2), "a second attempt, of two rounds");
+    // It asks, and once it is answered one round will do.
+    *noting.deaf.lock().unwrap() = None;
+    until_one_round(&noting, &test, &root, 2).await;
+}
+
+/// An orchestrator whose key the nodes trust, and that does as it likes.
+struct Hostile {
+    noting: Arc<Noting>,
+    post: Post,
+    inbox: Subscription,
+}
+
+impl Hostile {
+    async fn of(noting: &Arc<Noting>, test: &TestCluster) -> Self {
+        let bus = Arc::clone(noting) as Arc<dyn Bus>;
+        let post = Post::new(
+            Arc::clone(&test.orchestrator),
+            Arc::clone(&bus),
+            Arc::new(SystemEntropy),
+        );
+        let inbox = bus.subscribe(post.id(), false).await.unwrap();
+        Self {
+            noting: Arc::clone(noting),
+            post,
+            inbox,
+        }
+    }
+
+    fn send(&self, kind: Kind, session: SessionId, to: NodeId, body: &[u8]) {
+        let header = Header {
+            kind,
+            sealed: true,
+            session,
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to,
+        };
+        self.post.send(header, body).unwrap();
+    }
+
+    /// The next message of a kind from a node.
+    async fn next(&mut self, kind: Kind, from: NodeId, session: SessionId) -> Vec<u8> {
+        loop {
+            let message = tokio::time::timeout(Duration::from_secs(20), self.inbox.next());
+            let envelope = Envelope::parse(message.await.unwrap().unwrap()).unwrap();
+            let header = envelope.header;
+            if (header.kind, header.from, header.session) == (kind, from, session) {
+                return self.post.open(&envelope).unwrap().body.to_vec();
+            }
+        }
+    }
+
+    /// NonceNews::Ask, answered by NonceNews::Ready.
+    async fn ids(&mut self, root: &RootKey, node: NodeId) -> Vec<u64> {
+        let none = SessionId::from_bytes([0; 16]);
+        let mut ask = vec![2];
+        ask.extend(bcs::to_bytes(&((&root.public_key, 0_u32), 0_u64)).unwrap());
+        // It does not answer the same one again at once.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        self.send(Kind::Nonces, none, node, &ask);
+        let body = self.next(Kind::Nonces, node, none).await;
+        assert_eq!(body[0], 1);
+        let (_, ids): ((Vec<u8>, u32), Vec<u64>) = bcs::from_bytes(&body[1..]).unwrap();
+        ids
+    }
+
+    /// A SignRequest that names nonces.
+    fn order(&self, order: &SigningOrder, signers: &[NodeId], nonces: [Vec<u64>; 2]) -> SessionId {
+        let session = SessionId::from_random(random_16(&SystemEntropy));
+        let nonces = nonces.to_vec();
+        let body = bcs::to_bytes(&(order, signers, nonces, 5_000_u64, now_ms())).unwrap();
+        self.send(Kind::SigningOrder, session, signers[1], &body);
+        session
+    }
+
+    /// Shares that have left.
+    fn shares(&self) -> usize {
+        let headers = self.noting.headers.lock().unwrap();
+        let shares = headers
+            .iter()
+            .filter(|header| (header.kind, header.round) == (Kind::Protocol, 2));
+        shares.count()
+    }
+
+    async fn until_shares(&self, count: usize) {
+        for _ in 0..1_000 {
+            if self.shares() == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{} shares instead of {count}", self.shares());
+    }
+}
+
+/// The variant of a reply.
+const REFUSED: u8 = 2;
+const NO_NONCES: u8 = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks() {
+    let (noting, mut test) = cluster(2, Marks { low: 1, high: 32 }).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    until_ready(&test, 32).await;
+    until_one_round(&noting, &test, &root, 2).await;
+    let signers = test.holders();
+    let victim = signers[1];
+    let mut hostile = Hostile::of(&noting, &test).await;
+    let theirs = hostile.ids(&root, signers[0]).await;
+    let ids = hostile.ids(&root, victim).await;
+    noting.headers.lock().unwrap().clear();
+
+    // One number for two messages.
+    let (one, two) = (test.order(&root), test.order(&root));
+    hostile.order(&one, &signers, [vec![theirs[0]], vec![ids[0]]]);
+    hostile.until_shares(1).await;
+    let session = hostile.order(&two, &signers, [vec![theirs[1]], vec![ids[0]]]);
+    let reply = hostile.next(Kind::Reply, victim, session).await;
+    assert_eq!(reply[0], NO_NONCES);
+
+    // For the same message again, in another session.
+    let session = hostile.order(&one, &signers, [vec![theirs[2]], vec![ids[0]]]);
+    let reply = hostile.next(Kind::Reply, victim, session).await;
+    assert_eq!(reply[0], NO_NONCES);
+
+    // Many at once.
+    let rivals: Vec<SessionId> = (3..11)
+        .map(|place| {
+            let order = test.order(&root);
+            hostile.order(&order, &signers, [vec![theirs[place]], vec![ids[1]]])
+        })
+        .collect();
+    hostile.until_shares(2).await;
+    let mut refused = 0;
+    while refused < rivals.len() - 1 {
+        let message = tokio::time::timeout(Duration::from_secs(20), hostile.inbox.next());
+        let envelope = Envelope::parse(message.await.unwrap().unwrap()).unwrap();
+        if rivals.contains(&envelope.header.session) && envelope.header.kind == Kind::Reply {
+            assert_eq!(hostile.post.open(&envelope).unwrap().body[0], NO_NONCES);
+            refused += 1;
+        }
+    }
+
+    // Twice in one order; too few; of one who is not asked.
+    let order = with_inputs(&test, &root, 2);
+    let twice = [vec![theirs[12], theirs[13]], vec![ids[2], ids[2]]];
+    let few = [vec![theirs[14]], vec![ids[3]]];
+    let far = [vec![theirs[15], theirs[16]], vec![ids[4], u64::MAX]];
+    for (nonces, expected) in [(twice, NO_NONCES), (few, REFUSED), (far, NO_NONCES)] {
+        let session = hostile.order(&order, &signers, nonces);
+        let reply = hostile.next(Kind::Reply, victim, session).await;
+        assert_eq!(reply[0], expected);
+    }
+
+    // What was named once is gone, also after a restart.
+    test.stop_node(1).await;
+    test.start_node(1);
+    test.until_live(2).await;
+    let left = hostile.ids(&root, victim).await;
+    assert_eq!(left, &ids[5..]);
+    for (place, id) in (17..).zip(&ids[0..5]) {
+        let order = test.order(&root);
+        let session = hostile.order(&order, &signers, [vec![theirs[place]], vec![*id]]);
+        let reply = hostile.next(Kind::Reply, victim, session).await;
+        assert_eq!(reply[0], NO_NONCES, "{id}");
+    }
+    assert_eq!(hostile.shares(), 2);
+}
