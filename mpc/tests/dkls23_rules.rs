@@ -180,7 +180,7 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
         let Class::Peer { culprits } = fault.class() else {
             panic!("{fault:?}")
         };
-        assert_eq!(culprits, &[cheat_line.clone()]);
+        assert_eq!(culprits, std::slice::from_ref(&cheat_line));
         // What operators see in the list of nodes.
         assert_eq!(bans(&test, 1).await, [cheat]);
     }
