@@ -9,7 +9,9 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use covault_core::{derive::KeyPath, port::Entropy, scheme::Scheme, signature::Signature};
+use covault_core::{
+    derive::KeyPath, fault::Fault, port::Entropy, scheme::Scheme, signature::Signature,
+};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 

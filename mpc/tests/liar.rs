@@ -60,7 +60,7 @@ impl Bus for Tap {
     fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
         let header = Envelope::parse(message.clone()).unwrap().header;
         if header.kind != Kind::Announcement {
-            let noted = (header, to.clone(), message.clone());
+            let noted = (header, to, message.clone());
             self.sent.lock().unwrap().push(noted);
         }
         self.bus.publish(to, message)
@@ -523,7 +523,7 @@ async fn replays(world: &mut World, signed: Ask) {
             .filter(|(header, ..)| {
                 header.kind == Kind::SigningOrder && header.session == signed.session
             })
-            .map(|(_, to, message)| (to.clone(), message.clone()))
+            .map(|(_, to, message)| (*to, message.clone()))
             .collect()
     };
     assert_eq!(replayed.len(), 2);

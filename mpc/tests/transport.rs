@@ -296,7 +296,7 @@ async fn impostor(
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = support::announcement("impostor");
+                    let body = support::announcement("impostor", support::now_ms());
                     post.send(header(Kind::Announcement, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {

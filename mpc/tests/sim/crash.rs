@@ -24,6 +24,7 @@ use covault_mpc::{
     envelope::{Envelope, Kind},
     identity::NodeIdentity,
     node::{Node, NodeConfig, Rebuild},
+    nonces::Marks,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -141,6 +142,7 @@ impl Pair {
             backup_recipients: Vec::new(),
             check: Arc::new(Rebuild),
             heartbeat: ms(1_000),
+            nonces: Marks { low: 0, high: 0 },
         };
         let (shutdown, receiver) = watch::channel(false);
         (life, shutdown, tokio::spawn(Node::run(config, receiver)))

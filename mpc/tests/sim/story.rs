@@ -24,6 +24,7 @@ use covault_mpc::{
     envelope::{Header, Kind, Post},
     identity::NodeIdentity,
     node::{Node, NodeConfig, Rebuild},
+    nonces::Marks,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -245,6 +246,7 @@ impl World {
                 backup_recipients: Vec::new(),
                 check: Arc::new(Rebuild),
                 heartbeat: ms(HEARTBEAT_MS),
+                nonces: Marks { low: 0, high: 0 },
             };
             let (_shutdown, receiver) = watch::channel(false);
             let mut task = tokio::spawn(Node::run(config, receiver));

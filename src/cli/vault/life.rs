@@ -1,9 +1,6 @@
 //! `covault vault show | refresh | reshare`: who holds a vault's shares, and new ones.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, bail};
 use covault_mpc::identity::parse_openssh_line;
@@ -115,7 +112,7 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
     let meant = |key: &&Key| wish.schemes.is_empty() || wish.schemes.contains(&key.scheme);
     let old = epochs(before.keys.iter().filter(meant));
     let progress = Progress::start(format!("vault {name}: its nodes make new shares"));
-    let started = Instant::now();
+    let started = tokio::time::Instant::now();
     let mut told = String::new();
     loop {
         let keys: Vec<&Key> = vault.keys.iter().filter(meant).collect();
