@@ -202,40 +202,50 @@ fn message(curve: Curve) -> Vec<u8> {
     }
 }
 
-/// 2-of-3, refreshed; to 3-of-5 with two of the old; to 2-of-2; each signs.
-fn story(curve: Curve) {
+/// 2-of-3 to 3-of-5 with two of the old, to 2-of-2; each signs.
+fn other_sets(curve: Curve) {
     let first = Generation::first(curve, 2, 3);
-    let same = [(1, 1), (2, 2), (3, 3)];
-    let refreshed = first.reshare(2, 3, &[1, 3], &same);
+    // Holder 2 leaves after dealing; 1 and 3 change places among five.
+    let five = first.reshare(3, 5, &[2, 3], &[(4, 1), (2, 3)]);
+    five.signs(&[1, 3, 5]);
+    five.signs(&[4, 2, 1]);
+    let two = five.reshare(2, 2, &[5, 1, 4], &[(1, 5)]);
+    two.signs(&[2, 1]);
+}
+
+/// 2-of-3, refreshed, then with another in the place of one that is lost.
+fn same_set(curve: Curve) {
+    let first = Generation::first(curve, 2, 3);
+    let mut refreshed = first.reshare(2, 3, &[1, 3], &[(1, 1), (2, 2), (3, 3)]);
     refreshed.signs(&[1, 2]);
     refreshed.signs(&[3, 1]);
     for index in 1..=3 {
         assert_ne!(*first.plain(index).secret, *refreshed.plain(index).secret);
     }
-    // Holder 2 leaves after dealing; 1 and 3 change places among five.
-    let five = refreshed.reshare(3, 5, &[2, 3], &[(4, 1), (2, 3)]);
-    five.signs(&[1, 3, 5]);
-    five.signs(&[4, 2, 1]);
-    let two = five.reshare(2, 2, &[5, 1, 4], &[(1, 5)]);
-    two.signs(&[2, 1]);
-    // Replacement after loss: the new node sits in the place of the lost one.
-    let mut replaced = first.reshare(2, 3, &[1, 3], &[(1, 1), (3, 3)]);
+    let replaced = refreshed.reshare(2, 3, &[1, 3], &[(1, 1), (3, 3)]);
     replaced.signs(&[2, 3]);
     // Old and new shares together are worth nothing.
     let mut old = first.shares;
-    replaced.shares.insert(3, old.remove(&3).unwrap());
-    assert!(replaced.sign(&[1, 3]).is_none());
-    assert!(replaced.sign(&[3, 2]).is_none());
+    refreshed.shares.insert(3, old.remove(&3).unwrap());
+    assert!(refreshed.sign(&[1, 3]).is_none());
+    assert!(refreshed.sign(&[3, 2]).is_none());
+    refreshed.signs(&[1, 2]);
 }
 
 #[test]
 fn reshare__should_keep_the_key_on_ed25519() {
-    story(Curve::Ed25519);
+    other_sets(Curve::Ed25519);
+    same_set(Curve::Ed25519);
 }
 
 #[test]
-fn reshare__should_keep_the_key_on_secp256k1() {
-    story(Curve::Secp256k1);
+fn reshare__should_keep_the_key_in_other_hands_on_secp256k1() {
+    other_sets(Curve::Secp256k1);
+}
+
+#[test]
+fn reshare__should_keep_the_key_in_the_same_hands_on_secp256k1() {
+    same_set(Curve::Secp256k1);
 }
 
 fn aborts<T>(outcomes: &Outcomes<T>) -> Vec<&Abort> {
