@@ -434,7 +434,15 @@ impl World {
             .collect();
         let session = SessionId::from_random(random_16(&*self.dice));
         let now_ms = self.clock.now_ms();
-        let body = bcs::to_bytes(&(&order, session, &signers, Vec::<Vec<u64>>::new(), 2_000_u64, now_ms)).unwrap();
+        let body = bcs::to_bytes(&(
+            &order,
+            session,
+            &signers,
+            Vec::<Vec<u64>>::new(),
+            2_000_u64,
+            now_ms,
+        ))
+        .unwrap();
         for to in &signers {
             let header = Header {
                 kind: Kind::SigningOrder,

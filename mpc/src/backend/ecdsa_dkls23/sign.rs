@@ -251,10 +251,7 @@ impl Sign {
 
 impl Session<Option<Signature>> for Sign {
     fn start(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
-        if !matches!(
-            std::mem::replace(&mut self.state, SignState::Over),
-            SignState::New
-        ) {
+        if !matches!(self.state, SignState::New) {
             return Err(Abort::new("out of order"));
         }
         let (unique, kept, transmit) = self

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{derive::KeyPath, scheme::Scheme};
-use dkls23::protocols::Party;
+use dkls23::protocols::{Party, PublicKeyPackage};
 use k256::Secp256k1;
 
 use super::{
@@ -56,7 +56,8 @@ fn dkls23_rule__should_sign_with_exactly_threshold_signers_fixed_before_phase_1(
 #[test]
 fn dkls23_rule__should_count_parties_from_1_and_fix_their_indices_at_keygen() {
     for (index, share) in make_shares(SCHEME, 2, 3) {
-        let party: Party<Secp256k1> = bcs::from_bytes(&share.secret[1..]).unwrap();
+        let (party, _): (Party<Secp256k1>, PublicKeyPackage<Secp256k1>) =
+            bcs::from_bytes(&share.secret[1..]).unwrap();
         assert_eq!(party.party_index.as_u8(), index);
         assert_eq!(
             (party.parameters.threshold, party.parameters.share_count),
