@@ -591,7 +591,14 @@ impl Shared {
                         self.suspect(&gone, trouble);
                         return Ended::Failed;
                     }
-                    let silent: Vec<NodeId> = team
+                    // With nonces made ahead only the collector has anything to say: the others are
+                    // done once they have sent their shares.
+                    let speakers = if request.nonces.is_empty() {
+                        team
+                    } else {
+                        team.get(..1).unwrap_or_default()
+                    };
+                    let silent: Vec<NodeId> = speakers
                         .iter()
                         .filter(|node| !reported.contains(node))
                         .copied()
