@@ -1,7 +1,7 @@
 //! Which nonces the nodes have made ahead, and which of them were named in requests.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
@@ -47,7 +47,8 @@ struct Known {
 
 struct Pool {
     epoch: u32,
-    nodes: HashMap<NodeId, Known>,
+    /// In order: whom to ask must not depend on chance.
+    nodes: BTreeMap<NodeId, Known>,
 }
 
 /// What is known of all keys that sign.
@@ -93,7 +94,7 @@ impl Ahead {
         }
         let pool = pools.entry(root.to_vec()).or_insert_with(|| Pool {
             epoch,
-            nodes: HashMap::new(),
+            nodes: BTreeMap::new(),
         });
         if pool.epoch != epoch {
             pool.epoch = epoch;

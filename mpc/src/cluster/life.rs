@@ -107,6 +107,10 @@ impl Shared {
             self.send(Kind::ReshareOrder, place, *party, &body)?;
         }
         let mut proof: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
+        // Whom the nodes say they missed, and how many say so. Who is silent misses the others.
+        let mut missed: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let mut reason = None;
+        let mut ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
         loop {
             if proof.len() == order.new.holders.len() {
                 let in_order = order.new.holders.iter().filter_map(|holder| {
@@ -115,12 +119,15 @@ impl Shared {
                 });
                 return Ok(ReshareProof(in_order.collect()));
             }
-            let left = order
-                .expires_at_ms
-                .saturating_add(GRACE_MS)
-                .saturating_sub(self.clock.now_ms());
+            let left = ends_ms.saturating_sub(self.clock.now_ms());
             let reply = timeout(Duration::from_millis(left), call.replies.recv()).await;
             let Ok(Some((node, _, reply))) = reply else {
+                if let Some(reason) = reason {
+                    let most = missed.values().max().copied().unwrap_or_default();
+                    missed.retain(|_, count| *count == most);
+                    let silent: Vec<NodeId> = missed.into_keys().collect();
+                    return Err(self.silent(&parties, &silent).caused_by(reason));
+                }
                 let silent: Vec<NodeId> = order
                     .new
                     .holders
@@ -148,9 +155,17 @@ impl Shared {
                 Reply::Failed {
                     culprits,
                     missing,
-                    reason,
+                    reason: why,
                 } if culprits.is_empty() => {
-                    return Err(self.silent(&parties, &missing).caused_by(reason));
+                    for node in missing {
+                        let count = missed.entry(node).or_default();
+                        *count = count.saturating_add(1);
+                    }
+                    // The others are about to say the same, or something else.
+                    if reason.is_none() {
+                        ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(GRACE_MS));
+                        reason = Some(why);
+                    }
                 }
                 Reply::Failed {
                     culprits, reason, ..

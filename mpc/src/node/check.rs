@@ -7,7 +7,7 @@ use covault_core::{fault::Fault, ids::SessionId};
 
 use super::{
     Node,
-    orders::{Key, MAX_INPUTS},
+    orders::{Key, MAX_INPUTS, refused},
 };
 use crate::{backend::Index, message::SignRequest, policy::Spending};
 
@@ -49,6 +49,11 @@ impl Node {
         if record.epoch != order.epoch {
             let problem = format_args!("the shares are of epoch {}", record.epoch);
             return Err(Fault::field("epoch", problem));
+        }
+        if record.restored {
+            return Err(refused(
+                "this share was restored from a backup: refresh the vault first",
+            ));
         }
         if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
             return Err(Fault::field(
