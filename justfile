@@ -29,6 +29,11 @@ crash-long rounds="400":
 nonce-crash-long runs="1000" seed="1":
     COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long -p covault-mpc --test nonce_crash --no-capture
 
+# Lints and tests of the second ECDSA backend, which is not in the default build
+cggmp24:
+    cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
+    cargo nextest run -p covault-mpc --lib --test cggmp24 --locked --features cggmp24 --no-tests fail cggmp24
+
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
     COVAULT_LONG_SUITE=1 cargo nextest run --profile long -p covault-mpc --features cggmp24 --lib backend
