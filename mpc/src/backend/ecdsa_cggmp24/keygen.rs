@@ -84,7 +84,6 @@ fn run(
         round: core_round,
         to_one: &[4],
         last: CORE_LAST,
-        fits: |_| true,
         max_bytes: |_| MAX_BODY,
         collector: None,
     };
@@ -94,7 +93,7 @@ fn run(
         .enforce_reliable_broadcast(true)
         .hd_wallet(true)
         .into_state_machine(rng);
-    let key = drive(machine, &wire, link)?.ok_or_else(over)?;
+    let key = drive(machine, &wire, link, |_, _| true)?.ok_or_else(over)?;
 
     // Not before the key is there: a run that fails early costs no primes.
     let primes = primes().map_err(|fault| Abort::new(fault.public()))?;
@@ -104,7 +103,6 @@ fn run(
         round: aux_round,
         to_one: &[AUX_LAST],
         last: AUX_LAST,
-        fits: aux_fits,
         max_bytes: |round| if round > 7 { MAX_PROOF } else { MAX_BODY },
         collector: None,
     };
@@ -112,7 +110,7 @@ fn run(
     let machine = cggmp24::aux_info_gen(ExecutionId::new(&id), me, parties, primes)
         .enforce_reliable_broadcast(true)
         .into_state_machine(rng);
-    let aux = drive(machine, &wire, link)?.ok_or_else(over)?;
+    let aux = drive(machine, &wire, link, |_, msg| aux_fits(msg))?.ok_or_else(over)?;
 
     let share = Share::from_parts((key, aux))
         .map_err(|error| Abort::new(error.into_error().to_string()))?;

@@ -113,8 +113,6 @@ pub(super) struct Wire<M> {
     pub to_one: &'static [u16],
     /// The last round.
     pub last: u16,
-    /// Whether a message is of a size that can be computed with.
-    pub fits: fn(&M) -> bool,
     /// Bytes of a message, at most.
     pub max_bytes: fn(u16) -> usize,
     /// Where the messages of the last round go when not to everybody: the party that gives
@@ -122,11 +120,13 @@ pub(super) struct Wire<M> {
     pub collector: Option<Index>,
 }
 
-/// Runs a protocol to its end; `None` when the outcome is the collector's.
+/// Runs a protocol to its end; `None` when the outcome is the collector's. `sound` sees each message
+/// before the protocol does, with its sender's place, and says whether it may.
 pub(super) fn drive<S, M, O, E, T>(
     mut machine: S,
     wire: &Wire<M>,
     link: &mut Link<T>,
+    mut sound: impl FnMut(u16, &M) -> bool,
 ) -> Result<Option<O>, Abort>
 where
     S: StateMachine<Output = Result<O, E>, Msg = M>,
@@ -172,6 +172,12 @@ where
                 let message = link.next(wire.last)?;
                 count += 1;
                 let incoming = incoming(wire, &message, count)?;
+                // A panic is the sender's doing, too: the crate's big integers do not like zero.
+                let checked =
+                    catch_unwind(AssertUnwindSafe(|| sound(incoming.sender, &incoming.msg)));
+                if !checked.unwrap_or(false) {
+                    return Err(Abort::blame(message.from, "a proof or a number is wrong"));
+                }
                 machine
                     .received_msg(incoming)
                     .map_err(|_| Abort::new("the protocol takes no message"))?;
@@ -198,7 +204,7 @@ fn incoming<M: DeserializeOwned>(
     // The crate's big integers panic when they are told a radix that cannot be.
     let msg: M =
         catch_unwind(AssertUnwindSafe(|| decode(*from, body))).map_err(|_| malformed())??;
-    if (wire.round)(&msg) != *round || !(wire.fits)(&msg) {
+    if (wire.round)(&msg) != *round {
         return Err(malformed());
     }
     let sender = wire

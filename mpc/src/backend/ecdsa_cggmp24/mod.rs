@@ -17,6 +17,7 @@
 
 mod keygen;
 mod machine;
+mod ranges;
 mod sign;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -17,6 +17,7 @@ use super::{
     Curve, Level, index,
     machine::{Link, Threaded, Wire, drive},
     place,
+    ranges::Ranges,
 };
 use crate::backend::{Abort, Index, Session, SignSetup, Signer, check_signers};
 
@@ -134,6 +135,8 @@ impl Job {
             .and_then(|at| u16::try_from(at).ok())
             .ok_or_else(|| Abort::new("we are not one of the signers"))?;
         let at_keygen: Vec<u16> = self.order.iter().map(|index| place(*index)).collect();
+        let mut ranges = Ranges::new(self.context, &self.share, &at_keygen)
+            .ok_or_else(|| Abort::new("the share does not know a signer"))?;
         let data =
             PrehashedDataToSign::from_scalar(Scalar::<Curve>::from_be_bytes_mod_order(self.digest));
         let wire = Wire::<SignMsg> {
@@ -141,7 +144,6 @@ impl Job {
             round,
             to_one: &[2, 4],
             last: LAST,
-            fits: |_| true,
             max_bytes: |_| MAX_BODY,
             collector: self.collector,
         };
@@ -155,7 +157,8 @@ impl Job {
         .set_derivation_path(self.path)
         .map_err(|_| Abort::new("the path cannot be derived"))?
         .sign_sync(rng, &data);
-        let Some(signature) = drive(machine, &wire, link)? else {
+        let proven = |from, msg: &SignMsg| ranges.hold(from, msg);
+        let Some(signature) = drive(machine, &wire, link, proven)? else {
             return Ok(None);
         };
         let (mut r, mut s) = ([0; 32], [0; 32]);

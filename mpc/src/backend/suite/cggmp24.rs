@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use cggmp24::signing::msg::Msg;
 use covault_core::{derive::KeyPath, scheme::Scheme};
 use k256::{
     ProjectivePoint, Scalar,
     elliptic_curve::{PrimeField as _, sec1::ToSec1Point as _},
 };
+use sha2::Sha256;
 
 use super::{open, run, sign_parties, wire};
 use crate::backend::{Dealer, ReshareSetup, of};
@@ -48,6 +50,76 @@ fn cggmp24__should_name_who_sends_more_than_it_may() {
         (abort.culprits.as_slice(), abort.reason.as_str()),
         (&[2][..], "a message is too long")
     );
+}
+
+type SignMsg = Msg<cggmp24::supported_curves::Secp256k1, Sha256>;
+
+/// What is done to a message of a round so that a proof in it becomes false. It can still be read.
+fn falsifications() -> Vec<(u16, fn(&mut SignMsg))> {
+    vec![
+        (2, |msg| {
+            if let Msg::Round1b(msg) = msg {
+                msg.psi0 = msg.psi1.clone();
+            }
+        }),
+        (2, |msg| {
+            if let Msg::Round1b(msg) = msg {
+                msg.psi1 = msg.psi0.clone();
+            }
+        }),
+        (4, |msg| {
+            if let Msg::Round2(msg) = msg {
+                msg.psi_j = msg.hat_psi_j.clone();
+            }
+        }),
+        (4, |msg| {
+            if let Msg::Round2(msg) = msg {
+                msg.hat_psi_j = msg.psi_j.clone();
+            }
+        }),
+        (4, |msg| {
+            if let Msg::Round2(msg) = msg {
+                msg.D = msg.hat_D.clone();
+            }
+        }),
+        (4, |msg| {
+            if let Msg::Round2(msg) = msg {
+                msg.Gamma = msg.Gamma + msg.Gamma;
+            }
+        }),
+        (5, |msg| {
+            if let Msg::Round3(msg) = msg {
+                msg.Delta = msg.S;
+            }
+        }),
+    ]
+}
+
+/// Every proof of signing is held to. The crate alone lets the first two false ones pass: see
+/// `ecdsa_cggmp24/ranges.rs`.
+#[test]
+fn cggmp24__should_name_who_sends_a_false_proof() {
+    let (_, signers) = open(SCHEME, &wire::old_shares(SCHEME));
+    let path = KeyPath::new(vec![1]).unwrap();
+    for (place, (round, falsify)) in falsifications().into_iter().enumerate() {
+        let parties = sign_parties(&signers, &[1, 2], &path, &[3; 32]);
+        let mut touched = false;
+        let outcomes = run(parties, |from, message| {
+            if (from, message.round) == (2, round) {
+                let mut msg: SignMsg = bcs::from_bytes(&message.body).unwrap();
+                falsify(&mut msg);
+                let body = bcs::to_bytes(&msg).unwrap();
+                touched = body != *message.body;
+                message.body = body.into();
+            }
+        });
+        assert!(touched, "{place}");
+        let abort = outcomes[&1].as_ref().err();
+        assert!(
+            abort.is_some_and(|abort| abort.culprits == [2]),
+            "{place}: {abort:?}"
+        );
+    }
 }
 
 #[test]
