@@ -53,9 +53,10 @@ fn cggmp24__should_name_who_sends_more_than_it_may() {
 }
 
 type SignMsg = Msg<cggmp24::supported_curves::Secp256k1, Sha256>;
+type Falsify = fn(&mut SignMsg);
 
 /// What is done to a message of a round so that a proof in it becomes false. It can still be read.
-fn falsifications() -> Vec<(u16, fn(&mut SignMsg))> {
+fn falsifications() -> Vec<(u16, Falsify)> {
     vec![
         (2, |msg| {
             if let Msg::Round1b(msg) = msg {
