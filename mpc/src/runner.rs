@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use covault_core::{order::NodeId, port::Entropy, signature::Signature};
 use zeroize::Zeroizing;
 
-use crate::backend::{Abort, Index, KeyShare, Outgoing, Session, Turn};
+use crate::backend::{Abort, Index, KeyShare, Outgoing, Session};
 
 /// A message to be sent.
 pub(crate) struct Send {
@@ -142,19 +142,12 @@ impl Run {
                 }
                 progress.finished = signed(sessions, outcomes);
             }
-            Protocol::Keygen(Some(session)) => {
-                let turn = session
-                    .start(entropy)
-                    .map_err(|abort| fail(&self.peers, abort))?;
-                address(&self.peers, 0, turn.send, &mut progress.send);
+            Protocol::Keygen(slot) => {
+                start_only(&self.peers, slot, entropy, &mut progress.send)?;
             }
-            Protocol::Reshare(Some(session)) => {
-                let turn = session
-                    .start(entropy)
-                    .map_err(|abort| fail(&self.peers, abort))?;
-                address(&self.peers, 0, turn.send, &mut progress.send);
+            Protocol::Reshare(slot) => {
+                start_only(&self.peers, slot, entropy, &mut progress.send)?;
             }
-            Protocol::Keygen(None) | Protocol::Reshare(None) => {}
         }
         Ok(progress)
     }
@@ -210,30 +203,14 @@ impl Run {
                 }
             }
             Protocol::Keygen(slot) => {
-                let Some(session) = slot else {
-                    return Ok(progress);
-                };
-                let Turn { send, done } = session
-                    .receive(index, round, body)
-                    .map_err(|abort| fail(&self.peers, abort))?;
-                address(&self.peers, 0, send, &mut progress.send);
-                if let Some(share) = done {
-                    *slot = None;
-                    progress.finished = Some(Finished::KeyMade(share));
-                }
+                let message = (index, round, body);
+                let done = feed_only(&self.peers, slot, message, &mut progress.send)?;
+                progress.finished = done.map(Finished::KeyMade);
             }
             Protocol::Reshare(slot) => {
-                let Some(session) = slot else {
-                    return Ok(progress);
-                };
-                let Turn { send, done } = session
-                    .receive(index, round, body)
-                    .map_err(|abort| fail(&self.peers, abort))?;
-                address(&self.peers, 0, send, &mut progress.send);
-                if let Some(share) = done {
-                    *slot = None;
-                    progress.finished = Some(Finished::Reshared(share));
-                }
+                let message = (index, round, body);
+                let done = feed_only(&self.peers, slot, message, &mut progress.send)?;
+                progress.finished = done.map(Finished::Reshared);
             }
         }
         Ok(progress)
@@ -247,19 +224,56 @@ impl Run {
                 .flatten()
                 .flat_map(|session| session.waiting_for())
                 .collect(),
-            Protocol::Keygen(session) => session
-                .as_ref()
-                .map(|session| session.waiting_for())
-                .unwrap_or_default(),
-            Protocol::Reshare(session) => session
-                .as_ref()
-                .map(|session| session.waiting_for())
-                .unwrap_or_default(),
+            Protocol::Keygen(slot) => waiting_for(slot),
+            Protocol::Reshare(slot) => waiting_for(slot),
         };
         indices.sort_unstable();
         indices.dedup();
         names(&self.peers, &indices)
     }
+}
+
+/// A session, until it is over.
+type Slot<T> = Option<Box<dyn Session<T>>>;
+
+/// The first step of a run with one session only.
+fn start_only<T>(
+    peers: &HashMap<NodeId, Index>,
+    slot: &mut Slot<T>,
+    entropy: &dyn Entropy,
+    send: &mut Vec<Send>,
+) -> Result<(), Failed> {
+    if let Some(session) = slot {
+        let turn = session.start(entropy).map_err(|abort| fail(peers, abort))?;
+        address(peers, 0, turn.send, send);
+    }
+    Ok(())
+}
+
+/// A message for a run with one session only; the outcome, once there is one.
+fn feed_only<T>(
+    peers: &HashMap<NodeId, Index>,
+    slot: &mut Slot<T>,
+    (from, round, body): (Index, u16, Zeroizing<Vec<u8>>),
+    send: &mut Vec<Send>,
+) -> Result<Option<T>, Failed> {
+    let Some(session) = slot else {
+        return Ok(None);
+    };
+    let turn = session
+        .receive(from, round, body)
+        .map_err(|abort| fail(peers, abort))?;
+    address(peers, 0, turn.send, send);
+    if turn.done.is_some() {
+        *slot = None;
+    }
+    Ok(turn.done)
+}
+
+fn waiting_for<T>(slot: &Slot<T>) -> Vec<Index> {
+    slot.as_ref()
+        .map(|session| session.waiting_for())
+        .unwrap_or_default()
 }
 
 /// How a signing run has ended, once every session has.
@@ -323,7 +337,7 @@ fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::test_support::SystemEntropy;
+    use crate::{backend::Turn, test_support::SystemEntropy};
 
     /// Counts what it is given; done after two messages.
     struct Counter(usize);

@@ -156,27 +156,20 @@ impl Life {
         (of(".age"), of(".pending"))
     }
 
+    fn live(&self) -> usize {
+        let nodes = self.test.cluster.nodes();
+        nodes.iter().filter(|it| it.live).count()
+    }
+
     /// Without a word; the cluster has noticed that it was away when this returns.
     async fn crash(&mut self, place: usize) {
-        let live = self
-            .test
-            .cluster
-            .nodes()
-            .iter()
-            .filter(|it| it.live)
-            .count();
+        let live = self.live();
         self.test.kill_node(place).await;
         self.test.until_live(live - 1).await;
     }
 
     async fn restart(&mut self, place: usize) {
-        let live = self
-            .test
-            .cluster
-            .nodes()
-            .iter()
-            .filter(|it| it.live)
-            .count();
+        let live = self.live();
         self.test.stop_node(place).await;
         self.test.until_live(live - 1).await;
         self.test.start_node(place);
