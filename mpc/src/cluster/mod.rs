@@ -294,8 +294,8 @@ async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
                 }
                 match shared.post.open(&envelope) {
                     Ok(opened) => {
-                        if let Some(NonceNews::Ready { of, ids }) = decode(&opened.body) {
-                            shared.ahead.heard(&from, of, ids);
+                        if let Some(NonceNews::Ready { of, floor, ids }) = decode(&opened.body) {
+                            shared.ahead.heard(&from, of, floor, ids);
                         }
                     }
                     Err(error) => tracing::warn!(?from, %error, "message about nonces refused"),

@@ -61,6 +61,9 @@ const REAP: Duration = Duration::from_millis(100);
 /// How long an earlier process of the same folder has to let go of it.
 const TAKEOVER: Duration = Duration::from_secs(5);
 
+/// Nonces are numbered from the time of the start, this many to a millisecond: more than are made.
+const NUMBERS_PER_MS: u64 = 4096;
+
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
 /// Bytes, and messages, that may wait in one sender's name: whoever floods is dropped, not others.
@@ -283,6 +286,13 @@ impl Node {
             Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
         let (shares, claims, keys, life, pools) = loaded.await??;
+        // Also higher than in any copy of the folder that ran since this one was taken.
+        let number = clock.now_ms().saturating_mul(NUMBERS_PER_MS);
+        let burned = pools.nonces.begin_anew(&claims, number).await;
+        burned.map_err(|cause| {
+            Fault::unavailable("the claims file cannot be written; is the disk full?")
+                .caused_by(cause)
+        })?;
         let boot = random_16(&*entropy);
         Ok(Self {
             name,
@@ -371,9 +381,12 @@ impl Node {
                 }
             }
             Kind::Nonces => {
-                if !self.trusted.contains(&from) && !self.keys.is_holder(&from) {
-                    tracing::warn!(node = %self.name, ?from, "nonces of a stranger");
-                    return;
+                let trusted = self.trusted.contains(&from);
+                if !trusted && !self.keys.is_holder(&from) {
+                    return self.drop_message(&from, Refusal::NoHolder);
+                }
+                if !trusted && !self.is_peer(&from) {
+                    return self.drop_message(&from, Refusal::NoPeer);
                 }
             }
             Kind::Reply | Kind::Announcement => return,

@@ -29,6 +29,9 @@ pub(super) enum Refusal {
     /// A protocol message of a node that is not among the configured peers.
     #[error("message of a node that is no peer")]
     NoPeer,
+    /// About nonces, of a node without a share of any key that we have.
+    #[error("message about nonces of a node that holds no key with this one")]
+    NoHolder,
     /// More unverified messages in one name than may wait.
     #[error("flood: too many messages of this sender wait")]
     Flood,
