@@ -236,6 +236,11 @@ impl Claims {
         while alive.changed().await.is_ok() {}
     }
 
+    /// Whether nothing can be claimed any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.alive.has_changed().is_err()
+    }
+
     /// Claims; on disk when it returns.
     ///
     /// # Errors
@@ -283,10 +288,7 @@ impl Claims {
     /// [`ClaimError::Store`].
     pub async fn ban(&self, root: &[u8], node: NodeId, now_ms: u64) -> Result<(), ClaimError> {
         // In force at once, whatever becomes of the disk.
-        self.bans
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((root.to_vec(), node));
+        self.ban_now(root, node);
         self.ask(|reply| Job::Ban {
             root: root.to_vec(),
             node,
@@ -295,6 +297,14 @@ impl Claims {
         })
         .await?;
         Ok(())
+    }
+
+    /// Bans `node` from the key until the process ends; [`Claims::ban`] makes it last.
+    pub(crate) fn ban_now(&self, root: &[u8], node: NodeId) {
+        self.bans
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((root.to_vec(), node));
     }
 
     /// Every ban: the root public key and who is banned from it, in no order.

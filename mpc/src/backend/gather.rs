@@ -155,6 +155,10 @@ impl<R: Rounds> Session<R::Outcome> for R {
     fn waiting_for(&self) -> Vec<Index> {
         self.gather().missing()
     }
+
+    fn last_round(&self) -> u16 {
+        self.gather().last
+    }
 }
 
 /// Encodes a message; BCS.

@@ -126,6 +126,9 @@ pub trait Session<T>: Send {
 
     /// Whose message is missing.
     fn waiting_for(&self) -> Vec<Index>;
+
+    /// The last round that has messages: there are none of later ones.
+    fn last_round(&self) -> u16;
 }
 
 /// Gives a set of primes that were made ahead ([`crate::primes`]), which is used up by that.

@@ -11,6 +11,7 @@ use covault_core::{ids::SessionId, order::NodeId};
 use super::{
     Node,
     orders::{Key, MAX_INPUTS},
+    refusals::Refusal,
 };
 use crate::{
     backend::{Commitments, Index, MadeNonce},
@@ -44,6 +45,8 @@ struct State {
     current: Vec<ShareEpoch>,
     /// Pools that are being filled. See [`Filling`].
     filling: HashSet<ShareEpoch>,
+    /// Peers whose commitments are being parsed. See [`Parsing`].
+    parsing: HashSet<(ShareEpoch, NodeId)>,
     /// When a peer was last asked (true) or answered (false).
     talked: HashMap<(ShareEpoch, NodeId, bool), u64>,
 }
@@ -59,6 +62,22 @@ impl Drop for Filling {
     fn drop(&mut self) {
         if let Some(node) = self.node.upgrade() {
             node.pools.lock().filling.remove(&self.of);
+        }
+    }
+}
+
+/// The same for what one peer has committed to.
+struct Parsing {
+    node: Weak<Node>,
+    of: ShareEpoch,
+    peer: NodeId,
+}
+
+impl Drop for Parsing {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.upgrade() {
+            let place = (self.of.clone(), self.peer);
+            node.pools.lock().parsing.remove(&place);
         }
     }
 }
@@ -102,7 +121,7 @@ impl Pools {
     fn may_talk(&self, of: &ShareEpoch, peer: NodeId, ask: bool, now_ms: u64) -> bool {
         let mut state = self.lock();
         let last = state.talked.entry((of.clone(), peer, ask)).or_insert(0);
-        if now_ms < last.saturating_add(TALK_MS) {
+        if *last > 0 && now_ms.abs_diff(*last) < TALK_MS {
             return false;
         }
         *last = now_ms;
@@ -307,8 +326,7 @@ impl Node {
     /// Takes a message about nonces, whose sender is certain, on a pool thread.
     pub(super) fn nonce_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
         let Some(news) = decode::<NonceNews>(&opened.body) else {
-            tracing::warn!(node = %self.name, ?from, "unreadable message about nonces");
-            return;
+            return self.drop_message(&from, Refusal::Unreadable);
         };
         let (NonceNews::Made { of, .. } | NonceNews::Ready { of, .. } | NonceNews::Ask { of, .. }) =
             &news;
@@ -357,17 +375,27 @@ impl Node {
                     node.fill_if_low(key, of);
                 });
             }
-            _ => tracing::warn!(node = %self.name, ?from, "nonces of a stranger to the key"),
+            _ => self.drop_message(&from, Refusal::NoHolder),
         }
     }
 
     /// Parses what a peer has committed to, while nothing else waits.
     fn parse(self: &Arc<Self>, of: ShareEpoch, peer: NodeId) {
-        let node = Arc::downgrade(self);
+        let begin = (of.clone(), peer);
+        if self.pools.lock().parsing.insert(begin) {
+            let node = Arc::downgrade(self);
+            self.parse_on(Parsing { node, of, peer });
+        }
+    }
+
+    fn parse_on(self: &Arc<Self>, parsing: Parsing) {
         self.pool.spawn(Lane::Idle, move || {
-            let Some(node) = node.upgrade() else { return };
-            if node.pools.peers.parse_some(&of, peer) {
-                node.parse(of, peer);
+            let Some(node) = parsing.node.upgrade() else {
+                return;
+            };
+            let peers = &node.pools.peers;
+            if peers.parse_some(&parsing.of, parsing.peer) {
+                node.parse_on(parsing);
             }
         });
     }

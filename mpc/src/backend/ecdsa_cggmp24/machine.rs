@@ -401,6 +401,10 @@ impl<T: Send + 'static> Session<T> for Threaded<T> {
             .find(|peers| !peers.is_empty())
             .unwrap_or_default()
     }
+
+    fn last_round(&self) -> u16 {
+        self.rounds.iter().copied().max().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
