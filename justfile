@@ -11,6 +11,7 @@ dev *arguments:
 check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
 
 # Everything that must pass: installs what is missing, then all checks and tests
@@ -27,33 +28,32 @@ crash-long rounds="400":
 
 # kill -9 at every step around the use of a signing nonce: a thousand seeded runs, not a hundred
 nonce-crash-long runs="1000" seed="1":
-    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long -p covault-mpc --test nonce_crash --no-capture
+    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test nonce_crash --no-capture
 
-# Lints and tests of the second ECDSA backend, which is not in the default build
-cggmp24:
-    cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
-    cargo nextest run -p covault-mpc --lib --test cggmp24 --locked --features cggmp24 --no-tests fail cggmp24
+# The tests of the build as it is without features: tests/run has the second ECDSA backend in
+test-default *arguments:
+    cargo nextest run --workspace --locked --no-tests fail {{arguments}}
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
-    COVAULT_LONG_SUITE=1 cargo nextest run --profile long -p covault-mpc --features cggmp24 --lib backend
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --lib backend
 
 # CPU time of keys and signatures of every backend, beside plain ones
 bench-mpc *arguments:
-    cargo bench -p covault-mpc --features cggmp24 --bench backends -- {{arguments}}
+    cargo bench --workspace --features cggmp24 --bench backends -- {{arguments}}
 
 # Writes the samples of node folders and envelopes anew; never after a release
 record-wire:
-    COVAULT_RECORD_WIRE=1 cargo nextest run -p covault-mpc --features cggmp24 --lib --run-ignored all wire__record old_releases
+    COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases
 
 # Simulated clusters, ten thousand instead of two hundred. A seed that fails is printed:
 # COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
 sim runs="10000" first="0":
-    COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long -p covault-mpc --test sim --no-capture
+    COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
-    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-mpc --test fuzz
+    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run --workspace --features cggmp24 --test fuzz
     bash mpc/fuzz/run {{seconds}} {{targets}}
 
 # All of cargo-deny, with the advisory database (needs the network)

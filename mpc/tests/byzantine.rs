@@ -13,7 +13,11 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
-use covault_mpc::envelope::{EVERYONE, Envelope, Header, Kind, Post};
+use covault_mpc::{
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    node::Rebuild,
+    nonces::Marks,
+};
 use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms};
 use tokio::{task::JoinHandle, time::interval};
 
@@ -62,8 +66,10 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                         match manner {
                             Manner::Garbage => post.send(protocol(*to), b"garbage").unwrap(),
                             Manner::TwoFaced => {
-                                post.send(protocol(*to), b"one face").unwrap();
-                                post.send(protocol(*to), b"another").unwrap();
+                                // For a round that is read later: neither is looked at before.
+                                let later = Header { round: 2, ..protocol(*to) };
+                                post.send(later, b"one face").unwrap();
+                                post.send(later, b"another").unwrap();
                             }
                             Manner::Silent | Manner::FalseSignature => {}
                         }
@@ -95,7 +101,13 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
 }
 
 async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
-    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    // With nonces made ahead there is no later round.
+    let marks = match manner {
+        Manner::TwoFaced => Marks { low: 0, high: 0 },
+        _ => Marks { low: 8, high: 32 },
+    };
+    let check = Arc::new(Rebuild);
+    let mut test = TestCluster::start_pooled(Medium::memory(), 3, check, marks).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;

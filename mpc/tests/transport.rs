@@ -345,10 +345,21 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
     let expected = [
         "the message is of another epoch than the session",
         "two different messages for round 2",
+        "the sender is not in the session",
     ];
+    let own = Post::new(
+        Arc::clone(&liar),
+        Arc::clone(&tap) as _,
+        Arc::new(SystemEntropy),
+    );
     timeout(Duration::from_secs(120), async {
         loop {
             test.sign_well(&root, 2).await;
+            // The two have signed without it, in a session that it can see on the bus.
+            let theirs = Envelope::parse(tap.last(Kind::Protocol, others[0])).unwrap();
+            if theirs.header.from == others[1] {
+                own.send(theirs.header, b"of somebody else").unwrap();
+            }
             let said = |text: &&str| {
                 let lines = log.lines(text);
                 lines
