@@ -53,7 +53,7 @@ sim runs="10000" first="0":
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
-    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-mpc --test fuzz
+    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-mpc --features cggmp24 --test fuzz
     bash mpc/fuzz/run {{seconds}} {{targets}}
 
 # All of cargo-deny, with the advisory database (needs the network)

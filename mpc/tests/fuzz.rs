@@ -52,10 +52,12 @@ fn inputs(default: u32) -> u32 {
     std::env::var("COVAULT_FUZZ_INPUTS").map_or(default, |text| text.parse().unwrap())
 }
 
-/// Feeds a target: the samples themselves, then each changed in many ways, then noise.
-fn feed(count: u32, samples: &[Vec<u8>], target: impl Fn(&[u8]) -> Result<(), Finding>) {
+/// Feeds a target: samples themselves, then each changed in many ways, then noise. Runs of a slow
+/// target go to their end with an honest message, so only one of them is.
+fn feed(count: u32, samples: &[Sample], target: impl Fn(&[u8]) -> Result<(), Finding>) {
     let mut dice = StdRng::seed_from_u64(3);
-    for sample in samples {
+    let slow = count < 100;
+    for sample in samples.iter().take(if slow { 1 } else { samples.len() }) {
         target(sample).unwrap();
     }
     for number in 0..count {
