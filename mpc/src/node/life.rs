@@ -462,7 +462,7 @@ pub(super) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
 }
 
 /// Every new holder says that its share is on disk.
-fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
     let statement = order.statement()?;
     for holder in &order.new.holders {
         let missing = || {

@@ -52,6 +52,8 @@ use crate::{
 };
 use ahead::Pools;
 use life::Life;
+#[cfg(feature = "simulation")]
+pub(crate) use life::check_proof;
 use orders::Keys;
 use refusals::{Refusal, Refusals};
 use sessions::Sessions;

@@ -25,7 +25,10 @@ use std::{
 use covault_core::{fault::Fault, port::Entropy};
 
 pub(crate) use peers::PeerNonces;
+#[cfg(not(feature = "simulation"))]
 use seal::Sealer;
+#[cfg(feature = "simulation")]
+pub(crate) use seal::Sealer;
 use table::{NonceRow, Stored};
 pub use table::{ShareEpoch, Take};
 

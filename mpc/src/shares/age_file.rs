@@ -56,6 +56,23 @@ struct Stored {
     secret: Vec<u8>,
 }
 
+impl Stored {
+    fn of(record: &ShareRecord) -> Self {
+        Self {
+            vault: record.vault,
+            epoch: record.epoch,
+            scheme: record.scheme,
+            session: record.session,
+            threshold: record.threshold,
+            holders: record.holders.clone(),
+            order: record.order,
+            restored: record.restored,
+            root: record.key.root.clone(),
+            secret: record.key.secret.to_vec(),
+        }
+    }
+}
+
 impl Drop for Stored {
     fn drop(&mut self) {
         self.secret.zeroize();
@@ -181,6 +198,12 @@ pub(crate) fn again(plain: &[u8]) -> Option<Vec<u8>> {
         .ok()
 }
 
+/// What [`again`] reads; for fuzz targets.
+#[cfg(feature = "simulation")]
+pub(crate) fn plaintext(record: &ShareRecord) -> Option<Vec<u8>> {
+    bcs::to_bytes(&Stored::of(record)).ok()
+}
+
 /// What the files are called that are in use, and those that are not yet.
 const IN_USE: &str = "age";
 const PENDING: &str = "pending";
@@ -211,18 +234,7 @@ impl AgeFiles {
                 "there is a share for this key already",
             ));
         }
-        let stored = Stored {
-            vault: record.vault,
-            epoch: record.epoch,
-            scheme: record.scheme,
-            session: record.session,
-            threshold: record.threshold,
-            holders: record.holders.clone(),
-            order: record.order,
-            restored: record.restored,
-            root: root.clone(),
-            secret: record.key.secret.to_vec(),
-        };
+        let stored = Stored::of(record);
         // Of its final size: a buffer that grows leaves copies behind.
         let size = bcs::serialized_size(&stored)
             .map_err(|_| Fault::bug("a share cannot be encoded"))?

@@ -41,6 +41,8 @@ const TAG: &[u8] = b"covault-backup";
 const VERSION: u8 = 1;
 /// Backups are a few kilobytes.
 const MAX_PLAIN: u64 = 1 << 20;
+const DAMAGED: &str = "the backup is damaged, or not one of Covault";
+
 /// One node's share as a backup holds it. Never printed; zeroized on drop.
 pub struct Backup {
     /// The vault.
@@ -157,7 +159,7 @@ pub(crate) fn export(
 /// # Errors
 /// [`Class::Invalid`] when none fits, or the file is damaged.
 pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
-    let damaged = || invalid("the backup is damaged, or not one of Covault");
+    let damaged = || invalid(DAMAGED);
     let mut reader = Decryptor::new(sealed)
         .map_err(|cause| damaged().caused_by(cause))?
         .decrypt(identities.iter().map(|identity| identity as _))
@@ -168,6 +170,12 @@ pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
     reader
         .read_to_end(&mut plain)
         .map_err(|cause| damaged().caused_by(cause))?;
+    read(&plain)
+}
+
+/// Reads the plaintext of a backup.
+pub(crate) fn read(plain: &[u8]) -> Result<Backup, Fault> {
+    let damaged = || invalid(DAMAGED);
     let (version, body) = plain
         .strip_prefix(TAG)
         .and_then(<[u8]>::split_first)
