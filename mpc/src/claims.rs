@@ -146,8 +146,8 @@ impl Claims {
     pub(crate) fn open_on(pool: &CpuPool, path: &Path, may_be_new: bool) -> Result<Self, Fault> {
         #[cfg(feature = "simulation")]
         if let Some(machine) = pool.machine() {
-            let full = Arc::clone(&machine.disk_full);
-            let open = |path: &Path| crate::simulated::open(path, full);
+            let disk = Arc::clone(&machine.disk);
+            let open = |path: &Path| crate::simulated::open(path, disk);
             let (database, (bans, stored)) = Self::open_file(path, may_be_new, open)?;
             let (sender, alive) = watch::channel(());
             return Ok(Self {

@@ -3,9 +3,10 @@
 
 use std::{
     fmt, fs, io,
+    os::unix::fs::FileExt as _,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -17,35 +18,131 @@ use crate::pool::{Job, Lane};
 /// Runs a job, now or later, on the one thread there is.
 pub type Executor = Box<dyn Fn(Lane, Job) + Send + Sync>;
 
-/// The machine that a simulated node runs on.
+/// The machine that a simulated node runs on, from one start of the node to its end.
 pub struct Machine {
     /// Takes the pool's jobs.
     pub run: Executor,
-    /// While true, the disk takes no writes.
-    pub disk_full: Arc<AtomicBool>,
+    /// Has the claims.
+    pub disk: Arc<Disk>,
 }
 
-/// A claims file on a disk that can fill up.
-struct File {
-    file: FileBackend,
-    full: Arc<AtomicBool>,
+/// A disk, as one life of a node sees it. What was written and not synced is lost when the power
+/// fails, or some of it is.
+#[derive(Default)]
+pub struct Disk {
+    full: AtomicBool,
+    off: AtomicBool,
+    lies: AtomicBool,
+    /// What was not synced, in its order.
+    unsynced: Mutex<Vec<Change>>,
 }
 
-/// Opens the database in `path`. One process at a time has it, as outside simulations.
-pub(crate) fn open(path: &Path, full: Arc<AtomicBool>) -> Result<Database, redb::Error> {
-    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
-    // The lock belongs to the open file: it lasts as long as the backend.
-    file.try_lock().map_err(io::Error::from)?;
-    let file = FileBackend::new(file)?;
-    Ok(Database::builder().create_with_backend(File { file, full })?)
+/// A change of a file, and how to undo it.
+enum Change {
+    Written {
+        offset: u64,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    },
+    Resized {
+        old: u64,
+        /// What was cut off.
+        tail: Vec<u8>,
+        new: u64,
+    },
 }
 
-impl File {
-    fn writable(&self) -> io::Result<()> {
+impl Disk {
+    /// From now on it takes no more, or does again.
+    pub fn fill(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
+    }
+
+    /// From now on it says that it has synced, and has not.
+    pub fn lie(&self) {
+        self.lies.store(true, Ordering::Relaxed);
+    }
+
+    /// The process is dead: nothing is written any more.
+    pub fn stop(&self) {
+        self.off.store(true, Ordering::Relaxed);
+    }
+
+    /// The power has failed: of what was written to the database in `path` and not synced, only
+    /// what `survives` is there. Gives how many writes are lost.
+    ///
+    /// # Errors
+    /// Those of the real disk.
+    pub fn lose_power(&self, path: &Path, mut survives: impl FnMut() -> bool) -> io::Result<usize> {
+        self.stop();
+        let changes = std::mem::take(&mut *self.changes());
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let file = fs::OpenOptions::new().write(true).open(path)?;
+        for change in changes.iter().rev() {
+            match change {
+                Change::Written { offset, old, .. } => file.write_all_at(old, *offset)?,
+                Change::Resized { old, tail, new } => {
+                    file.set_len(*old)?;
+                    file.write_all_at(tail, *new)?;
+                }
+            }
+        }
+        let mut lost = 0_usize;
+        for change in &changes {
+            match change {
+                _ if !survives() => lost = lost.saturating_add(1),
+                Change::Written { offset, new, .. } => file.write_all_at(new, *offset)?,
+                Change::Resized { new, .. } => file.set_len(*new)?,
+            }
+        }
+        Ok(lost)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Vec<Change>> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_on(&self) -> io::Result<()> {
+        if self.off.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the machine is off"));
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> io::Result<()> {
+        self.is_on()?;
         if self.full.load(Ordering::Relaxed) {
             return Err(io::Error::other("no space left"));
         }
         Ok(())
+    }
+}
+
+/// A claims file on such a disk.
+struct File {
+    file: FileBackend,
+    disk: Arc<Disk>,
+}
+
+/// Opens the database in `path`. One process at a time has it, as outside simulations.
+pub(crate) fn open(path: &Path, disk: Arc<Disk>) -> Result<Database, redb::Error> {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    // The lock belongs to the open file: it lasts as long as the backend.
+    file.try_lock().map_err(io::Error::from)?;
+    let file = FileBackend::new(file)?;
+    Ok(Database::builder().create_with_backend(File { file, disk })?)
+}
+
+impl File {
+    /// What is there of so many bytes.
+    fn old(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let there = self.file.len()?.saturating_sub(offset);
+        let length = length.min(usize::try_from(there).unwrap_or(usize::MAX));
+        let mut old = vec![0; length];
+        self.file.read(offset, &mut old)?;
+        Ok(old)
     }
 }
 
@@ -65,16 +162,37 @@ impl StorageBackend for File {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.writable()?;
-        self.file.set_len(len)
+        self.disk.has_room()?;
+        let old = self.file.len()?;
+        let cut = usize::try_from(old.saturating_sub(len)).unwrap_or(usize::MAX);
+        let tail = self.old(len, cut)?;
+        self.file.set_len(len)?;
+        let change = Change::Resized {
+            old,
+            tail,
+            new: len,
+        };
+        self.disk.changes().push(change);
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.writable()?;
-        self.file.sync_data()
+        self.disk.has_room()?;
+        if !self.disk.lies.load(Ordering::Relaxed) {
+            self.disk.changes().clear();
+        }
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write(offset, data)
+        self.disk.is_on()?;
+        let change = Change::Written {
+            offset,
+            old: self.old(offset, data.len())?,
+            new: data.to_vec(),
+        };
+        self.file.write(offset, data)?;
+        self.disk.changes().push(change);
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use covault_core::{
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
-use super::{Cluster, GRACE_MS, LOOK, Shared, choose::Trouble};
+use super::{AGAIN_MS, Cluster, GRACE_MS, LOOK, Shared, choose::Trouble};
 use crate::{
     envelope::Kind,
     identity::verifying_key,
@@ -98,19 +98,15 @@ impl Shared {
             }
             sleep(LOOK).await;
         }
-        let body = encode(&ReshareRequest {
-            order: order.clone(),
-            sent_at_ms: self.clock.now_ms(),
-        })?;
-        for party in &parties {
-            let place = (order.new.epoch, order.session, 0);
-            self.send(Kind::ReshareOrder, place, *party, &body)?;
-        }
         let mut proof: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
         // Whom the nodes say they missed, and how many say so. Who is silent misses the others.
         let mut missed: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut reason = None;
         let mut ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
+        // As in key generation.
+        let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
+        let mut again_ms = Some(self.clock.now_ms());
+        let mut heard: BTreeSet<NodeId> = BTreeSet::new();
         loop {
             if proof.len() == order.new.holders.len() {
                 let in_order = order.new.holders.iter().filter_map(|holder| {
@@ -119,8 +115,19 @@ impl Shared {
                 });
                 return Ok(ReshareProof(in_order.collect()));
             }
-            let left = ends_ms.saturating_sub(self.clock.now_ms());
-            let reply = timeout(Duration::from_millis(left), call.replies.recv()).await;
+            let now_ms = self.clock.now_ms();
+            if again_ms.is_some_and(|again_ms| now_ms >= again_ms) {
+                let silent = parties.iter().filter(|party| !heard.contains(party));
+                self.send_reshare(order, silent)?;
+                again_ms = Some(now_ms.saturating_add(AGAIN_MS));
+                again_ms = again_ms.filter(|again_ms| *again_ms < repeated_until_ms);
+            }
+            let until_ms = again_ms.unwrap_or(ends_ms).min(ends_ms);
+            let patience = Duration::from_millis(until_ms.saturating_sub(now_ms));
+            let reply = timeout(patience, call.replies.recv()).await;
+            if reply.is_err() && self.clock.now_ms() < ends_ms {
+                continue;
+            }
             let Ok(Some((node, _, reply))) = reply else {
                 if let Some(reason) = reason {
                     let most = missed.values().max().copied().unwrap_or_default();
@@ -137,6 +144,7 @@ impl Shared {
                     .collect();
                 return Err(self.silent(&parties, &silent));
             };
+            heard.insert(node);
             match reply {
                 Reply::Prepared(_) if !order.new.holders.contains(&node) => {}
                 Reply::Prepared(signature) => {
@@ -173,6 +181,23 @@ impl Shared {
                 _ => {}
             }
         }
+    }
+
+    /// Sends the order. Who has it already ignores it, or says again that its share is there.
+    fn send_reshare<'a>(
+        &self,
+        order: &ReshareOrder,
+        to: impl Iterator<Item = &'a NodeId>,
+    ) -> Result<(), Fault> {
+        let body = encode(&ReshareRequest {
+            order: order.clone(),
+            sent_at_ms: self.clock.now_ms(),
+        })?;
+        for party in to {
+            let place = (order.new.epoch, order.session, 0);
+            self.send(Kind::ReshareOrder, place, *party, &body)?;
+        }
+        Ok(())
     }
 
     async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {

@@ -2,8 +2,10 @@
 
 mod ahead;
 mod choose;
+mod keygen;
 mod life;
 mod roster;
+mod sign;
 mod strangers;
 
 use std::{
@@ -14,29 +16,22 @@ use std::{
 
 use covault_core::{
     derive::RootKey,
-    fault::{Class, Fault},
+    fault::Fault,
     ids::SessionId,
     order::{KeygenOrder, NodeId, SigningOrder},
     port::{Clock, Entropy},
-    signature::{Curve, Signature},
+    signature::Signature,
 };
-use tokio::{
-    sync::mpsc,
-    task::JoinHandle,
-    time::{sleep, timeout},
-};
+use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     bus::{Bus, Subscription},
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
-    identity::{NodeIdentity, openssh_line},
-    message::{Announcement, KeygenRequest, NonceNews, Reply, SignRequest, decode, encode},
+    identity::NodeIdentity,
+    message::{Announcement, NonceNews, Reply, decode},
     meter,
-    shares::FIRST_EPOCH,
-    verify::verify,
 };
-use ahead::{Ahead, Ask};
-use choose::{Choice, Trouble};
+use ahead::Ahead;
 use roster::Roster;
 
 pub use self::{ahead::NonceLevel, strangers::Stranger};
@@ -46,6 +41,9 @@ pub use crate::message::Ban;
 const LOOK: Duration = Duration::from_millis(200);
 /// Nodes report what was missing when an attempt ends; they have this long to be heard.
 const GRACE_MS: u64 = 300;
+/// How often an order for one session is repeated to those that have not answered, in milliseconds.
+/// Their peers keep what they have said for some seconds until it comes.
+const AGAIN_MS: u64 = 2_000;
 
 /// What a cluster client needs.
 pub struct ClusterConfig {
@@ -112,14 +110,6 @@ struct Waiting {
     /// Of which generation of shares they are.
     epoch: u32,
     replies: Replies,
-}
-
-/// How an attempt has ended.
-enum Ended {
-    Signed(Vec<Signature>),
-    /// With the same nodes, but without nonces made ahead, it may go well.
-    NoNonces,
-    Failed,
 }
 
 /// A registered call; ends with its scope.
@@ -355,390 +345,5 @@ impl Shared {
             to,
         };
         self.post.send(header, body)
-    }
-
-    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let mut call = self.call(FIRST_EPOCH, order.session, &order.signers)?;
-        self.roster.want(&order.signers);
-        // All must be there at the same time.
-        while !order.signers.iter().all(|signer| self.roster.live(signer)) {
-            if self.clock.now_ms() >= order.expires_at_ms {
-                return Err(self.roster.too_few(
-                    &order.signers,
-                    order.signers.len(),
-                    &Trouble::default(),
-                ));
-            }
-            sleep(LOOK).await;
-        }
-        let body = encode(&KeygenRequest {
-            order: order.clone(),
-            sent_at_ms: self.clock.now_ms(),
-        })?;
-        for signer in &order.signers {
-            let place = (FIRST_EPOCH, order.session, 0);
-            self.send(Kind::KeygenOrder, place, *signer, &body)?;
-        }
-        let mut made: HashMap<NodeId, RootKey> = HashMap::new();
-        loop {
-            let left = order
-                .expires_at_ms
-                .saturating_add(GRACE_MS)
-                .saturating_sub(self.clock.now_ms());
-            let reply = timeout(Duration::from_millis(left), call.replies.recv()).await;
-            let Ok(Some((node, _, reply))) = reply else {
-                let silent: Vec<NodeId> = order
-                    .signers
-                    .iter()
-                    .filter(|node| !made.contains_key(node))
-                    .copied()
-                    .collect();
-                return Err(self.roster.too_few(
-                    &order.signers,
-                    order.signers.len(),
-                    &Trouble::of_silent(&silent),
-                ));
-            };
-            match reply {
-                Reply::KeyMade(root) => {
-                    made.insert(node, root);
-                }
-                Reply::Refused(fault) => {
-                    let name = self.roster.name(&node);
-                    let sentence = format!("{name} refused to make a key: {}", fault.public());
-                    return Err(Fault::new(fault.class().clone(), sentence));
-                }
-                Reply::Failed {
-                    culprits,
-                    missing,
-                    reason,
-                } if culprits.is_empty() => {
-                    return Err(self
-                        .roster
-                        .too_few(
-                            &order.signers,
-                            order.signers.len(),
-                            &Trouble::of_silent(&missing),
-                        )
-                        .caused_by(reason));
-                }
-                Reply::Failed {
-                    culprits, reason, ..
-                } => {
-                    return Err(self.roster.misbehaved(&culprits).caused_by(reason));
-                }
-                Reply::Signed(_)
-                | Reply::Prepared(_)
-                | Reply::Activated
-                | Reply::Backup(_)
-                | Reply::NoNonces { .. } => {}
-            }
-            if made.len() == order.signers.len() {
-                let mut keys = made.into_values();
-                let first = keys.next().ok_or_else(|| Fault::bug("no signers"))?;
-                if first.curve != order.scheme.curve() || keys.any(|key| key != first) {
-                    return Err(Fault::bug("the nodes report different keys"));
-                }
-                if first.curve == Curve::Ed25519 {
-                    self.ahead
-                        .want(&first.public_key, FIRST_EPOCH, &order.signers);
-                    self.ask(
-                        &first.public_key,
-                        FIRST_EPOCH,
-                        self.ahead.ask_all(&first.public_key),
-                    );
-                }
-                return Ok(first);
-            }
-        }
-    }
-
-    async fn sign(
-        &self,
-        order: &SigningOrder,
-        session: SessionId,
-        holders: &[NodeId],
-        threshold: u16,
-        deadline_ms: u64,
-    ) -> Result<Vec<Signature>, Fault> {
-        let deadline_ms = deadline_ms.min(order.expires_at_ms);
-        let needed = usize::from(threshold);
-        let mut request = SignRequest {
-            order: order.clone(),
-            session,
-            signers: Vec::new(),
-            nonces: Vec::new(),
-            attempt_ms: 0,
-            sent_at_ms: 0,
-        };
-        let mut call = self.call(order.epoch, session, holders)?;
-        let mut trouble = Trouble::default();
-        let mut attempt = 0_u32;
-        // The schemes of the other curve make nothing ahead.
-        let mut ahead = order.network.curve() == Curve::Ed25519;
-        if ahead {
-            self.ahead
-                .want(&order.root_public_key, order.epoch, holders);
-        }
-        loop {
-            let now_ms = self.clock.now_ms();
-            if now_ms >= deadline_ms {
-                return Err(self.roster.too_few(holders, needed, &trouble));
-            }
-            let team = match self.roster.choose(holders, needed, &trouble) {
-                Choice::Team(team) => team,
-                Choice::Wait => {
-                    let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
-                    sleep(LOOK.min(left)).await;
-                    continue;
-                }
-                Choice::Never => return Err(self.give_up(holders, needed, trouble)),
-            };
-            // What is slow, a backend or a machine, gets more time after two tries.
-            let longer = 1 << (attempt / 2).min(3);
-            let attempt_ms = u64::try_from(self.attempt.as_millis())
-                .unwrap_or(u64::MAX)
-                .saturating_mul(longer);
-            request.nonces = if ahead {
-                self.name_nonces(order, &team.signers)
-            } else {
-                Vec::new()
-            };
-            request.signers = team.signers.clone();
-            request.attempt_ms = attempt_ms.min(deadline_ms.saturating_sub(now_ms));
-            request.sent_at_ms = now_ms;
-            let body = encode(&request)?;
-            for signer in &team.signers {
-                let place = (order.epoch, session, attempt);
-                self.send(Kind::SigningOrder, place, *signer, &body)?;
-            }
-            let ended = self
-                .await_attempt(order, &mut call, &request, attempt, &mut trouble)
-                .await;
-            meter::attempted(matches!(ended, Ended::Signed(_)));
-            match ended {
-                Ended::Signed(signatures) => return Ok(signatures),
-                // Nobody's fault: the nodes commit anew.
-                Ended::NoNonces => ahead = false,
-                Ended::Failed => {
-                    trouble.failed(&team.signers);
-                    // The second try comes at once; what fails again and again must not spin.
-                    if attempt > 0 {
-                        sleep(LOOK).await;
-                    }
-                }
-            }
-            attempt = attempt
-                .checked_add(1)
-                .ok_or_else(|| Fault::bug("too many attempts"))?;
-        }
-    }
-
-    /// Names nonces that were made ahead, if every signer has some, and asks those who have none.
-    fn name_nonces(&self, order: &SigningOrder, signers: &[NodeId]) -> Vec<Vec<u64>> {
-        let root = &order.root_public_key;
-        let (nonces, asks) = self.ahead.name(root, signers, order.inputs.len());
-        self.ask(root, order.epoch, asks);
-        nonces
-    }
-
-    fn ask(&self, root: &[u8], epoch: u32, asks: impl IntoIterator<Item = Ask>) {
-        for Ask { node, spent_below } in asks {
-            let of = (root.to_vec(), epoch);
-            let sent = encode(&NonceNews::Ask { of, spent_below }).and_then(|body| {
-                self.send(
-                    Kind::Nonces,
-                    (epoch, SessionId::from_bytes([0; 16]), 0),
-                    node,
-                    &body,
-                )
-            });
-            if let Err(fault) = sent {
-                tracing::warn!(?fault, "cannot ask for nonces");
-            }
-        }
-    }
-
-    /// Waits for the signatures of an attempt; when it has failed, `trouble` says why.
-    async fn await_attempt(
-        &self,
-        order: &SigningOrder,
-        call: &mut Call<'_>,
-        request: &SignRequest,
-        attempt: u32,
-        trouble: &mut Trouble,
-    ) -> Ended {
-        let team = request.signers.as_slice();
-        let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
-        let mut reported: Vec<NodeId> = Vec::new();
-        loop {
-            let left = ends_ms
-                .saturating_add(GRACE_MS)
-                .saturating_sub(self.clock.now_ms());
-            let patience = Duration::from_millis(left).min(LOOK);
-            match timeout(patience, call.replies.recv()).await {
-                Err(_) | Ok(None) => {
-                    let gone: Vec<NodeId> = team
-                        .iter()
-                        .filter(|node| !self.roster.live(node))
-                        .copied()
-                        .collect();
-                    if left > 0 && gone.is_empty() {
-                        continue;
-                    }
-                    if !gone.is_empty() {
-                        // No word against the others.
-                        self.suspect(&gone, trouble);
-                        return Ended::Failed;
-                    }
-                    // With nonces made ahead only the collector has anything to say: the others are
-                    // done once they have sent their shares.
-                    let speakers = if request.nonces.is_empty() {
-                        team
-                    } else {
-                        team.get(..1).unwrap_or_default()
-                    };
-                    let silent: Vec<NodeId> = speakers
-                        .iter()
-                        .filter(|node| !reported.contains(node))
-                        .copied()
-                        .collect();
-                    self.failed(team, &silent, trouble);
-                    return Ended::Failed;
-                }
-                // Of whichever attempt: what verifies is good.
-                Ok(Some((node, of, Reply::Signed(signatures)))) => {
-                    if verify(order, &signatures).is_ok() {
-                        // All of them: the collector could not have done it alone.
-                        if of == attempt {
-                            for node in team {
-                                self.roster.well_done(node);
-                            }
-                        }
-                        return Ended::Signed(signatures);
-                    }
-                    tracing::warn!(?node, "a node sent signatures that do not verify");
-                    trouble.misbehaved(node, node);
-                    self.suspect(&[node], trouble);
-                    if team.contains(&node) {
-                        return Ended::Failed;
-                    }
-                }
-                Ok(Some((node, of, Reply::Refused(fault))))
-                    if of == attempt && team.contains(&node) =>
-                {
-                    tracing::warn!(?node, ?fault, "a node refused an order");
-                    meter::was_refused(&fault);
-                    match fault.class() {
-                        Class::Unavailable => self.suspect(&[node], trouble),
-                        // It has banned one of the others.
-                        Class::Peer { culprits } => {
-                            let banned: Vec<NodeId> = team
-                                .iter()
-                                .filter(|other| **other != node)
-                                .filter(|other| culprits.contains(&openssh_line(other, "")))
-                                .copied()
-                                .collect();
-                            for other in &banned {
-                                trouble.misbehaved(node, *other);
-                                self.roster.quarrelled(&node, other);
-                            }
-                            if banned.is_empty() {
-                                trouble.refused(node, fault);
-                            }
-                        }
-                        _ => trouble.refused(node, fault),
-                    }
-                    return Ended::Failed;
-                }
-                Ok(Some((
-                    node,
-                    of,
-                    Reply::Failed {
-                        culprits,
-                        missing,
-                        reason,
-                    },
-                ))) if of == attempt && team.contains(&node) => {
-                    tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
-                    let mut named = false;
-                    for culprit in culprits.iter().filter(|culprit| team.contains(culprit)) {
-                        trouble.misbehaved(node, *culprit);
-                        self.roster.quarrelled(&node, culprit);
-                        named = true;
-                    }
-                    if named {
-                        return Ended::Failed;
-                    }
-                    let missing: Vec<NodeId> = missing
-                        .into_iter()
-                        .filter(|other| team.contains(other) && *other != node)
-                        .collect();
-                    if missing.is_empty() {
-                        // Nobody can be named: try whom we have not tried.
-                        self.failed(team, team, trouble);
-                        return Ended::Failed;
-                    }
-                    // A word against a word: whoever lies, this team does not work.
-                    self.failed(team, &missing, trouble);
-                    reported.push(node);
-                    if reported.len() == team.len() {
-                        return Ended::Failed;
-                    }
-                }
-                Ok(Some((node, at, Reply::NoNonces { of })))
-                    if at == attempt && team.contains(&node) =>
-                {
-                    tracing::info!(?node, ?of, "nonces made ahead are not there");
-                    let root = &order.root_public_key;
-                    self.ask(root, order.epoch, self.ahead.lacking(root, node, of));
-                    // Said of a request that names none it would be a way to stop us.
-                    if request.nonces.is_empty() {
-                        self.failed(team, &[node], trouble);
-                        return Ended::Failed;
-                    }
-                    return Ended::NoNonces;
-                }
-                // Of an earlier attempt.
-                Ok(Some(_)) => {}
-            }
-        }
-    }
-
-    fn suspect(&self, nodes: &[NodeId], trouble: &mut Trouble) {
-        for node in nodes {
-            self.roster.suspect(node, true);
-            trouble.was_silent(*node);
-        }
-    }
-
-    /// The team failed, and nobody is to blame for certain: those who say whom they missed may
-    /// have kept silent themselves. So all are suspect, the missed ones more.
-    fn failed(&self, team: &[NodeId], missed: &[NodeId], trouble: &mut Trouble) {
-        for node in team {
-            self.roster.suspect(node, false);
-        }
-        self.suspect(missed, trouble);
-    }
-
-    fn give_up(&self, holders: &[NodeId], needed: usize, mut trouble: Trouble) -> Fault {
-        // Fewer refusals than it takes to stop the rest are no verdict: one node may lie.
-        let verdict = holders.len().saturating_sub(needed).saturating_add(1);
-        if trouble.refusals().count() < verdict && !trouble.culprits().is_empty() {
-            return self.roster.misbehaved(&trouble.culprits());
-        }
-        if let Some((node, fault)) = trouble.take_refusal() {
-            let sentence = format!(
-                "{} refused to sign: {}",
-                self.roster.name(&node),
-                fault.public()
-            );
-            return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
-        }
-        let culprits = trouble.culprits();
-        if culprits.is_empty() {
-            return self.roster.too_few(holders, needed, &trouble);
-        }
-        self.roster.misbehaved(&culprits)
     }
 }

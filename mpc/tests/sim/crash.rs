@@ -71,7 +71,6 @@ struct Pair {
     identities: Vec<Arc<NodeIdentity>>,
     folder: tempfile::TempDir,
     armed: Arc<AtomicBool>,
-    disk_full: Arc<AtomicBool>,
     cluster: Arc<Cluster>,
     vault: VaultId,
 }
@@ -107,7 +106,6 @@ impl Pair {
             identities,
             folder: tempfile::tempdir().unwrap(),
             armed: Arc::default(),
-            disk_full: Arc::default(),
         }
     }
 
@@ -118,10 +116,9 @@ impl Pair {
     /// Starts node 1 or 2; the trouble is node 1's.
     fn start(&self, place: usize) -> Running {
         let life = Arc::new(Life::default());
-        let quiet = || Arc::new(AtomicBool::new(false));
-        let (armed, disk_full) = match place {
-            1 => (Arc::clone(&self.armed), Arc::clone(&self.disk_full)),
-            _ => (quiet(), quiet()),
+        let armed = match place {
+            1 => Arc::clone(&self.armed),
+            _ => Arc::default(),
         };
         let config = NodeConfig {
             name: format!("node-{place}"),
@@ -133,7 +130,7 @@ impl Pair {
             }),
             clock: Arc::new(self.clock),
             entropy: Arc::clone(&self.dice) as _,
-            pool: CpuPool::simulated(machine(&self.dice, &life, &disk_full)),
+            pool: CpuPool::simulated(machine(&self.dice, &life)),
             folder: self.folder(place),
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
@@ -225,7 +222,7 @@ fn node__should_keep_its_claim_when_it_dies_before_its_first_message_leaves() {
 fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
     run(async {
         let pair = Pair::new(7).await;
-        let (_, _first, node) = pair.start(1);
+        let (life, _first, node) = pair.start(1);
         let _second = pair.start(2);
         let root = pair.keygen().await;
         verify(
@@ -235,7 +232,7 @@ fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
                 .await
                 .unwrap(),
         );
-        pair.disk_full.store(true, Ordering::Relaxed);
+        life.disk.fill(true);
         let order = pair.order(&root, b"meanwhile");
         let fault = pair.sign(&order, 3_000).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
@@ -244,7 +241,6 @@ fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
         assert_eq!(fault.class(), &Class::Unavailable);
         assert!(fault.public().contains("is the disk full"), "{fault:?}");
         // What was asked for meanwhile is signed once it is back.
-        pair.disk_full.store(false, Ordering::Relaxed);
         let _again = pair.start(1);
         sleep(ms(1_500)).await;
         verify(&order, &pair.sign(&order, 20_000).await.unwrap());

@@ -16,11 +16,15 @@
 
 mod byzantine;
 mod crash;
+mod machines;
 mod net;
 mod oracle;
+mod orchestrator;
+mod requests;
 mod story;
 #[path = "../support/mod.rs"]
 mod support;
+mod words;
 mod world;
 
 use std::{
@@ -33,7 +37,7 @@ use std::{
 };
 
 use covault_core::scheme::Scheme;
-use story::{Report, Sabotage, Setting};
+use story::{Pools, Report, Sabotage, Setting};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
@@ -45,6 +49,7 @@ fn setting(seed: u64) -> Setting {
         scheme: Scheme::FrostEd25519,
         verbose: false,
         sabotage: Sabotage::None,
+        pools: Pools::Some,
     }
 }
 
@@ -81,11 +86,7 @@ fn simulation__should_hold_its_invariants_whatever_the_seed() {
                     }
                     let report = run(setting(seed));
                     let mut sum = sum.lock().unwrap();
-                    sum.events += report.events;
-                    sum.signed += report.signed;
-                    sum.faults += report.faults;
-                    sum.crashes += report.crashes;
-                    sum.liars += report.liars;
+                    sum.add(&report);
                     for violation in report.violations {
                         let replay = format!("COVAULT_SIM_SEED={seed} just sim");
                         eprintln!("seed {seed}: {violation}; replay: {replay}");
@@ -96,15 +97,32 @@ fn simulation__should_hold_its_invariants_whatever_the_seed() {
         }
     });
     let sum = sum.into_inner().unwrap();
+    let Report {
+        events,
+        signed,
+        one_round,
+        faults,
+        crashes,
+        power_losses,
+        lost_writes,
+        orchestrator_crashes,
+        liars,
+        reshares,
+        ..
+    } = &sum;
     eprintln!(
-        "{runs} worlds: {} events, {} signed, {} refused or given up, {} crashes, {} liars",
-        sum.events, sum.signed, sum.faults, sum.crashes, sum.liars
+        "{runs} worlds: {events} events, {signed} signed, {one_round} shares with nonces made ahead, \
+         {reshares} new generations, {faults} refused or given up, {crashes} crashes of nodes, \
+         {power_losses} with the power and {lost_writes} writes, {orchestrator_crashes} of \
+         orchestrators, {liars} liars"
     );
     assert!(sum.violations.is_empty(), "{:#?}", sum.violations);
     // Worlds in which nothing goes wrong, or nothing goes well, show nothing.
     if runs >= 100 {
         assert!(sum.signed > runs && sum.faults > runs / 4);
         assert!(sum.crashes > runs && sum.liars > runs / 4);
+        assert!(sum.one_round > runs && sum.reshares > runs && sum.lost_writes > runs);
+        assert!(sum.orchestrator_crashes > runs);
     }
 }
 
@@ -140,6 +158,7 @@ fn sees(sabotage: Sabotage, what: &str) {
     let seen = (0..60).any(|seed| {
         let report = run(Setting {
             sabotage,
+            pools: Pools::All,
             ..setting(seed)
         });
         report.violations.iter().any(|it| it.contains(what))
@@ -153,6 +172,16 @@ fn simulation__should_notice_a_nonce_that_is_used_twice() {
 }
 
 #[test]
+fn simulation__should_notice_a_nonce_made_ahead_that_comes_back() {
+    sees(Sabotage::RestoredClaims, "uses a nonce twice");
+}
+
+#[test]
 fn simulation__should_notice_a_second_digest() {
     sees(Sabotage::RestoredClaims, "signs a second digest");
+}
+
+#[test]
+fn simulation__should_notice_a_disk_that_does_not_sync() {
+    sees(Sabotage::LyingDisks, "signs a second digest");
 }

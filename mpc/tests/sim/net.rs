@@ -29,7 +29,7 @@ pub struct Weather {
     pub replay: u64,
     /// Delays from 0 to this, in milliseconds.
     pub delay_ms: u64,
-    /// A node dies instead of sending.
+    /// A node dies instead of sending, or right after it.
     pub die: u64,
     /// Who cannot send to whom. Place 0 is the orchestrator.
     pub cut: BTreeSet<(usize, usize)>,
@@ -173,16 +173,30 @@ pub struct Port {
     pub byzantine: Option<Arc<Byzantine>>,
 }
 
+impl Port {
+    fn die(&self) {
+        self.net.trace.note(format_args!("{} dies", self.place));
+        if self.net.dice.chance(500) {
+            self.life.lose_power();
+        } else {
+            self.life.end();
+        }
+    }
+}
+
 #[async_trait]
 impl Bus for Port {
     fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
         if !self.life.alive() {
             return Ok(());
         }
+        let dice = &self.net.dice;
         let die = self.net.weather.lock().unwrap().die;
-        if self.place > 0 && self.net.dice.chance(die) {
-            self.net.trace.note(format_args!("{} dies", self.place));
-            self.life.end();
+        let dies = self.place > 0 && dice.chance(die);
+        // Before it is sent, or when it is on its way.
+        let before = dies && dice.chance(500);
+        if before {
+            self.die();
             return Ok(());
         }
         let messages = match &self.byzantine {
@@ -192,6 +206,9 @@ impl Bus for Port {
         for (to, message) in messages {
             self.net.oracle.sent(&message);
             self.net.carry(self.place, to, message);
+        }
+        if dies {
+            self.die();
         }
         Ok(())
     }

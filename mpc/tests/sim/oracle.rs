@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use covault_core::{
@@ -12,31 +12,59 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::memory::MemoryBus,
-    envelope::{Envelope, Header, Kind, Post},
+    envelope::{Envelope, Header, Kind, Opened, Post},
     identity::NodeIdentity,
 };
 
-use crate::world::Dice;
+use crate::{
+    words::{self, News, Reply, SignRequest},
+    world::Dice,
+};
 
 /// A run of a signing protocol for one input: session, attempt, input.
 type Slot = (SessionId, u32, u32);
+/// Root public key and epoch.
+type Shares = (Vec<u8>, u32);
+
+/// A session that the orchestrator runs.
+#[derive(Clone)]
+struct Expected {
+    request: RequestId,
+    /// Names the content.
+    content: Vec<u8>,
+    epoch: u32,
+}
 
 #[derive(Default)]
 struct Seen {
-    /// What each signing session is to sign: request, and a name for the content.
-    sessions: BTreeMap<SessionId, (RequestId, Vec<u8>)>,
+    sessions: BTreeMap<SessionId, Expected>,
     /// Orders that have reached a node: node, session, attempt.
     ordered: BTreeSet<(NodeId, SessionId, u32)>,
+    /// Those of shares that the node had said it has given up.
+    stale: BTreeSet<(NodeId, SessionId, u32)>,
+    /// The epoch of the shares that a node has last said it has taken into use.
+    in_use: BTreeMap<NodeId, u32>,
     /// What a node has taken part in, by request.
     digests: BTreeMap<(NodeId, RequestId), Vec<u8>>,
-    /// Where each commitment to a nonce was shown, by node.
-    commitments: BTreeMap<(NodeId, Vec<u8>), Slot>,
+    /// The nonces that an order names, by session, attempt and node: of which shares, and the
+    /// number for each input.
+    named: BTreeMap<(SessionId, u32, NodeId), (Shares, Vec<u64>)>,
+    /// Nonces made ahead: the shares they are for, and the commitments, by node and number.
+    numbers: BTreeMap<(NodeId, u64), (Shares, Vec<u8>)>,
+    /// The number of each commitment that was made ahead, by node.
+    ahead: BTreeMap<(NodeId, Vec<u8>), u64>,
+    /// Where each commitment of a first round was shown, by node.
+    shown: BTreeMap<(NodeId, Vec<u8>), Slot>,
+    /// Where each commitment's nonce was used for a share, by node.
+    used: BTreeMap<(NodeId, Vec<u8>), Slot>,
     /// The commitment and the signature share of each node in each slot.
     messages: BTreeMap<(NodeId, Slot, u16), Vec<u8>>,
     /// The nonce point of each signature, and what it signs.
     points: BTreeMap<Vec<u8>, (Vec<u8>, Vec<u8>)>,
     /// What was signed for each request.
     signed: BTreeMap<RequestId, Vec<u8>>,
+    /// Shares that were made with nonces made ahead.
+    one_round: u64,
     violations: Vec<String>,
 }
 
@@ -50,6 +78,60 @@ pub struct Oracle {
     /// FROST shows its commitments; other protocols are not looked into.
     frost: bool,
     seen: Mutex<Seen>,
+}
+
+impl Seen {
+    fn violated(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    /// A node uses the nonce of a commitment for a share.
+    fn uses(&mut self, from: NodeId, commitment: Vec<u8>, slot: Slot) {
+        let first = *self.used.entry((from, commitment)).or_insert(slot);
+        if first != slot {
+            self.violated(format!(
+                "{from:?} uses a nonce twice: in {first:?} and {slot:?}"
+            ));
+        }
+    }
+
+    /// A node uses the nonce that it was told to; false when it was told to use none.
+    fn uses_named(&mut self, from: NodeId, slot: Slot) -> bool {
+        let (session, attempt, input) = slot;
+        let Some((shares, ids)) = self.named.get(&(session, attempt, from)).cloned() else {
+            return false;
+        };
+        let Some(id) = ids.get(input as usize) else {
+            self.violated(format!("{from:?} signs an input that has no nonce"));
+            return true;
+        };
+        match self.numbers.get(&(from, *id)).cloned() {
+            Some((of, commitment)) => {
+                if of != shares {
+                    self.violated(format!("{from:?} uses a nonce of other shares in {slot:?}"));
+                }
+                self.uses(from, commitment, slot);
+                self.one_round += 1;
+            }
+            None => self.violated(format!("{from:?} uses a nonce that it has not shown")),
+        }
+        true
+    }
+
+    /// A node tells of a nonce that it has made ahead.
+    fn made(&mut self, from: NodeId, of: &Shares, id: u64, commitment: Vec<u8>) {
+        let known = *self.ahead.entry((from, commitment.clone())).or_insert(id);
+        if known != id {
+            self.violated(format!(
+                "{from:?} shows one commitment as {known} and as {id}"
+            ));
+        }
+        let new = (of.clone(), commitment);
+        let known = self.numbers.insert((from, id), new.clone());
+        if known.is_some_and(|known| known != new) {
+            self.violated(format!("{from:?} gives the number {id} to two nonces"));
+        }
+    }
 }
 
 impl Oracle {
@@ -76,23 +158,42 @@ impl Oracle {
         }
     }
 
-    fn violated(seen: &mut Seen, what: String) {
-        seen.violations.push(what);
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
     }
 
     pub fn violation(&self, what: String) {
-        Self::violated(&mut self.seen.lock().unwrap(), what);
+        self.seen().violated(what);
     }
 
     pub fn violations(&self) -> Vec<String> {
-        self.seen.lock().unwrap().violations.clone()
+        self.seen().violations.clone()
+    }
+
+    /// How many shares were made with nonces made ahead.
+    pub fn one_round(&self) -> u64 {
+        self.seen().one_round
+    }
+
+    /// Whether the node has said that it uses the shares of this epoch, or of a later one.
+    pub fn has_activated(&self, node: &NodeId, epoch: u32) -> bool {
+        let seen = self.seen();
+        seen.in_use.get(node).is_some_and(|known| *known >= epoch)
     }
 
     /// A session that the orchestrator is going to run.
     pub fn expect(&self, session: SessionId, order: &SigningOrder) {
-        let content = content(order);
-        let mut seen = self.seen.lock().unwrap();
-        seen.sessions.insert(session, (order.request, content));
+        let expected = Expected {
+            request: order.request,
+            content: content(order),
+            epoch: order.epoch,
+        };
+        self.seen().sessions.insert(session, expected);
+    }
+
+    /// Only what its recipient can open was said.
+    fn open(&self, to: &NodeId, envelope: &Envelope) -> Option<Opened> {
+        self.posts.get(to)?.open(envelope).ok()
     }
 
     /// A message has reached a node's inbox.
@@ -100,89 +201,151 @@ impl Oracle {
         let Ok(envelope) = Envelope::parse(message.to_vec()) else {
             return;
         };
-        let header = envelope.header;
-        if !matches!(header.kind, Kind::SigningOrder | Kind::KeygenOrder)
-            || header.from != self.orchestrator
-        {
+        let Header {
+            kind,
+            epoch,
+            session,
+            attempt,
+            from,
+            ..
+        } = envelope.header;
+        let order = matches!(
+            kind,
+            Kind::SigningOrder | Kind::KeygenOrder | Kind::ReshareOrder
+        );
+        if !order || from != self.orchestrator || self.open(&to, &envelope).is_none() {
             return;
         }
-        // Only what its recipient can open is an order.
-        let opens = |post: &Post| post.open(&envelope).is_ok();
-        if self.posts.get(&to).is_some_and(opens) {
-            let mut seen = self.seen.lock().unwrap();
-            seen.ordered.insert((to, header.session, header.attempt));
+        let mut seen = self.seen();
+        let place = (to, session, attempt);
+        let first = seen.ordered.insert(place);
+        let gone = seen.in_use.get(&to).is_some_and(|known| epoch < *known);
+        if first && gone && kind == Kind::SigningOrder {
+            seen.stale.insert(place);
         }
     }
 
-    /// A node has sent a message.
+    /// Somebody has sent a message.
     pub fn sent(&self, message: &[u8]) {
         let Ok(envelope) = Envelope::parse(message.to_vec()) else {
             return;
         };
+        let Header { kind, from, to, .. } = envelope.header;
+        if Some(from) == self.byzantine {
+            return;
+        }
+        let opened = self.open(&to, &envelope);
+        match (kind, opened) {
+            (Kind::SigningOrder, Some(opened)) if from == self.orchestrator => {
+                self.order(&envelope.header, &opened.body);
+            }
+            (Kind::Nonces, Some(opened)) if from != self.orchestrator => {
+                if let Some(News::Made { of, nonces, .. }) = words::read(&opened.body) {
+                    let mut seen = self.seen();
+                    for (id, commitment) in nonces {
+                        seen.made(from, &of, id, commitment);
+                    }
+                }
+            }
+            (Kind::Reply, Some(opened)) => self.reply(&envelope.header, &opened.body),
+            (Kind::Protocol, opened) => self.protocol(&envelope.header, opened),
+            _ => {}
+        }
+    }
+
+    fn order(&self, header: &Header, body: &[u8]) {
+        let Some(request) = words::read::<SignRequest>(body) else {
+            return self.violation("an order that nobody can read".into());
+        };
+        let shares = (request.order.root_public_key, request.order.epoch);
+        let mut seen = self.seen();
+        for (signer, ids) in request.signers.iter().zip(request.nonces) {
+            let place = (header.session, header.attempt, *signer);
+            let new = (shares.clone(), ids);
+            let known = seen.named.insert(place, new.clone());
+            if known.is_some_and(|known| known != new) {
+                seen.violated(format!("two orders for {place:?}"));
+            }
+        }
+    }
+
+    fn reply(&self, header: &Header, body: &[u8]) {
         let Header {
-            kind,
+            epoch,
+            session,
+            attempt,
+            from,
+            ..
+        } = *header;
+        let mut seen = self.seen();
+        match words::read(body) {
+            // The collector has used its nonces, and has not shown its shares.
+            Some(Reply::Signed(signatures)) if self.frost => {
+                for input in (0..).take(signatures.len()) {
+                    seen.uses_named(from, (session, attempt, input));
+                }
+            }
+            Some(Reply::Activated) => {
+                let known = seen.in_use.entry(from).or_insert(epoch);
+                *known = epoch.max(*known);
+            }
+            Some(_) => {}
+            None => seen.violated(format!("{from:?} says what nobody can read")),
+        }
+    }
+
+    fn protocol(&self, header: &Header, opened: Option<Opened>) {
+        let Header {
+            epoch,
             session,
             attempt,
             round,
             sequence,
             from,
-            to,
             ..
-        } = envelope.header;
-        if kind != Kind::Protocol || Some(from) == self.byzantine {
-            return;
-        }
-        let opened = self.posts.get(&to).map(|post| post.open(&envelope));
-        let mut seen = self.seen.lock().unwrap();
+        } = *header;
+        let mut seen = self.seen();
         if !seen.ordered.contains(&(from, session, attempt)) {
             let what = format!("{from:?} runs {session} {attempt}, for which it has no order");
-            Self::violated(&mut seen, what);
+            seen.violated(what);
         }
-        let Some((request, content)) = seen.sessions.get(&session).cloned() else {
+        let Some(expected) = seen.sessions.get(&session).cloned() else {
             return;
         };
+        if expected.epoch != epoch {
+            seen.violated(format!(
+                "{from:?} mixes epochs {epoch} and {} in {session}",
+                expected.epoch
+            ));
+        }
+        if seen.stale.contains(&(from, session, attempt)) {
+            let what = format!("{from:?} signs with shares of {epoch}, which it has given up");
+            seen.violated(what);
+        }
+        let request = expected.request;
         let known = seen
             .digests
             .entry((from, request))
-            .or_insert(content.clone());
-        if *known != content {
+            .or_insert(expected.content.clone());
+        if *known != expected.content {
             let what = format!("{from:?} signs a second digest for request {request}");
-            Self::violated(&mut seen, what);
+            seen.violated(what);
         }
-        let Some(Ok(opened)) = opened else { return };
+        let Some(opened) = opened else { return };
         if self.frost {
             let slot = (session, attempt, sequence);
-            self.frost_message(&mut seen, from, slot, round, opened.body.to_vec());
-        }
-    }
-
-    /// Round 1 shows the commitments, round 2 the signature share made with their nonces.
-    fn frost_message(&self, seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Vec<u8>) {
-        if round == 1 {
-            let first = *seen.commitments.entry((from, body.clone())).or_insert(slot);
-            if first != slot {
-                let what = format!("{from:?} uses a nonce twice: in {first:?} and {slot:?}");
-                Self::violated(seen, what);
-            }
-        }
-        let known = seen
-            .messages
-            .entry((from, slot, round))
-            .or_insert(body.clone());
-        if *known != body {
-            let what = format!("{from:?} sends two messages of round {round} in {slot:?}");
-            Self::violated(seen, what);
+            frost_message(&mut seen, from, slot, round, opened.body.to_vec());
         }
     }
 
     /// The orchestrator got signatures.
     pub fn signed(&self, order: &SigningOrder, signatures: &[Signature]) {
         let content = content(order);
-        let mut seen = self.seen.lock().unwrap();
+        let mut seen = self.seen();
         let known = seen.signed.entry(order.request).or_insert(content.clone());
         if *known != content {
             let what = format!("two digests were signed for request {}", order.request);
-            Self::violated(&mut seen, what);
+            seen.violated(what);
         }
         for (input, signature) in order.inputs.iter().zip(signatures) {
             let bytes = signature.to_bytes();
@@ -192,9 +355,45 @@ impl Oracle {
                 .entry(bytes[..32].to_vec())
                 .or_insert(what.clone());
             if *point != what {
-                Self::violated(&mut seen, "one nonce point in two signatures".into());
+                seen.violated("one nonce point in two signatures".into());
             }
         }
+    }
+}
+
+/// Round 1 shows the commitments, round 2 the signature share made with their nonces. With nonces
+/// made ahead there is no round 1.
+fn frost_message(seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Vec<u8>) {
+    let known = seen
+        .messages
+        .entry((from, slot, round))
+        .or_insert(body.clone());
+    if *known != body {
+        let what = format!("{from:?} sends two messages of round {round} in {slot:?}");
+        seen.violated(what);
+    }
+    if round == 1 {
+        let shown = (from, body.clone());
+        if seen.ahead.contains_key(&shown) {
+            let what = format!("{from:?} shows a nonce made ahead in {slot:?}");
+            seen.violated(what);
+        }
+        let first = *seen.shown.entry(shown).or_insert(slot);
+        if first != slot {
+            seen.violated(format!(
+                "{from:?} uses a nonce twice: in {first:?} and {slot:?}"
+            ));
+        }
+        return;
+    }
+    if seen.uses_named(from, slot) {
+        return;
+    }
+    match seen.messages.get(&(from, slot, 1)).cloned() {
+        Some(commitment) => seen.uses(from, commitment, slot),
+        None => seen.violated(format!(
+            "{from:?} makes a share without a nonce in {slot:?}"
+        )),
     }
 }
 

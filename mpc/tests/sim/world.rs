@@ -4,13 +4,16 @@ use std::{
     fmt::Display,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use covault_core::port::{Clock, Entropy};
-use covault_mpc::simulated::Machine;
+use covault_mpc::{
+    pool::Lane,
+    simulated::{Disk, Machine},
+};
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -94,11 +97,16 @@ impl Clock for SimClock {
     }
 }
 
-/// From a start of a node to its end. What it does after its death does not happen.
+/// From a start of a node, or of the orchestrator, to its end. What it does after its death does
+/// not happen.
 #[derive(Default)]
 pub struct Life {
     dead: AtomicBool,
     death: Notify,
+    /// Not only the process has ended.
+    power_failed: AtomicBool,
+    /// What it writes to.
+    pub disk: Arc<Disk>,
 }
 
 impl Life {
@@ -106,9 +114,23 @@ impl Life {
         !self.dead.load(Ordering::Relaxed)
     }
 
+    /// The process is killed: what it has written is there.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
+        self.disk.stop();
         self.death.notify_one();
+    }
+
+    /// The power fails: what was not synced may be gone.
+    pub fn lose_power(&self) {
+        if self.alive() {
+            self.power_failed.store(true, Ordering::Relaxed);
+            self.end();
+        }
+    }
+
+    pub fn power_failed(&self) -> bool {
+        self.power_failed.load(Ordering::Relaxed)
     }
 
     pub async fn ended(&self) {
@@ -116,20 +138,36 @@ impl Life {
     }
 }
 
-/// The machine of one life of a node: jobs take a moment, and overtake each other.
-pub fn machine(dice: &Arc<Dice>, life: &Arc<Life>, disk_full: &Arc<AtomicBool>) -> Machine {
-    let (dice, life) = (Arc::clone(dice), Arc::clone(life));
+/// The machine of one life of a node: jobs take a moment, and overtake each other. Idle jobs are
+/// begun one at a time, when nothing else waits.
+pub fn machine(dice: &Arc<Dice>, life: &Arc<Life>) -> Machine {
+    let (dice, disk) = (Arc::clone(dice), Arc::clone(&life.disk));
+    let life = Arc::clone(life);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let turn = Arc::new(tokio::sync::Mutex::new(()));
     Machine {
-        run: Box::new(move |_, job| {
+        run: Box::new(move |lane, job| {
             let (delay, life) = (dice.between(0, 3), Arc::clone(&life));
+            let (waiting, turn) = (Arc::clone(&waiting), Arc::clone(&turn));
+            if lane != Lane::Idle {
+                waiting.fetch_add(1, Ordering::Relaxed);
+            }
             tokio::spawn(async move {
+                let idle = lane == Lane::Idle;
+                let _turn = if idle { Some(turn.lock().await) } else { None };
                 sleep(ms(delay)).await;
+                while idle && life.alive() && waiting.load(Ordering::Relaxed) > 0 {
+                    sleep(ms(1)).await;
+                }
                 if life.alive() {
                     job();
                 }
+                if !idle {
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                }
             });
         }),
-        disk_full: Arc::clone(disk_full),
+        disk,
     }
 }
 

@@ -1,0 +1,128 @@
+//! Keys, as the orchestrator asks for them.
+
+use std::{collections::HashMap, time::Duration};
+
+use covault_core::{
+    derive::RootKey,
+    fault::{Class, Fault},
+    order::{KeygenOrder, NodeId},
+    signature::Curve,
+};
+use tokio::time::{sleep, timeout};
+
+use super::{AGAIN_MS, GRACE_MS, LOOK, Said, Shared, choose::Trouble};
+use crate::{
+    envelope::Kind,
+    message::{KeygenRequest, Reply, encode},
+    shares::FIRST_EPOCH,
+};
+
+impl Shared {
+    pub(super) async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+        let mut call = self.call(FIRST_EPOCH, order.session, &order.signers)?;
+        self.roster.want(&order.signers);
+        // All must be there at the same time.
+        while !order.signers.iter().all(|signer| self.roster.live(signer)) {
+            if self.clock.now_ms() >= order.expires_at_ms {
+                return Err(self.no_key(order, &[]));
+            }
+            sleep(LOOK).await;
+        }
+        let ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
+        // Late in its life an order that was lost is of no use, and whose clock is ahead would call
+        // it expired.
+        let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
+        let mut again_ms = Some(self.clock.now_ms());
+        let mut made: HashMap<NodeId, RootKey> = HashMap::new();
+        while made.len() < order.signers.len() {
+            let silent = || {
+                let silent = order.signers.iter();
+                let silent = silent.filter(|node| !made.contains_key(node));
+                silent.copied().collect::<Vec<NodeId>>()
+            };
+            let now_ms = self.clock.now_ms();
+            if again_ms.is_some_and(|again_ms| now_ms >= again_ms) {
+                self.send_keygen(order, &silent())?;
+                again_ms = Some(now_ms.saturating_add(AGAIN_MS));
+                again_ms = again_ms.filter(|again_ms| *again_ms < repeated_until_ms);
+            }
+            if now_ms >= ends_ms {
+                return Err(self.no_key(order, &silent()));
+            }
+            let until_ms = again_ms.unwrap_or(ends_ms).min(ends_ms);
+            let patience = Duration::from_millis(until_ms.saturating_sub(now_ms));
+            match timeout(patience, call.replies.recv()).await {
+                Err(_) => {}
+                Ok(None) => return Err(Fault::bug("a call without an end")),
+                Ok(Some(said)) => {
+                    if let Some((node, root)) = self.key_reply(order, said)? {
+                        made.insert(node, root);
+                    }
+                }
+            }
+        }
+        let mut keys = made.into_values();
+        let first = keys.next().ok_or_else(|| Fault::bug("no signers"))?;
+        if first.curve != order.scheme.curve() || keys.any(|key| key != first) {
+            return Err(Fault::bug("the nodes report different keys"));
+        }
+        if first.curve == Curve::Ed25519 {
+            let root = &first.public_key;
+            self.ahead.want(root, FIRST_EPOCH, &order.signers);
+            self.ask(root, FIRST_EPOCH, self.ahead.ask_all(root));
+        }
+        Ok(first)
+    }
+
+    /// Sends the order. Who has it already ignores it, or says again which key came of it.
+    fn send_keygen(&self, order: &KeygenOrder, to: &[NodeId]) -> Result<(), Fault> {
+        let body = encode(&KeygenRequest {
+            order: order.clone(),
+            sent_at_ms: self.clock.now_ms(),
+        })?;
+        for signer in to {
+            let place = (FIRST_EPOCH, order.session, 0);
+            self.send(Kind::KeygenOrder, place, *signer, &body)?;
+        }
+        Ok(())
+    }
+
+    fn no_key(&self, order: &KeygenOrder, silent: &[NodeId]) -> Fault {
+        let signers = &order.signers;
+        let trouble = Trouble::of_silent(silent);
+        self.roster.too_few(signers, signers.len(), &trouble)
+    }
+
+    /// Who has made which key; an error when none can come of the order any more.
+    fn key_reply(
+        &self,
+        order: &KeygenOrder,
+        (node, _, reply): Said,
+    ) -> Result<Option<(NodeId, RootKey)>, Fault> {
+        match reply {
+            Reply::KeyMade(root) => Ok(Some((node, root))),
+            // It has begun, and was restarted before it was done.
+            Reply::Refused(fault) if fault.class() == &Class::WrongState => {
+                Err(self.no_key(order, &[node]).caused_by(fault.public()))
+            }
+            Reply::Refused(fault) => {
+                let name = self.roster.name(&node);
+                let sentence = format!("{name} refused to make a key: {}", fault.public());
+                Err(Fault::new(fault.class().clone(), sentence))
+            }
+            Reply::Failed {
+                culprits,
+                missing,
+                reason,
+            } if culprits.is_empty() => Err(self.no_key(order, &missing).caused_by(reason)),
+            Reply::Failed {
+                culprits, reason, ..
+            } => Err(self.roster.misbehaved(&culprits).caused_by(reason)),
+            Reply::Signed(_)
+            | Reply::Prepared(_)
+            | Reply::Activated
+            | Reply::Backup(_)
+            | Reply::NoNonces { .. } => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Signatures, as the orchestrator asks for them: attempts with one set of signers after another.
+
+use std::time::Duration;
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::SessionId,
+    order::{NodeId, SigningOrder},
+    signature::{Curve, Signature},
+};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    Call, GRACE_MS, LOOK, Shared,
+    ahead::Ask,
+    choose::{Choice, Trouble},
+};
+use crate::{
+    envelope::Kind,
+    identity::openssh_line,
+    message::{NonceNews, Reply, SignRequest, encode},
+    meter,
+    verify::verify,
+};
+
+/// How an attempt has ended.
+enum Ended {
+    Signed(Vec<Signature>),
+    /// With the same nodes, but without nonces made ahead, it may go well.
+    NoNonces,
+    Failed,
+}
+
+impl Shared {
+    pub(super) async fn sign(
+        &self,
+        order: &SigningOrder,
+        session: SessionId,
+        holders: &[NodeId],
+        threshold: u16,
+        deadline_ms: u64,
+    ) -> Result<Vec<Signature>, Fault> {
+        let deadline_ms = deadline_ms.min(order.expires_at_ms);
+        let needed = usize::from(threshold);
+        let mut request = SignRequest {
+            order: order.clone(),
+            session,
+            signers: Vec::new(),
+            nonces: Vec::new(),
+            attempt_ms: 0,
+            sent_at_ms: 0,
+        };
+        let mut call = self.call(order.epoch, session, holders)?;
+        let mut trouble = Trouble::default();
+        let mut attempt = 0_u32;
+        // The schemes of the other curve make nothing ahead.
+        let mut ahead = order.network.curve() == Curve::Ed25519;
+        if ahead {
+            self.ahead
+                .want(&order.root_public_key, order.epoch, holders);
+        }
+        loop {
+            let now_ms = self.clock.now_ms();
+            if now_ms >= deadline_ms {
+                return Err(self.roster.too_few(holders, needed, &trouble));
+            }
+            let team = match self.roster.choose(holders, needed, &trouble) {
+                Choice::Team(team) => team,
+                Choice::Wait => {
+                    let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
+                    sleep(LOOK.min(left)).await;
+                    continue;
+                }
+                Choice::Never => return Err(self.give_up(holders, needed, trouble)),
+            };
+            // What is slow, a backend or a machine, gets more time after two tries.
+            let longer = 1 << (attempt / 2).min(3);
+            let attempt_ms = u64::try_from(self.attempt.as_millis())
+                .unwrap_or(u64::MAX)
+                .saturating_mul(longer);
+            request.nonces = if ahead {
+                self.name_nonces(order, &team.signers)
+            } else {
+                Vec::new()
+            };
+            request.signers = team.signers.clone();
+            request.attempt_ms = attempt_ms.min(deadline_ms.saturating_sub(now_ms));
+            request.sent_at_ms = now_ms;
+            let body = encode(&request)?;
+            for signer in &team.signers {
+                let place = (order.epoch, session, attempt);
+                self.send(Kind::SigningOrder, place, *signer, &body)?;
+            }
+            let ended = self
+                .await_attempt(order, &mut call, &request, attempt, &mut trouble)
+                .await;
+            meter::attempted(matches!(ended, Ended::Signed(_)));
+            match ended {
+                Ended::Signed(signatures) => return Ok(signatures),
+                // Nobody's fault: the nodes commit anew.
+                Ended::NoNonces => ahead = false,
+                Ended::Failed => {
+                    trouble.failed(&team.signers);
+                    // The second try comes at once; what fails again and again must not spin.
+                    if attempt > 0 {
+                        sleep(LOOK).await;
+                    }
+                }
+            }
+            attempt = attempt
+                .checked_add(1)
+                .ok_or_else(|| Fault::bug("too many attempts"))?;
+        }
+    }
+
+    /// Names nonces that were made ahead, if every signer has some, and asks those who have none.
+    fn name_nonces(&self, order: &SigningOrder, signers: &[NodeId]) -> Vec<Vec<u64>> {
+        let root = &order.root_public_key;
+        let (nonces, asks) = self.ahead.name(root, signers, order.inputs.len());
+        self.ask(root, order.epoch, asks);
+        nonces
+    }
+
+    pub(super) fn ask(&self, root: &[u8], epoch: u32, asks: impl IntoIterator<Item = Ask>) {
+        for Ask { node, spent_below } in asks {
+            let of = (root.to_vec(), epoch);
+            let sent = encode(&NonceNews::Ask { of, spent_below }).and_then(|body| {
+                self.send(
+                    Kind::Nonces,
+                    (epoch, SessionId::from_bytes([0; 16]), 0),
+                    node,
+                    &body,
+                )
+            });
+            if let Err(fault) = sent {
+                tracing::warn!(?fault, "cannot ask for nonces");
+            }
+        }
+    }
+
+    /// Waits for the signatures of an attempt; when it has failed, `trouble` says why.
+    async fn await_attempt(
+        &self,
+        order: &SigningOrder,
+        call: &mut Call<'_>,
+        request: &SignRequest,
+        attempt: u32,
+        trouble: &mut Trouble,
+    ) -> Ended {
+        let team = request.signers.as_slice();
+        let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
+        let mut reported: Vec<NodeId> = Vec::new();
+        loop {
+            let left = ends_ms
+                .saturating_add(GRACE_MS)
+                .saturating_sub(self.clock.now_ms());
+            let patience = Duration::from_millis(left).min(LOOK);
+            match timeout(patience, call.replies.recv()).await {
+                Err(_) | Ok(None) => {
+                    let gone: Vec<NodeId> = team
+                        .iter()
+                        .filter(|node| !self.roster.live(node))
+                        .copied()
+                        .collect();
+                    if left > 0 && gone.is_empty() {
+                        continue;
+                    }
+                    if !gone.is_empty() {
+                        // No word against the others.
+                        self.suspect(&gone, trouble);
+                        return Ended::Failed;
+                    }
+                    // With nonces made ahead only the collector has anything to say: the others are
+                    // done once they have sent their shares.
+                    let speakers = if request.nonces.is_empty() {
+                        team
+                    } else {
+                        team.get(..1).unwrap_or_default()
+                    };
+                    let silent: Vec<NodeId> = speakers
+                        .iter()
+                        .filter(|node| !reported.contains(node))
+                        .copied()
+                        .collect();
+                    self.failed(team, &silent, trouble);
+                    return Ended::Failed;
+                }
+                // Of whichever attempt: what verifies is good.
+                Ok(Some((node, of, Reply::Signed(signatures)))) => {
+                    if verify(order, &signatures).is_ok() {
+                        // All of them: the collector could not have done it alone.
+                        if of == attempt {
+                            for node in team {
+                                self.roster.well_done(node);
+                            }
+                        }
+                        return Ended::Signed(signatures);
+                    }
+                    tracing::warn!(?node, "a node sent signatures that do not verify");
+                    trouble.misbehaved(node, node);
+                    self.suspect(&[node], trouble);
+                    if team.contains(&node) {
+                        return Ended::Failed;
+                    }
+                }
+                Ok(Some((node, of, Reply::Refused(fault))))
+                    if of == attempt && team.contains(&node) =>
+                {
+                    tracing::warn!(?node, ?fault, "a node refused an order");
+                    meter::was_refused(&fault);
+                    match fault.class() {
+                        Class::Unavailable => self.suspect(&[node], trouble),
+                        // It has banned one of the others.
+                        Class::Peer { culprits } => {
+                            let banned: Vec<NodeId> = team
+                                .iter()
+                                .filter(|other| **other != node)
+                                .filter(|other| culprits.contains(&openssh_line(other, "")))
+                                .copied()
+                                .collect();
+                            for other in &banned {
+                                trouble.misbehaved(node, *other);
+                                self.roster.quarrelled(&node, other);
+                            }
+                            if banned.is_empty() {
+                                trouble.refused(node, fault);
+                            }
+                        }
+                        _ => trouble.refused(node, fault),
+                    }
+                    return Ended::Failed;
+                }
+                Ok(Some((
+                    node,
+                    of,
+                    Reply::Failed {
+                        culprits,
+                        missing,
+                        reason,
+                    },
+                ))) if of == attempt && team.contains(&node) => {
+                    tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
+                    let mut named = false;
+                    for culprit in culprits.iter().filter(|culprit| team.contains(culprit)) {
+                        trouble.misbehaved(node, *culprit);
+                        self.roster.quarrelled(&node, culprit);
+                        named = true;
+                    }
+                    if named {
+                        return Ended::Failed;
+                    }
+                    let missing: Vec<NodeId> = missing
+                        .into_iter()
+                        .filter(|other| team.contains(other) && *other != node)
+                        .collect();
+                    if missing.is_empty() {
+                        // Nobody can be named: try whom we have not tried.
+                        self.failed(team, team, trouble);
+                        return Ended::Failed;
+                    }
+                    // A word against a word: whoever lies, this team does not work.
+                    self.failed(team, &missing, trouble);
+                    reported.push(node);
+                    if reported.len() == team.len() {
+                        return Ended::Failed;
+                    }
+                }
+                Ok(Some((node, at, Reply::NoNonces { of })))
+                    if at == attempt && team.contains(&node) =>
+                {
+                    tracing::info!(?node, ?of, "nonces made ahead are not there");
+                    let root = &order.root_public_key;
+                    self.ask(root, order.epoch, self.ahead.lacking(root, node, of));
+                    // Said of a request that names none it would be a way to stop us.
+                    if request.nonces.is_empty() {
+                        self.failed(team, &[node], trouble);
+                        return Ended::Failed;
+                    }
+                    return Ended::NoNonces;
+                }
+                // Of an earlier attempt.
+                Ok(Some(_)) => {}
+            }
+        }
+    }
+
+    fn suspect(&self, nodes: &[NodeId], trouble: &mut Trouble) {
+        for node in nodes {
+            self.roster.suspect(node, true);
+            trouble.was_silent(*node);
+        }
+    }
+
+    /// The team failed, and nobody is to blame for certain: those who say whom they missed may
+    /// have kept silent themselves. So all are suspect, the missed ones more.
+    fn failed(&self, team: &[NodeId], missed: &[NodeId], trouble: &mut Trouble) {
+        for node in team {
+            self.roster.suspect(node, false);
+        }
+        self.suspect(missed, trouble);
+    }
+
+    fn give_up(&self, holders: &[NodeId], needed: usize, mut trouble: Trouble) -> Fault {
+        // Fewer refusals than it takes to stop the rest are no verdict: one node may lie.
+        let verdict = holders.len().saturating_sub(needed).saturating_add(1);
+        if trouble.refusals().count() < verdict && !trouble.culprits().is_empty() {
+            return self.roster.misbehaved(&trouble.culprits());
+        }
+        if let Some((node, fault)) = trouble.take_refusal() {
+            let sentence = format!(
+                "{} refused to sign: {}",
+                self.roster.name(&node),
+                fault.public()
+            );
+            return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
+        }
+        let culprits = trouble.culprits();
+        if culprits.is_empty() {
+            return self.roster.too_few(holders, needed, &trouble);
+        }
+        self.roster.misbehaved(&culprits)
+    }
+}

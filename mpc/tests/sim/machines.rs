@@ -1,0 +1,450 @@
+//! A world: its machines, their weather, and what goes wrong with them.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use covault_core::{
+    ids::VaultId,
+    order::{Generation, NodeId},
+    port::random_16,
+    scheme::Scheme,
+    wallet::generation::Target,
+};
+use covault_mpc::{
+    identity::NodeIdentity,
+    node::{Node, NodeConfig, Rebuild},
+    nonces::Marks,
+    pool::CpuPool,
+};
+use secrecy::SecretString;
+use tokio::{sync::watch, time::sleep};
+
+use crate::{
+    byzantine::Byzantine,
+    net::{Net, Port, Weather},
+    oracle::Oracle,
+    story::{Pools, Sabotage, Setting},
+    world::{Dice, Life, SimClock, Trace, machine, ms},
+};
+
+const HEARTBEAT_MS: u64 = 1_000;
+pub const LIVE_MS: u64 = 3 * HEARTBEAT_MS + 500;
+
+/// What happened how often.
+#[derive(Default)]
+pub struct Counts {
+    /// Nodes that ended, for whatever reason.
+    pub crashes: AtomicU64,
+    /// Of these with the power.
+    pub power_losses: AtomicU64,
+    /// Writes that were lost so.
+    pub lost_writes: AtomicU64,
+}
+
+/// The parts of a cluster in its world.
+pub struct World {
+    pub setting: Setting,
+    pub clock: SimClock,
+    pub dice: Arc<Dice>,
+    pub trace: Arc<Trace>,
+    pub net: Arc<Net>,
+    pub oracle: Arc<Oracle>,
+    pub identities: Vec<Arc<NodeIdentity>>,
+    /// The first is the orchestrator's.
+    pub ids: Vec<NodeId>,
+    pub byzantine: Option<(usize, Arc<Byzantine>)>,
+    /// Who makes the key.
+    pub first: Generation,
+    pub vault: VaultId,
+    /// How long nodes have to make new shares.
+    pub reshare_ms: u64,
+    pub nodes: Vec<SimNode>,
+    pub folder: tempfile::TempDir,
+    pub counts: Counts,
+    marks: Marks,
+    stormy: AtomicBool,
+}
+
+/// What of a node outlives its crashes.
+pub struct SimNode {
+    entropy: Mutex<Arc<Dice>>,
+    skew_ms: i64,
+    pub folder: PathBuf,
+    full: AtomicBool,
+    life: Mutex<Arc<Life>>,
+    /// How long it stays down.
+    down_ms: AtomicU64,
+}
+
+impl SimNode {
+    fn life(&self) -> Arc<Life> {
+        Arc::clone(&self.life.lock().unwrap())
+    }
+
+    fn fill_disk(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
+        self.life().disk.fill(full);
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("claims.redb")
+    }
+
+    fn kept(&self) -> PathBuf {
+        self.folder.join("claims.kept")
+    }
+
+    /// Somebody keeps a copy of the claims file.
+    pub fn keep(&self) {
+        std::fs::copy(self.path(), self.kept()).unwrap();
+    }
+}
+
+/// Where folders cost no time; anywhere else without it.
+fn folder() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = tempfile::tempdir_in(memory);
+    made.unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+impl World {
+    pub fn new(setting: Setting) -> Arc<Self> {
+        let dice = Arc::new(Dice::new(setting.seed, 0));
+        let clock = SimClock::start();
+        let trace = Arc::new(Trace::new(clock, setting.verbose));
+        let (threshold, count) = match dice.below(10) {
+            0 => (2, 2),
+            // ECDSA would make keys for a long time.
+            1..=2 if setting.scheme == Scheme::FrostEd25519 => (3, 5),
+            _ => (2, 3),
+        };
+        // Some have a node more than hold shares at first.
+        let spare = usize::from(dice.chance(400));
+        let identities: Vec<_> = (0..=count + spare)
+            .map(|_| Arc::new(NodeIdentity::generate(&*dice)))
+            .collect();
+        let ids: Vec<NodeId> = identities.iter().map(|identity| identity.id()).collect();
+        // The others must be enough without it.
+        let liar = (count > usize::from(threshold) && dice.chance(600))
+            .then(|| 1 + dice.below(count + spare));
+        let byzantine = liar.map(|place| {
+            let liar = Byzantine::new(Arc::clone(&dice), &identities[place], &identities);
+            (place, liar)
+        });
+        let oracle = Arc::new(Oracle::new(
+            ids[0],
+            &identities,
+            liar.map(|place| ids[place]),
+            setting.scheme == Scheme::FrostEd25519,
+        ));
+        let net = Net::new(
+            &ids,
+            Arc::clone(&dice),
+            Arc::clone(&trace),
+            Arc::clone(&oracle),
+        );
+        let pools = match setting.pools {
+            Pools::Some => dice.chance(850),
+            Pools::All => true,
+        };
+        let marks = match pools {
+            true => Marks {
+                low: dice.between(1, 4) as usize,
+                high: dice.between(4, 8) as usize,
+            },
+            false => Marks { low: 0, high: 0 },
+        };
+        // How wrong clocks are: an order has to live longer.
+        let skew_ms = [100, 3_000, 20_000][dice.below(3)];
+        let folder = folder();
+        let nodes = (1..=count + spare)
+            .map(|place| SimNode {
+                entropy: Mutex::new(Arc::new(Dice::new(setting.seed, place as u64))),
+                skew_ms: dice.between(0, 2 * skew_ms) as i64 - skew_ms as i64,
+                folder: folder.path().join(place.to_string()),
+                full: AtomicBool::default(),
+                life: Mutex::default(),
+                down_ms: AtomicU64::default(),
+            })
+            .collect();
+        let vault = VaultId::from_random(random_16(&*dice));
+        trace.note(format_args!(
+            "{threshold} of {count} and {spare}, liar {liar:?}, {marks:?}"
+        ));
+        Arc::new(Self {
+            setting,
+            clock,
+            dice,
+            trace,
+            net,
+            oracle,
+            byzantine,
+            identities,
+            first: Generation {
+                epoch: 0,
+                threshold,
+                holders: ids[1..=count].to_vec(),
+            },
+            ids,
+            vault,
+            reshare_ms: skew_ms + 9_000,
+            nodes,
+            folder,
+            counts: Counts::default(),
+            marks,
+            stormy: AtomicBool::default(),
+        })
+    }
+
+    pub fn liar(&self) -> Option<NodeId> {
+        let (place, _) = self.byzantine.as_ref()?;
+        Some(self.ids[*place])
+    }
+
+    /// How many of these do as they are told.
+    pub fn honest(&self, nodes: &[NodeId]) -> usize {
+        let liar = self.liar();
+        nodes.iter().filter(|node| Some(**node) != liar).count()
+    }
+
+    fn node(&self, place: usize) -> &SimNode {
+        &self.nodes[place - 1]
+    }
+
+    pub fn port(self: &Arc<Self>, place: usize, life: &Arc<Life>) -> Arc<Port> {
+        let byzantine = self.byzantine.as_ref();
+        Arc::new(Port {
+            net: Arc::clone(&self.net),
+            place,
+            life: Arc::clone(life),
+            byzantine: byzantine
+                .filter(|(liar, _)| *liar == place)
+                .map(|(_, byzantine)| Arc::clone(byzantine)),
+        })
+    }
+
+    fn config(self: &Arc<Self>, place: usize, life: &Arc<Life>) -> NodeConfig {
+        let node = self.node(place);
+        NodeConfig {
+            name: format!("node-{place}"),
+            identity: Arc::clone(&self.identities[place]),
+            bus: self.port(place, life),
+            clock: Arc::new(self.clock.skewed(node.skew_ms)),
+            entropy: Arc::clone(&*node.entropy.lock().unwrap()) as _,
+            pool: CpuPool::simulated(machine(&self.dice, life)),
+            folder: node.folder.clone(),
+            passphrase: SecretString::from("a passphrase"),
+            work_factor: 1,
+            trusted: vec![self.ids[0]],
+            // Without them a key stays among its holders.
+            peers: Some(self.ids[1..].to_vec()),
+            backup_recipients: Vec::new(),
+            check: Arc::new(Rebuild),
+            heartbeat: ms(HEARTBEAT_MS),
+            nonces: self.marks,
+        }
+    }
+
+    /// Starts a node from its folder, and again whenever it has ended.
+    pub async fn live(self: Arc<Self>, place: usize) {
+        let node = self.node(place);
+        let sabotage = self.setting.sabotage;
+        loop {
+            let life = Arc::new(Life::default());
+            *node.life.lock().unwrap() = Arc::clone(&life);
+            life.disk.fill(node.full.load(Ordering::Relaxed));
+            if sabotage == Sabotage::LyingDisks {
+                life.disk.lie();
+            }
+            if sabotage == Sabotage::RepeatedRandomness {
+                *node.entropy.lock().unwrap() =
+                    Arc::new(Dice::new(self.setting.seed, place as u64));
+            }
+            if sabotage == Sabotage::RestoredClaims && node.kept().exists() {
+                std::fs::copy(node.kept(), node.path()).unwrap();
+            }
+            let (_shutdown, receiver) = watch::channel(false);
+            let mut task = tokio::spawn(Node::run(self.config(place, &life), receiver));
+            tokio::select! {
+                biased;
+                () = life.ended() => {
+                    task.abort();
+                    let _ = task.await;
+                    self.trace.note(format_args!("{place} is down"));
+                }
+                ended = &mut task => {
+                    // Its disk, or the file is still held by the life before.
+                    let fault = ended.unwrap().err();
+                    let fault = fault.map(|fault| fault.class().clone());
+                    self.trace.note(format_args!("{place} has ended: {fault:?}"));
+                }
+            }
+            life.end();
+            self.counts.crashes.fetch_add(1, Ordering::Relaxed);
+            if life.power_failed() {
+                self.power_failed(place, &life);
+            }
+            sleep(ms(node.down_ms.load(Ordering::Relaxed).max(50))).await;
+        }
+    }
+
+    /// Some of what was not synced has reached the disk, in whatever order.
+    fn power_failed(&self, place: usize, life: &Life) {
+        let dice = &self.dice;
+        let rate = match self.setting.sabotage {
+            Sabotage::LyingDisks => 0,
+            _ => [0, 300, 700, 1_000][dice.below(4)],
+        };
+        let lost = life
+            .disk
+            .lose_power(&self.node(place).path(), || dice.chance(rate));
+        let lost = lost.unwrap() as u64;
+        self.trace
+            .note(format_args!("{place} has lost {lost} writes"));
+        self.counts.power_losses.fetch_add(1, Ordering::Relaxed);
+        self.counts.lost_writes.fetch_add(lost, Ordering::Relaxed);
+    }
+
+    /// A moment's weather.
+    pub fn set_weather(&self, weather: Weather) {
+        self.stormy.store(true, Ordering::Relaxed);
+        *self.net.weather.lock().unwrap() = weather;
+    }
+
+    pub fn calm(&self) {
+        self.set_weather(Weather {
+            delay_ms: 5,
+            ..Weather::default()
+        });
+        self.stormy.store(false, Ordering::Relaxed);
+        for node in &self.nodes {
+            node.fill_disk(false);
+            node.down_ms.store(50, Ordering::Relaxed);
+        }
+    }
+
+    pub fn stormy(&self) -> bool {
+        self.stormy.load(Ordering::Relaxed)
+    }
+
+    pub fn storm(&self) -> Weather {
+        let dice = &self.dice;
+        // Some worlds are rough in one way only.
+        let rate = |limit: u64| {
+            if dice.chance(600) {
+                dice.between(0, limit)
+            } else {
+                0
+            }
+        };
+        Weather {
+            drop: rate(150),
+            repeat: rate(200),
+            corrupt: rate(60),
+            replay: rate(150),
+            delay_ms: [5, 50, 300, 1_500][dice.below(4)],
+            die: rate(15),
+            cut: BTreeSet::new(),
+        }
+    }
+
+    /// Crashes, power cuts, partitions and full disks, until the weather calms.
+    pub async fn chaos(self: Arc<Self>, until_ms: u64) {
+        let count = self.nodes.len();
+        while self.clock.age_ms() < until_ms {
+            sleep(ms(self.dice.between(100, 3_000))).await;
+            let place = 1 + self.dice.below(count);
+            let other = self.dice.below(count + 1);
+            let node = self.node(place);
+            let down_ms = self.dice.between(50, 4_000);
+            node.down_ms.store(down_ms, Ordering::Relaxed);
+            match self.dice.below(8) {
+                0 => {
+                    self.trace.note(format_args!("power off {place}"));
+                    node.life().lose_power();
+                }
+                1..=2 => {
+                    self.trace.note(format_args!("kill {place}"));
+                    node.life().end();
+                }
+                3..=4 => {
+                    self.trace.note(format_args!("cut {place} {other}"));
+                    let mut weather = self.net.weather.lock().unwrap();
+                    weather.cut.insert((place, other));
+                    if self.dice.chance(700) {
+                        weather.cut.insert((other, place));
+                    }
+                }
+                5 => {
+                    self.trace.note(format_args!("disk of {place} is full"));
+                    node.fill_disk(true);
+                }
+                6 => node.fill_disk(false),
+                _ => self.net.weather.lock().unwrap().cut.clear(),
+            }
+        }
+    }
+
+    /// Who could hold the next shares. Always so many are honest that they can sign alone.
+    pub fn some_target(&self, now: &Generation) -> Target {
+        if self.dice.chance(400) {
+            // A refresh.
+            return Target {
+                threshold: now.threshold,
+                holders: now.holders.clone(),
+                lost: Vec::new(),
+            };
+        }
+        let mut all = self.ids[1..].to_vec();
+        let mut holders = Vec::new();
+        let count = 2 + self.dice.below(all.len() - 1);
+        while holders.len() < count || self.honest(&holders) < 2 {
+            holders.push(all.swap_remove(self.dice.below(all.len())));
+        }
+        let most = self.honest(&holders);
+        let threshold = 2 + self.dice.below(most - 1);
+        // Somebody may have lost its share, or so an operator believes.
+        let lost = now.holders[self.dice.below(now.holders.len())];
+        let others: Vec<NodeId> = now
+            .holders
+            .iter()
+            .copied()
+            .filter(|node| *node != lost)
+            .collect();
+        let enough = self.honest(&others) >= usize::from(now.threshold);
+        Target {
+            threshold: threshold as u16,
+            holders,
+            lost: if enough && self.dice.chance(200) {
+                vec![lost]
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// Without the liar, which an operator knows by now.
+    pub fn safe_target(&self, now: &Generation) -> Target {
+        let liar = self.liar();
+        let mut holders = self.ids[1..].to_vec();
+        holders.retain(|node| Some(*node) != liar);
+        while holders.len() > 2 && self.dice.chance(300) {
+            holders.swap_remove(self.dice.below(holders.len()));
+        }
+        let threshold = 2 + self.dice.below(holders.len() - 1);
+        Target {
+            threshold: threshold as u16,
+            holders,
+            lost: liar
+                .into_iter()
+                .filter(|liar| now.holders.contains(liar))
+                .collect(),
+        }
+    }
+}

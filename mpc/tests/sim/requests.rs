@@ -1,0 +1,184 @@
+//! Requests: what clients want signed, and what is asked in the orchestrator's name.
+
+use std::sync::Arc;
+
+use covault_core::{
+    derive::RootKey,
+    fault::Fault,
+    ids::{RequestId, SessionId},
+    order::{Generation, NodeId, SigningOrder},
+    port::{Clock as _, random_16},
+    signature::Signature,
+};
+use covault_mpc::{
+    bus::{Address, Bus as _},
+    envelope::{Header, Kind, Post},
+    identity::NodeIdentity,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    machines::World,
+    net::Port,
+    orchestrator::{Orchestrator, SLACK_MS, Shown},
+    support::{raw_message, verify},
+    world::{Life, ms},
+};
+
+pub fn order(world: &World, root: &RootKey, content: &[u8]) -> SigningOrder {
+    let mut order = raw_message(world.vault, root, 3, content);
+    order.request = RequestId::from_random(random_16(&*world.dice));
+    order.issued_at_ms = world.clock.now_ms();
+    order.expires_at_ms = order.issued_at_ms + 240_000;
+    order
+}
+
+/// Has it signed with the shares in use, and sees that it ends in time. Begins again when the
+/// orchestrator crashes; and when it fails, if it is `patient`.
+pub async fn sign(
+    world: &World,
+    orchestrator: &Orchestrator,
+    order: &SigningOrder,
+    patience_ms: u64,
+    patient: bool,
+) -> Result<Vec<Signature>, Fault> {
+    let deadline_ms = world.clock.now_ms() + patience_ms;
+    loop {
+        let left_ms = deadline_ms.saturating_sub(world.clock.now_ms());
+        let mut shown = orchestrator.shown.subscribe();
+        let told = shown.wait_for(|shown| shown.in_use().is_some());
+        let (process, in_use) = match timeout(ms(left_ms), told).await {
+            Ok(shown) => {
+                let shown = shown.unwrap();
+                (shown.process, shown.in_use().unwrap())
+            }
+            Err(_) => return Err(Fault::unavailable("no shares are in use")),
+        };
+        let (cluster, generation) = in_use;
+        let mut order = order.clone();
+        order.epoch = generation.epoch;
+        let crashed = |shown: &Shown| shown.process != process || shown.cluster.is_none();
+        let attempt = async move { once(world, &cluster, &order, &generation, deadline_ms).await };
+        let outcome = tokio::select! {
+            biased;
+            outcome = attempt => outcome,
+            _ = shown.wait_for(crashed) => continue,
+        };
+        let over = world.clock.now_ms() >= deadline_ms;
+        if outcome.is_ok() || !patient || over {
+            return outcome;
+        }
+        sleep(ms(200)).await;
+    }
+}
+
+/// One call, with shares that need not be those in use.
+pub async fn once(
+    world: &World,
+    cluster: &covault_mpc::cluster::Cluster,
+    order: &SigningOrder,
+    generation: &Generation,
+    deadline_ms: u64,
+) -> Result<Vec<Signature>, Fault> {
+    let session = SessionId::from_random(random_16(&*world.dice));
+    world.oracle.expect(session, order);
+    let Generation {
+        threshold, holders, ..
+    } = generation;
+    let left_ms = deadline_ms.saturating_sub(world.clock.now_ms());
+    let call = cluster.sign(order, session, holders, *threshold, deadline_ms);
+    let Ok(outcome) = timeout(ms(left_ms + SLACK_MS), call).await else {
+        let what = format!("request {} did not end in time", order.request);
+        world.oracle.violation(what.clone());
+        return Err(Fault::bug(what));
+    };
+    let epoch = order.epoch;
+    match &outcome {
+        Ok(signatures) => {
+            verify(order, signatures);
+            world.oracle.signed(order, signatures);
+            world
+                .trace
+                .note(format_args!("signed {} with {epoch}", order.request));
+        }
+        Err(fault) => {
+            let class = fault.class();
+            world.trace.note(format_args!(
+                "not signed {} with {epoch}: {class:?}",
+                order.request
+            ));
+        }
+    }
+    outcome
+}
+
+/// A request; sometimes two for the same id, of which one at most may be signed. How many were
+/// signed, and how many not.
+pub async fn request(
+    world: Arc<World>,
+    orchestrator: Arc<Orchestrator>,
+    root: RootKey,
+) -> (u64, u64) {
+    sleep(ms(world.dice.between(0, 12_000))).await;
+    let content = world.dice.bytes(40);
+    let first = order(&world, &root, &content);
+    let patience_ms = world.dice.between(500, 12_000);
+    let patient = world.dice.chance(300);
+    let rival = world.dice.chance(350).then(|| {
+        let mut rival = order(&world, &root, &[&content[..], b"!"].concat());
+        rival.request = first.request;
+        rival
+    });
+    let one = sign(&world, &orchestrator, &first, patience_ms, patient);
+    let other = async {
+        let rival = rival.as_ref()?;
+        sleep(ms(world.dice.between(0, 4_000))).await;
+        Some(sign(&world, &orchestrator, rival, patience_ms, patient).await)
+    };
+    let (one, other) = tokio::join!(biased; one, other);
+    let outcomes = [Some(one), other];
+    let signed = outcomes.iter().flatten().filter(|it| it.is_ok()).count() as u64;
+    (signed, outcomes.iter().flatten().count() as u64 - signed)
+}
+
+/// Somebody whose key no node pins orders a signature, in the orchestrator's words.
+pub async fn strange_order(world: Arc<World>, root: RootKey) {
+    let identity = Arc::new(NodeIdentity::generate(&*world.dice));
+    let bus = Arc::new(Port {
+        net: Arc::clone(&world.net),
+        place: 0,
+        life: Arc::new(Life::default()),
+        byzantine: None,
+    });
+    let post = Post::new(identity, bus, Arc::clone(&world.dice) as _);
+    let order = order(&world, &root, b"all your coins");
+    let signers: Vec<NodeId> = world
+        .first
+        .holders
+        .iter()
+        .copied()
+        .take(world.first.threshold.into())
+        .collect();
+    let session = SessionId::from_random(random_16(&*world.dice));
+    let now_ms = world.clock.now_ms();
+    let nonces = Vec::<Vec<u64>>::new();
+    let body = bcs::to_bytes(&(&order, session, &signers, nonces, 2_000_u64, now_ms)).unwrap();
+    for to in &signers {
+        let header = Header {
+            kind: Kind::SigningOrder,
+            sealed: true,
+            epoch: 0,
+            session,
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: *to,
+            to: *to,
+        };
+        post.send(header, &body).unwrap();
+    }
+    // Noise, too.
+    let noise = world.dice.bytes(300);
+    let bus = world.port(0, &Arc::default());
+    bus.publish(Address::Inbox(signers[0]), noise).unwrap();
+}

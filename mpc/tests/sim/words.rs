@@ -1,0 +1,66 @@
+//! What envelopes carry, as far as the oracle reads it. The samples of the wire formats hold these
+//! and the library's own types together.
+
+#![allow(dead_code)]
+
+use covault_core::{
+    derive::RootKey,
+    fault::Fault,
+    ids::SessionId,
+    order::{NodeId, SigningOrder},
+    signature::Signature,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+/// Orchestrator to node.
+#[derive(Deserialize)]
+pub struct SignRequest {
+    pub order: SigningOrder,
+    pub session: SessionId,
+    pub signers: Vec<NodeId>,
+    pub nonces: Vec<Vec<u64>>,
+    pub attempt_ms: u64,
+    pub sent_at_ms: u64,
+}
+
+/// About nonces made ahead.
+#[derive(Deserialize)]
+pub enum News {
+    Made {
+        of: (Vec<u8>, u32),
+        floor: u64,
+        nonces: Vec<(u64, Vec<u8>)>,
+    },
+    Ready {
+        of: (Vec<u8>, u32),
+        ids: Vec<u64>,
+    },
+    Ask {
+        of: (Vec<u8>, u32),
+        spent_below: u64,
+    },
+}
+
+/// Node to orchestrator.
+#[derive(Deserialize)]
+pub enum Reply {
+    Signed(Vec<Signature>),
+    KeyMade(RootKey),
+    Refused(Fault),
+    Failed {
+        culprits: Vec<NodeId>,
+        missing: Vec<NodeId>,
+        reason: String,
+    },
+    Prepared(Vec<u8>),
+    Activated,
+    Backup(Vec<u8>),
+    NoNonces {
+        of: NodeId,
+    },
+}
+
+/// `None` where somebody has sent something else.
+pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    bcs::from_bytes(bytes).ok()
+}
