@@ -26,8 +26,8 @@ vectors:
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
 
-# kill -9 at every step around the use of a signing nonce: a thousand seeded runs, not a hundred
-nonce-crash-long runs="1000" seed="1":
+# kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
+nonce-crash-long runs="20000" seed="1":
     COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test nonce_crash --no-capture
 
 # The tests of the build as it is without features: tests/run has the second ECDSA backend in

@@ -183,7 +183,7 @@ impl World {
             scheme: Scheme::default_of(self.root.curve),
             root_public_key: self.root.public_key.clone(),
             old: generation(self.epoch),
-            dealers: self.test.holders(),
+            dealers: self.test.holders()[..2].to_vec(),
             new: generation(self.epoch + 1),
             issued_at_ms: now_ms(),
             expires_at_ms: now_ms() + 120_000,

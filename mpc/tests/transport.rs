@@ -539,6 +539,55 @@ async fn redis__should_not_let_its_queue_outgrow_the_memory() {
     assert!((16..=17).contains(&taken), "{taken}");
 }
 
+/// A way to a server on which its answers take their time; its URL.
+async fn slow_way_to(server: &RedisServer, bytes_a_second: usize) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let to = server.url().replace("redis://", "");
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let server = tokio::net::TcpStream::connect(&to).await.unwrap();
+            let (mut asked, mut answered) = client.into_split();
+            let (mut answers, mut asks) = server.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut asked, &mut asks).await });
+            tokio::spawn(async move {
+                let mut piece = vec![0; 64 << 10];
+                while let Ok(count @ 1..) = answers.read(&mut piece).await {
+                    if answered.write_all(&piece[..count]).await.is_err() {
+                        break;
+                    }
+                    let took = count as f64 / bytes_a_second as f64;
+                    sleep(Duration::from_secs_f64(took)).await;
+                }
+            });
+        }
+    });
+    url
+}
+
+/// More than the line carries in the time that a read has: in one piece it would never arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis__should_read_a_large_backlog_over_a_slow_line() {
+    const COUNT: u8 = 14;
+    let server = RedisServer::start();
+    let me = NodeId([1; 32]);
+    let far = RedisBus::connect(&slow_way_to(&server, 8 << 20).await, "test").unwrap();
+    let mut inbox = far.subscribe(me, false).await.unwrap();
+    let near = RedisBus::connect(&server.url(), "test").unwrap();
+    for number in 0..COUNT {
+        let message = vec![number; MAX_MESSAGE];
+        while near.publish(Address::Inbox(me), message.clone()).is_err() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for number in 0..COUNT {
+        let message = timeout(Duration::from_secs(60), inbox.next()).await;
+        assert_eq!(message.unwrap().unwrap()[0], number);
+    }
+}
+
 /// The messages of ECDSA key generation grow with the number of nodes. `COVAULT_LARGE=1` makes it
 /// 5 of 9 instead of 3 of 4.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
