@@ -41,6 +41,11 @@ const TAG: &[u8] = b"covault-backup";
 const VERSION: u8 = 1;
 /// Backups are a few kilobytes.
 const MAX_PLAIN: u64 = 1 << 20;
+/// Recipients of one backup, at most: about 100 bytes of its header each.
+const MAX_RECIPIENTS: usize = 64;
+/// Where the header of an age file must have ended. age parses it from the beginning for each line:
+/// a long one, of a hostile node, would keep us for hours.
+const MAX_HEADER: usize = 16 << 10;
 const DAMAGED: &str = "the backup is damaged, or not one of Covault";
 
 /// One node's share as a backup holds it. Never printed; zeroized on drop.
@@ -89,8 +94,13 @@ fn invalid(sentence: impl Into<String>) -> Fault {
 /// Reads recipients (`age1...`).
 ///
 /// # Errors
-/// [`Class::Invalid`] naming the one that is none.
+/// [`Class::Invalid`] naming the one that is none, or when they are more than 64.
 pub fn recipients(lines: &[String]) -> Result<Vec<Recipient>, Fault> {
+    if lines.len() > MAX_RECIPIENTS {
+        return Err(invalid(format!(
+            "a backup has {MAX_RECIPIENTS} recipients at most"
+        )));
+    }
     lines
         .iter()
         .map(|line| {
@@ -160,7 +170,11 @@ pub(crate) fn export(
 /// [`Class::Invalid`] when none fits, or the file is damaged.
 pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
     let damaged = || invalid(DAMAGED);
-    let mut reader = Decryptor::new(sealed)
+    let mut header = sealed.get(..MAX_HEADER).unwrap_or(sealed).windows(4);
+    if !header.any(|window| window == b"\n---") {
+        return Err(damaged());
+    }
+    let mut reader = Decryptor::new_buffered(sealed)
         .map_err(|cause| damaged().caused_by(cause))?
         .decrypt(identities.iter().map(|identity| identity as _))
         .map_err(|cause| invalid("no identity opens the backup").caused_by(cause))?

@@ -81,6 +81,26 @@ fn backups(change: impl Fn(usize, &mut ShareRecord, &mut PlainShare)) -> Vec<Bac
 }
 
 #[test]
+fn backup__should_be_refused_when_its_header_is_too_long_to_be_parsed_in_time() {
+    let identity = Identity::generate();
+    let (record, plain) = records().remove(0);
+    let opens = |recipients: usize| {
+        let mut all = vec![Identity::generate().to_public(); recipients];
+        all.push(identity.to_public());
+        let sealed = export(&record, &plain, &record.holders[0], &all).unwrap();
+        open(&sealed, std::slice::from_ref(&identity)).is_ok()
+    };
+    assert!(opens(MAX_RECIPIENTS - 1));
+    assert!(!opens(300));
+    // Half a megabyte of stanzas, which took minutes.
+    let long = [&b"age-encryption.org/v1\n"[..], &b"-> a\n\n".repeat(80_000)].concat();
+    assert!(open(&long, std::slice::from_ref(&identity)).is_err());
+    let line = identity.to_public().to_string();
+    assert!(recipients(&vec![line.clone(); MAX_RECIPIENTS]).is_ok());
+    assert!(recipients(&vec![line; MAX_RECIPIENTS + 1]).is_err());
+}
+
+#[test]
 fn recover__should_give_the_key_from_any_threshold_of_backups() {
     let mut all = backups(|_, _, _| {});
     for _ in 0..3 {
