@@ -101,8 +101,10 @@ impl Net {
             }
             self.deliver(to, message, self.dice.between(0, weather.delay_ms));
         }
-        self.trace
-            .note(format_args!("{from}->{place} {copies} {what}"));
+        self.trace.note(format_args!(
+            "{from}->{place} {copies} {what} D{}",
+            self.dice.draws()
+        ));
         if weather.replay > 0 {
             let mut kept = self.kept.lock().unwrap();
             let place = self.dice.below(KEPT);
