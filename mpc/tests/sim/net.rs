@@ -101,10 +101,8 @@ impl Net {
             }
             self.deliver(to, message, self.dice.between(0, weather.delay_ms));
         }
-        self.trace.note(format_args!(
-            "{from}->{place} {copies} {what} D{}",
-            self.dice.draws()
-        ));
+        self.trace
+            .note(format_args!("{from}->{place} {copies} {what}"));
         if weather.replay > 0 {
             let mut kept = self.kept.lock().unwrap();
             let place = self.dice.below(KEPT);

@@ -29,19 +29,18 @@ pub fn ms(ms: u64) -> Duration {
 }
 
 /// What the seed decides.
-pub struct Dice(Mutex<StdRng>, AtomicUsize);
+pub struct Dice(Mutex<StdRng>);
 
 impl Dice {
     pub fn new(seed: u64, salt: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         bytes[8..16].copy_from_slice(&salt.to_le_bytes());
-        Self(Mutex::new(StdRng::from_seed(bytes)), AtomicUsize::new(0))
+        Self(Mutex::new(StdRng::from_seed(bytes)))
     }
 
     /// From `low` to `high`, both included.
     pub fn between(&self, low: u64, high: u64) -> u64 {
-        self.1.fetch_add(1, Ordering::Relaxed);
         self.0.lock().unwrap().random_range(low..=high)
     }
 
@@ -52,10 +51,6 @@ impl Dice {
     /// True so many times in a thousand.
     pub fn chance(&self, of_thousand: u64) -> bool {
         of_thousand > 0 && self.between(0, 999) < of_thousand
-    }
-
-    pub fn draws(&self) -> usize {
-        self.1.load(Ordering::Relaxed)
     }
 
     pub fn bytes(&self, count: usize) -> Vec<u8> {
