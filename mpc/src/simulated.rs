@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::FileExt as _,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -17,6 +17,9 @@ use crate::pool::{Job, Lane};
 
 /// Runs a job, now or later, on the one thread there is.
 pub type Executor = Box<dyn Fn(Lane, Job) + Send + Sync>;
+
+/// Is called before each sync: the last chance to [`Disk::stop`].
+pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
 /// The machine that a simulated node runs on, from one start of the node to its end.
 pub struct Machine {
@@ -33,6 +36,7 @@ pub struct Disk {
     full: AtomicBool,
     off: AtomicBool,
     lies: AtomicBool,
+    watcher: OnceLock<Watcher>,
     /// What was not synced, in its order.
     unsynced: Mutex<Vec<Change>>,
 }
@@ -63,21 +67,27 @@ impl Disk {
         self.lies.store(true, Ordering::Relaxed);
     }
 
+    /// Somebody wants to be there when it syncs. The first who says so is.
+    pub fn watch(&self, watcher: Watcher) {
+        // Another one is not called.
+        let _ = self.watcher.set(watcher);
+    }
+
     /// The process is dead: nothing is written any more.
     pub fn stop(&self) {
         self.off.store(true, Ordering::Relaxed);
     }
 
     /// The power has failed: of what was written to the database in `path` and not synced, only
-    /// what `survives` is there. Gives how many writes are lost.
+    /// what `survives` is there. Gives whether there was any.
     ///
     /// # Errors
     /// Those of the real disk.
-    pub fn lose_power(&self, path: &Path, mut survives: impl FnMut() -> bool) -> io::Result<usize> {
+    pub fn lose_power(&self, path: &Path, mut survives: impl FnMut() -> bool) -> io::Result<bool> {
         self.stop();
         let changes = std::mem::take(&mut *self.changes());
         if changes.is_empty() {
-            return Ok(0);
+            return Ok(false);
         }
         let file = fs::OpenOptions::new().write(true).open(path)?;
         for change in changes.iter().rev() {
@@ -89,15 +99,14 @@ impl Disk {
                 }
             }
         }
-        let mut lost = 0_usize;
         for change in &changes {
             match change {
-                _ if !survives() => lost = lost.saturating_add(1),
+                _ if !survives() => {}
                 Change::Written { offset, new, .. } => file.write_all_at(new, *offset)?,
                 Change::Resized { new, .. } => file.set_len(*new)?,
             }
         }
-        Ok(lost)
+        Ok(true)
     }
 
     fn changes(&self) -> MutexGuard<'_, Vec<Change>> {
@@ -177,6 +186,9 @@ impl StorageBackend for File {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if let Some(watcher) = self.disk.watcher.get() {
+            watcher();
+        }
         self.disk.has_room()?;
         if !self.disk.lies.load(Ordering::Relaxed) {
             self.disk.changes().clear();

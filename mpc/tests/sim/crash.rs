@@ -3,7 +3,7 @@
 use std::{
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -35,12 +35,16 @@ use crate::{
     world::{Dice, Life, SimClock, machine, ms},
 };
 
-/// The bus of one life, which ends instead of sending the first protocol message, if armed.
+/// The bus of one life, which ends instead of sending the first protocol message, if armed. Loses
+/// one message, if somebody says of which kind.
 struct Deadly {
     bus: Arc<MemoryBus>,
     life: Arc<Life>,
     armed: Arc<AtomicBool>,
+    loses: Loses,
 }
+
+type Loses = Arc<Mutex<Option<Kind>>>;
 
 #[async_trait]
 impl Bus for Deadly {
@@ -49,7 +53,8 @@ impl Bus for Deadly {
         if kind == Kind::Protocol && self.armed.swap(false, Ordering::Relaxed) {
             self.life.end();
         }
-        if !self.life.alive() {
+        let lost = self.loses.lock().unwrap().take_if(|lost| *lost == kind);
+        if !self.life.alive() || lost.is_some() {
             return Ok(());
         }
         self.bus.publish(to, message)
@@ -64,15 +69,19 @@ impl Bus for Deadly {
     }
 }
 
-struct Pair {
-    clock: SimClock,
-    dice: Arc<Dice>,
+/// Two nodes and their orchestrator. What goes wrong with a node goes wrong with node 1.
+pub struct Pair {
+    pub clock: SimClock,
+    pub dice: Arc<Dice>,
     bus: Arc<MemoryBus>,
     identities: Vec<Arc<NodeIdentity>>,
     folder: tempfile::TempDir,
     armed: Arc<AtomicBool>,
-    cluster: Arc<Cluster>,
-    vault: VaultId,
+    /// What of the orchestrator's is lost, and what of node 1's.
+    pub lost_orders: Loses,
+    pub lost_answers: Loses,
+    pub cluster: Arc<Cluster>,
+    pub vault: VaultId,
 }
 
 type Running = (
@@ -82,16 +91,22 @@ type Running = (
 );
 
 impl Pair {
-    async fn new(seed: u64) -> Self {
+    pub async fn new(seed: u64) -> Self {
         let dice = Arc::new(Dice::new(seed, 0));
         let clock = SimClock::start();
         let bus = MemoryBus::new();
         let identities: Vec<_> = (0..3)
             .map(|_| Arc::new(NodeIdentity::generate(&*dice)))
             .collect();
+        let lost_orders = Loses::default();
         let cluster = Cluster::start(ClusterConfig {
             identity: Arc::clone(&identities[0]),
-            bus: Arc::clone(&bus) as _,
+            bus: Arc::new(Deadly {
+                bus: Arc::clone(&bus),
+                life: Arc::default(),
+                armed: Arc::default(),
+                loses: Arc::clone(&lost_orders),
+            }),
             clock: Arc::new(clock),
             entropy: Arc::clone(&dice) as _,
             live_for: ms(3_500),
@@ -106,6 +121,8 @@ impl Pair {
             identities,
             folder: tempfile::tempdir().unwrap(),
             armed: Arc::default(),
+            lost_orders,
+            lost_answers: Loses::default(),
         }
     }
 
@@ -113,12 +130,12 @@ impl Pair {
         self.folder.path().join(place.to_string())
     }
 
-    /// Starts node 1 or 2; the trouble is node 1's.
-    fn start(&self, place: usize) -> Running {
+    /// Starts node 1 or 2.
+    pub fn start(&self, place: usize) -> Running {
         let life = Arc::new(Life::default());
-        let armed = match place {
-            1 => Arc::clone(&self.armed),
-            _ => Arc::default(),
+        let (armed, loses) = match place {
+            1 => (Arc::clone(&self.armed), Arc::clone(&self.lost_answers)),
+            _ => (Arc::default(), Loses::default()),
         };
         let config = NodeConfig {
             name: format!("node-{place}"),
@@ -127,6 +144,7 @@ impl Pair {
                 bus: Arc::clone(&self.bus),
                 life: Arc::clone(&life),
                 armed,
+                loses,
             }),
             clock: Arc::new(self.clock),
             entropy: Arc::clone(&self.dice) as _,
@@ -145,11 +163,11 @@ impl Pair {
         (life, shutdown, tokio::spawn(Node::run(config, receiver)))
     }
 
-    fn holders(&self) -> Vec<NodeId> {
+    pub fn holders(&self) -> Vec<NodeId> {
         vec![self.identities[1].id(), self.identities[2].id()]
     }
 
-    async fn keygen(&self) -> RootKey {
+    pub async fn keygen(&self) -> RootKey {
         let now_ms = self.clock.now_ms();
         let order = KeygenOrder {
             vault: self.vault,
@@ -163,14 +181,18 @@ impl Pair {
         self.cluster.keygen(&order).await.unwrap()
     }
 
-    fn order(&self, root: &RootKey, content: &[u8]) -> SigningOrder {
+    pub fn order(&self, root: &RootKey, content: &[u8]) -> SigningOrder {
         let mut order = raw_message(self.vault, root, 1, content);
         order.issued_at_ms = self.clock.now_ms();
         order.expires_at_ms = order.issued_at_ms + 120_000;
         order
     }
 
-    async fn sign(&self, order: &SigningOrder, patience_ms: u64) -> Result<Vec<Signature>, Fault> {
+    pub async fn sign(
+        &self,
+        order: &SigningOrder,
+        patience_ms: u64,
+    ) -> Result<Vec<Signature>, Fault> {
         let session = SessionId::from_random(random_16(&*self.dice));
         let deadline_ms = self.clock.now_ms() + patience_ms;
         let holders = self.holders();
@@ -179,7 +201,7 @@ impl Pair {
     }
 }
 
-fn run<F: Future<Output = ()>>(story: F) {
+pub fn run<F: Future<Output = ()>>(story: F) {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

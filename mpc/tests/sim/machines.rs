@@ -43,8 +43,8 @@ pub struct Counts {
     pub crashes: AtomicU64,
     /// Of these with the power.
     pub power_losses: AtomicU64,
-    /// Writes that were lost so.
-    pub lost_writes: AtomicU64,
+    /// Of these in the middle of a transaction.
+    pub torn: AtomicU64,
 }
 
 /// The parts of a cluster in its world.
@@ -97,12 +97,25 @@ impl SimNode {
     }
 
     fn kept(&self) -> PathBuf {
-        self.folder.join("claims.kept")
+        self.folder.with_extension("kept")
     }
 
-    /// Somebody keeps a copy of the claims file.
+    /// Somebody keeps a copy of the folder.
     pub fn keep(&self) {
-        std::fs::copy(self.path(), self.kept()).unwrap();
+        copy(&self.folder, &self.kept());
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
     }
 }
 
@@ -259,6 +272,7 @@ impl World {
             let life = Arc::new(Life::default());
             *node.life.lock().unwrap() = Arc::clone(&life);
             life.disk.fill(node.full.load(Ordering::Relaxed));
+            self.watch_disk(place, &life);
             if sabotage == Sabotage::LyingDisks {
                 life.disk.lie();
             }
@@ -266,8 +280,9 @@ impl World {
                 *node.entropy.lock().unwrap() =
                     Arc::new(Dice::new(self.setting.seed, place as u64));
             }
-            if sabotage == Sabotage::RestoredClaims && node.kept().exists() {
-                std::fs::copy(node.kept(), node.path()).unwrap();
+            if sabotage.restores() && node.kept().exists() {
+                std::fs::remove_dir_all(&node.folder).unwrap();
+                copy(&node.kept(), &node.folder);
             }
             let (_shutdown, receiver) = watch::channel(false);
             let mut task = tokio::spawn(Node::run(self.config(place, &life), receiver));
@@ -294,21 +309,39 @@ impl World {
         }
     }
 
+    /// The power also fails in the middle of a transaction.
+    fn watch_disk(self: &Arc<Self>, place: usize, life: &Arc<Life>) {
+        // Of its own: how often a disk syncs is the database's business.
+        let dice = Dice::new(self.dice.between(0, u64::MAX), 79);
+        let (world, life_of) = (Arc::downgrade(self), Arc::downgrade(life));
+        life.disk.watch(Box::new(move || {
+            let (Some(world), Some(life)) = (world.upgrade(), life_of.upgrade()) else {
+                return;
+            };
+            let rate = world.net.weather.lock().unwrap().die;
+            if life.alive() && dice.chance(rate / 2) {
+                world
+                    .trace
+                    .note(format_args!("power off {place}, while it writes"));
+                life.lose_power();
+            }
+        }));
+    }
+
     /// Some of what was not synced has reached the disk, in whatever order.
     fn power_failed(&self, place: usize, life: &Life) {
-        let dice = &self.dice;
+        // Of its own, as above.
+        let dice = Dice::new(self.dice.between(0, u64::MAX), 78);
         let rate = match self.setting.sabotage {
             Sabotage::LyingDisks => 0,
             _ => [0, 300, 700, 1_000][dice.below(4)],
         };
-        let lost = life
-            .disk
-            .lose_power(&self.node(place).path(), || dice.chance(rate));
-        let lost = lost.unwrap() as u64;
+        let path = self.node(place).path();
+        let torn = life.disk.lose_power(&path, || dice.chance(rate)).unwrap();
         self.trace
-            .note(format_args!("{place} has lost {lost} writes"));
+            .note(format_args!("{place} has lost what it wrote: {torn}"));
         self.counts.power_losses.fetch_add(1, Ordering::Relaxed);
-        self.counts.lost_writes.fetch_add(lost, Ordering::Relaxed);
+        self.counts.torn.fetch_add(torn.into(), Ordering::Relaxed);
     }
 
     /// A moment's weather.
@@ -352,6 +385,11 @@ impl World {
             die: rate(15),
             cut: BTreeSet::new(),
         }
+    }
+
+    /// All nodes at once.
+    pub fn kill_all(&self) {
+        self.nodes.iter().for_each(|node| node.life().end());
     }
 
     /// Crashes, power cuts, partitions and full disks, until the weather calms.

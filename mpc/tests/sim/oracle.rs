@@ -87,10 +87,13 @@ impl Seen {
 
     /// A node uses the nonce of a commitment for a share.
     fn uses(&mut self, from: NodeId, commitment: Vec<u8>, slot: Slot) {
-        let first = *self.used.entry((from, commitment)).or_insert(slot);
+        let place = (from, commitment);
+        let ahead = self.ahead.contains_key(&place);
+        let first = *self.used.entry(place).or_insert(slot);
         if first != slot {
             self.violated(format!(
-                "{from:?} uses a nonce twice: in {first:?} and {slot:?}"
+                "{from:?} uses a nonce{} twice: in {first:?} and {slot:?}",
+                if ahead { " made ahead" } else { "" }
             ));
         }
     }

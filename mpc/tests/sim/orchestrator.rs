@@ -3,6 +3,7 @@
 
 use std::{
     future::pending,
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -19,7 +20,7 @@ use covault_core::{
 };
 use covault_mpc::cluster::{Cluster, ClusterConfig};
 use tokio::{
-    sync::watch,
+    sync::Notify,
     time::{sleep, timeout},
 };
 
@@ -56,9 +57,40 @@ impl Shown {
     }
 }
 
+/// Where it is shown. Not a `watch` channel: that wakes who waits in an order without a seed.
+#[derive(Default)]
+pub struct Board {
+    shown: Mutex<Shown>,
+    changed: Notify,
+}
+
+impl Board {
+    pub fn now(&self) -> Shown {
+        self.shown.lock().unwrap().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Shown)) {
+        change(&mut self.shown.lock().unwrap());
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until it is so.
+    pub async fn until(&self, is: impl Fn(&Shown) -> bool) -> Shown {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let now = self.now();
+            if is(&now) {
+                return now;
+            }
+            changed.await;
+        }
+    }
+}
+
 pub struct Orchestrator {
     world: Arc<World>,
-    pub shown: watch::Sender<Shown>,
+    pub shown: Board,
     life: Mutex<Arc<Life>>,
     entropy: Arc<Dice>,
     pub crashes: AtomicU64,
@@ -70,7 +102,7 @@ impl Orchestrator {
     pub fn new(world: &Arc<World>) -> Arc<Self> {
         Arc::new(Self {
             world: Arc::clone(world),
-            shown: watch::Sender::default(),
+            shown: Board::default(),
             life: Mutex::default(),
             entropy: Arc::new(Dice::new(world.setting.seed, 1_000)),
             crashes: AtomicU64::default(),
@@ -93,7 +125,7 @@ impl Orchestrator {
                 attempt: ms(2_000),
             });
             let cluster = cluster.await.unwrap();
-            self.shown.send_modify(|shown| {
+            self.shown.change(|shown| {
                 shown.cluster = Some(Arc::clone(&cluster));
                 shown.process += 1;
                 shown.told = false;
@@ -106,7 +138,7 @@ impl Orchestrator {
             {
                 world.oracle.violation("the orchestrator panicked".into());
             }
-            self.shown.send_modify(|shown| shown.cluster = None);
+            self.shown.change(|shown| shown.cluster = None);
             self.crashes.fetch_add(1, Ordering::Relaxed);
             world.trace.note("the orchestrator is down");
             sleep(ms(world.dice.between(50, 2_000))).await;
@@ -119,9 +151,8 @@ impl Orchestrator {
 
     /// The process that runs, or the next one.
     pub async fn cluster(&self) -> Arc<Cluster> {
-        let mut shown = self.shown.subscribe();
-        let shown = shown.wait_for(|shown| shown.cluster.is_some()).await;
-        Arc::clone(shown.unwrap().cluster.as_ref().unwrap())
+        let shown = self.shown.until(|shown| shown.cluster.is_some());
+        shown.await.cluster.unwrap()
     }
 
     /// The shares that sign.
@@ -130,13 +161,13 @@ impl Orchestrator {
     }
 
     fn key(&self) -> Option<LiveKey> {
-        self.shown.borrow().key.clone()
+        self.shown.now().key
     }
 
     /// One commit of its database.
     fn commit(&self, change: impl FnOnce(&mut LiveKey) -> Result<(), Fault>) -> Result<(), Fault> {
         let mut outcome = Ok(());
-        self.shown.send_modify(|shown| {
+        self.shown.change(|shown| {
             let Some(mut key) = shown.key.clone() else {
                 return;
             };
@@ -189,7 +220,7 @@ impl Orchestrator {
             threshold, holders, ..
         } = self.world.first.clone();
         let key = LiveKey::new(root, threshold, holders);
-        self.shown.send_modify(|shown| shown.key = Some(key));
+        self.shown.change(|shown| shown.key = Some(key));
     }
 
     /// An operator wants other shares.
@@ -218,17 +249,16 @@ impl Orchestrator {
 
     /// Makes new generations when they are wanted.
     async fn make(&self, cluster: &Cluster) {
-        let mut shown = self.shown.subscribe();
         let mut failed = 0_u64;
         loop {
             let wanted = |shown: &Shown| {
                 let key = shown.key.as_ref();
                 key.is_some_and(|key| key.reshare != Reshare::Idle)
             };
-            if !wanted(&shown.borrow()) {
+            if !wanted(&self.shown.now()) {
                 failed = 0;
             }
-            shown.wait_for(wanted).await.unwrap();
+            self.shown.until(wanted).await;
             let made = match self.order(cluster, failed > 0) {
                 Some(order) => self.run(cluster, &order).await,
                 None => false,
@@ -328,11 +358,10 @@ impl Orchestrator {
 
     /// Tells the nodes to use what is there, until all have confirmed.
     async fn tell(&self, cluster: &Cluster) {
-        let mut shown = self.shown.subscribe();
         let activation = |shown: &Shown| shown.key.as_ref()?.activation.clone();
         loop {
-            let now = shown.wait_for(|shown| activation(shown).is_some()).await;
-            let Some(now) = activation(&now.unwrap()) else {
+            let now = self.shown.until(|shown| activation(shown).is_some()).await;
+            let Some(now) = activation(&now) else {
                 continue;
             };
             let told = self.tell_once(cluster, &now);
@@ -340,9 +369,9 @@ impl Orchestrator {
                 biased;
                 told = told => told,
                 // The next generation is there: this one need not be told any more.
-                _ = shown.wait_for(|shown| activation(shown).as_ref() != Some(&now)) => continue,
+                _ = self.shown.until(|shown| activation(shown).as_ref() != Some(&now)) => continue,
             };
-            self.shown.send_modify(|shown| {
+            self.shown.change(|shown| {
                 shown.told |= activation(shown).as_ref() == Some(&now);
             });
             if told {

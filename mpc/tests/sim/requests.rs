@@ -45,13 +45,10 @@ pub async fn sign(
     let deadline_ms = world.clock.now_ms() + patience_ms;
     loop {
         let left_ms = deadline_ms.saturating_sub(world.clock.now_ms());
-        let mut shown = orchestrator.shown.subscribe();
-        let told = shown.wait_for(|shown| shown.in_use().is_some());
+        let shown = &orchestrator.shown;
+        let told = shown.until(|shown| shown.in_use().is_some());
         let (process, in_use) = match timeout(ms(left_ms), told).await {
-            Ok(shown) => {
-                let shown = shown.unwrap();
-                (shown.process, shown.in_use().unwrap())
-            }
+            Ok(shown) => (shown.process, shown.in_use().unwrap()),
             Err(_) => return Err(Fault::unavailable("no shares are in use")),
         };
         let (cluster, generation) = in_use;
@@ -62,7 +59,7 @@ pub async fn sign(
         let outcome = tokio::select! {
             biased;
             outcome = attempt => outcome,
-            _ = shown.wait_for(crashed) => continue,
+            _ = shown.until(crashed) => continue,
         };
         let over = world.clock.now_ms() >= deadline_ms;
         if outcome.is_ok() || !patient || over {

@@ -34,11 +34,18 @@ pub enum Sabotage {
     None,
     /// Machines are snapshots: after each start the same randomness comes again.
     RepeatedRandomness,
-    /// Each start finds the claims file as it was when all nonces were there, and nothing was
-    /// signed.
-    RestoredClaims,
+    /// Each start finds the folder as it was when all nonces were there, and nothing was signed.
+    RestoredFolders,
+    /// In the end, somebody puts all folders back as they were before the last reshare.
+    RestoredShares,
     /// Disks that say that they have synced, and have not.
     LyingDisks,
+}
+
+impl Sabotage {
+    pub fn restores(self) -> bool {
+        matches!(self, Self::RestoredFolders | Self::RestoredShares)
+    }
 }
 
 /// In which worlds nonces are made ahead.
@@ -70,7 +77,7 @@ pub struct Report {
     pub faults: u64,
     pub crashes: u64,
     pub power_losses: u64,
-    pub lost_writes: u64,
+    pub torn: u64,
     pub orchestrator_crashes: u64,
     pub liars: u64,
     pub reshares: u64,
@@ -86,7 +93,7 @@ impl Report {
         self.faults += other.faults;
         self.crashes += other.crashes;
         self.power_losses += other.power_losses;
-        self.lost_writes += other.lost_writes;
+        self.torn += other.torn;
         self.orchestrator_crashes += other.orchestrator_crashes;
         self.liars += other.liars;
         self.reshares += other.reshares;
@@ -120,7 +127,7 @@ async fn story(setting: Setting) -> Report {
         return report(&world, &orchestrator, (0, 0));
     };
     orchestrator.take(root.clone());
-    if setting.sabotage == Sabotage::RestoredClaims {
+    if setting.sabotage == Sabotage::RestoredFolders {
         // The pools are full by then.
         sleep(ms(2_000)).await;
         world.nodes.iter().for_each(|node| node.keep());
@@ -138,8 +145,15 @@ async fn story(setting: Setting) -> Report {
     counts.0 += signs(&world, &orchestrator, &root).await;
     // They finish a reshare; then the new shares sign, and the old ones do not.
     if setting.scheme == Scheme::FrostEd25519 || world.dice.chance(500) {
+        if setting.sabotage == Sabotage::RestoredShares {
+            world.nodes.iter().for_each(|node| node.keep());
+        }
         let old = reshares(&world, &orchestrator).await;
         counts.0 += signs(&world, &orchestrator, &root).await;
+        if setting.sabotage == Sabotage::RestoredShares {
+            world.kill_all();
+            until_live(&world, &orchestrator).await;
+        }
         if let Some(old) = old {
             signs_not(&world, &orchestrator, &root, &old).await;
         }
@@ -257,15 +271,14 @@ async fn reshares(world: &World, orchestrator: &Orchestrator) -> Option<Generati
         return None;
     }
     let Target { holders, .. } = &target;
-    let mut shown = orchestrator.shown.subscribe();
     let done = async {
-        let shown = shown.wait_for(|shown| {
+        let shown = orchestrator.shown.until(|shown| {
             shown
                 .key
                 .as_ref()
                 .is_some_and(|key| key.reshare == Reshare::Idle && key.generation.epoch > old.epoch)
         });
-        let key = shown.await.unwrap().key.clone().unwrap();
+        let key = shown.await.key.unwrap();
         let epoch = key.generation.epoch;
         let told = |node| world.oracle.has_activated(node, epoch);
         // The liar among the old ones may never say so; the others do, also those that leave.
@@ -317,7 +330,7 @@ fn report(world: &World, orchestrator: &Orchestrator, (signed, faults): (u64, u6
         faults,
         crashes: counts.crashes.load(Ordering::Relaxed),
         power_losses: counts.power_losses.load(Ordering::Relaxed),
-        lost_writes: counts.lost_writes.load(Ordering::Relaxed),
+        torn: counts.torn.load(Ordering::Relaxed),
         orchestrator_crashes: orchestrator.crashes.load(Ordering::Relaxed),
         liars: u64::from(world.byzantine.is_some()),
         reshares: orchestrator.reshares.load(Ordering::Relaxed),

@@ -23,21 +23,13 @@ pub struct SignRequest {
     pub sent_at_ms: u64,
 }
 
-/// About nonces made ahead.
+/// About nonces made ahead. The oracle reads nothing else of it.
 #[derive(Deserialize)]
 pub enum News {
     Made {
         of: (Vec<u8>, u32),
         floor: u64,
         nonces: Vec<(u64, Vec<u8>)>,
-    },
-    Ready {
-        of: (Vec<u8>, u32),
-        ids: Vec<u64>,
-    },
-    Ask {
-        of: (Vec<u8>, u32),
-        spent_below: u64,
     },
 }
 

@@ -1,0 +1,88 @@
+//! One message is lost, and nothing else goes wrong: orders for one session are sent again.
+
+use covault_core::{
+    derive::RootKey,
+    ids::SessionId,
+    order::{Generation, ReshareOrder},
+    port::{Clock as _, random_16},
+    scheme::Scheme,
+};
+use covault_mpc::envelope::Kind;
+
+use crate::{
+    crash::{Pair, run},
+    support::verify,
+};
+
+/// It comes soon: not when the order ends.
+const SOON_MS: u64 = 10_000;
+
+async fn signs(pair: &Pair, root: &RootKey, epoch: u32) {
+    let mut order = pair.order(root, b"after all");
+    order.epoch = epoch;
+    verify(&order, &pair.sign(&order, 20_000).await.unwrap());
+}
+
+#[test]
+fn keygen__should_send_a_lost_order_again_and_hear_a_lost_answer() {
+    for order in [true, false] {
+        run(async {
+            let pair = Pair::new(1).await;
+            let (_, _one, _) = pair.start(1);
+            let (_, _two, _) = pair.start(2);
+            if order {
+                *pair.lost_orders.lock().unwrap() = Some(Kind::KeygenOrder);
+            } else {
+                *pair.lost_answers.lock().unwrap() = Some(Kind::Reply);
+            }
+            let began_ms = pair.clock.age_ms();
+            let root = pair.keygen().await;
+            assert!(pair.clock.age_ms() < began_ms + SOON_MS);
+            // Somebody has lost it.
+            assert!(pair.lost_orders.lock().unwrap().is_none());
+            assert!(pair.lost_answers.lock().unwrap().is_none());
+            signs(&pair, &root, 0).await;
+        });
+    }
+}
+
+#[test]
+fn reshare__should_send_a_lost_order_again_and_hear_a_lost_answer() {
+    for order in [true, false] {
+        run(async {
+            let pair = Pair::new(2).await;
+            let (_, _one, _) = pair.start(1);
+            let (_, _two, _) = pair.start(2);
+            let root = pair.keygen().await;
+            let now_ms = pair.clock.now_ms();
+            let generation = |epoch| Generation {
+                epoch,
+                threshold: 2,
+                holders: pair.holders(),
+            };
+            let refresh = ReshareOrder {
+                vault: pair.vault,
+                session: SessionId::from_random(random_16(&*pair.dice)),
+                scheme: Scheme::FrostEd25519,
+                root_public_key: root.public_key.clone(),
+                old: generation(0),
+                dealers: pair.holders(),
+                new: generation(1),
+                issued_at_ms: now_ms,
+                expires_at_ms: now_ms + 60_000,
+            };
+            if order {
+                *pair.lost_orders.lock().unwrap() = Some(Kind::ReshareOrder);
+            } else {
+                *pair.lost_answers.lock().unwrap() = Some(Kind::Reply);
+            }
+            let began_ms = pair.clock.age_ms();
+            let proof = pair.cluster.reshare(&refresh).await.unwrap();
+            assert!(pair.clock.age_ms() < began_ms + SOON_MS);
+            assert!(pair.lost_orders.lock().unwrap().is_none());
+            assert!(pair.lost_answers.lock().unwrap().is_none());
+            pair.cluster.activate(&refresh, &proof).await.unwrap();
+            signs(&pair, &root, 1).await;
+        });
+    }
+}
