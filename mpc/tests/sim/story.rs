@@ -244,6 +244,7 @@ impl World {
                 trusted: vec![self.orchestrator],
                 peers: None,
                 backup_recipients: Vec::new(),
+                least_threshold: None,
                 check: Arc::new(Rebuild),
                 heartbeat: ms(HEARTBEAT_MS),
                 nonces: Marks { low: 0, high: 0 },
