@@ -148,6 +148,9 @@ pub struct NodeConfig {
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
     pub backup_recipients: Vec<String>,
+    /// How far an orchestrator may lower the threshold of a key that the node holds a share of;
+    /// `None`: not at all.
+    pub least_threshold: Option<u16>,
     /// How often it announces itself.
     pub heartbeat: Duration,
     /// How many signing nonces it makes ahead, per key.
@@ -253,6 +256,7 @@ impl Node {
             peers,
             check,
             backup_recipients,
+            least_threshold,
             heartbeat: _,
             nonces: marks,
         } = config;
@@ -278,12 +282,13 @@ impl Node {
             }
         };
         let loaded = pool.block_on(move || {
+            shares.sweep()?;
             let keys = Keys::load(shares.load_all()?)?;
             // An activation that was interrupted is finished.
             for (vault, root, epoch) in keys.epochs() {
                 shares.erase(vault, &root, epoch)?;
             }
-            let life = Life::new(shares.load_pending()?, backup_recipients)?;
+            let life = Life::new(shares.load_pending()?, backup_recipients, least_threshold)?;
             let pools = Pools::new(shares.nonces(&claims)?, marks);
             Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
