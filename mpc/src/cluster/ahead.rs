@@ -125,7 +125,9 @@ impl Ahead {
     }
 
     /// Notes what a node, who is certain, has ready.
-    pub(super) fn heard(&self, node: &NodeId, (root, epoch): (Vec<u8>, u32), ids: Vec<u64>) {
+    pub(super) fn heard(&self, node: &NodeId, (root, epoch): (Vec<u8>, u32), mut ids: Vec<u64>) {
+        // No node has more.
+        ids.truncate(MOST);
         let mut pools = self.lock();
         let known = pools
             .get_mut(&root)

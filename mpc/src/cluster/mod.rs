@@ -1,14 +1,16 @@
 //! The client of the signer nodes, for the orchestrator.
 
 mod ahead;
+mod calls;
 mod choose;
 mod life;
+mod listen;
 mod roster;
 mod strangers;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,22 +23,23 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use tokio::{
-    sync::mpsc,
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
 use crate::{
-    bus::{Bus, Subscription},
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    bus::Bus,
+    envelope::{EVERYONE, Header, Kind, Post},
     identity::{NodeIdentity, openssh_line},
-    message::{Announcement, KeygenRequest, NonceNews, Reply, SignRequest, decode, encode},
+    message::{KeygenRequest, NonceNews, Reply, SignRequest, encode},
     meter,
     shares::FIRST_EPOCH,
     verify::verify,
 };
 use ahead::{Ahead, Ask};
+use calls::{Call, Calls, Wanted};
 use choose::{Choice, Trouble};
+use listen::listen;
 use roster::Roster;
 
 pub use self::{ahead::NonceLevel, strangers::Stranger};
@@ -84,10 +87,6 @@ pub struct NodeStatus {
     pub skew_ms: i64,
 }
 
-/// Who says what about which attempt.
-type Said = (NodeId, u32, Reply);
-type Replies = mpsc::UnboundedSender<Said>;
-
 /// The client of the signer nodes.
 pub struct Cluster {
     shared: Arc<Shared>,
@@ -102,16 +101,7 @@ struct Shared {
     ahead: Ahead,
     attempt: Duration,
     /// Who waits for replies, by session.
-    calls: Mutex<HashMap<SessionId, Waiting>>,
-}
-
-/// A call that waits.
-struct Waiting {
-    /// Whose replies count.
-    nodes: Vec<NodeId>,
-    /// Of which generation of shares they are.
-    epoch: u32,
-    replies: Replies,
+    calls: Mutex<Calls>,
 }
 
 /// How an attempt has ended.
@@ -122,23 +112,8 @@ enum Ended {
     Failed,
 }
 
-/// A registered call; ends with its scope.
-struct Call<'a> {
-    shared: &'a Shared,
-    session: SessionId,
-    replies: mpsc::UnboundedReceiver<Said>,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let mut calls = lock(&self.shared.calls);
-        calls.remove(&self.session);
-        meter::calls(calls.len());
-    }
 }
 
 impl Drop for Cluster {
@@ -241,99 +216,7 @@ impl Cluster {
     }
 }
 
-async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
-    while let Some(message) = inbox.next().await {
-        let Some(shared) = shared.upgrade() else {
-            return;
-        };
-        let Ok(envelope) = Envelope::parse(message) else {
-            continue;
-        };
-        let Header {
-            kind,
-            from,
-            epoch,
-            session,
-            attempt,
-            ..
-        } = envelope.header;
-        match kind {
-            Kind::Reply => {
-                // Replies that nobody waits for are not worth a verification, nor are those of
-                // nodes that were not asked, or of another epoch.
-                let call = match lock(&shared.calls).get(&session) {
-                    Some(call) if call.epoch == epoch && call.nodes.contains(&from) => {
-                        call.replies.clone()
-                    }
-                    _ => continue,
-                };
-                match shared.post.open(&envelope) {
-                    Ok(opened) => {
-                        if let Some(reply) = decode::<Reply>(&opened.body) {
-                            // The call may be over.
-                            let _ = call.send((from, attempt, reply.cleaned()));
-                        }
-                    }
-                    Err(error) => tracing::warn!(?from, %error, "reply refused"),
-                }
-            }
-            Kind::Announcement => {
-                if !shared.roster.listens_to(&from) {
-                    continue;
-                }
-                let Ok(opened) = shared.post.open(&envelope) else {
-                    continue;
-                };
-                if let Some(announcement) = decode::<Announcement>(&opened.body) {
-                    shared.roster.heard(from, announcement);
-                }
-            }
-            Kind::Nonces => {
-                if !shared.ahead.expects(&from) {
-                    continue;
-                }
-                match shared.post.open(&envelope) {
-                    Ok(opened) => {
-                        if let Some(NonceNews::Ready { of, ids }) = decode(&opened.body) {
-                            shared.ahead.heard(&from, of, ids);
-                        }
-                    }
-                    Err(error) => tracing::warn!(?from, %error, "message about nonces refused"),
-                }
-            }
-            Kind::SigningOrder
-            | Kind::KeygenOrder
-            | Kind::ReshareOrder
-            | Kind::Activate
-            | Kind::BackupOrder
-            | Kind::Protocol => {}
-        }
-    }
-}
-
 impl Shared {
-    /// Registers for the replies of these nodes.
-    fn call(&self, epoch: u32, session: SessionId, nodes: &[NodeId]) -> Result<Call<'_>, Fault> {
-        let (sender, replies) = mpsc::unbounded_channel();
-        let mut calls = lock(&self.calls);
-        if calls.contains_key(&session) {
-            return Err(Fault::bug("two calls for one session"));
-        }
-        let waiting = Waiting {
-            nodes: nodes.to_vec(),
-            epoch,
-            replies: sender,
-        };
-        calls.insert(session, waiting);
-        meter::calls(calls.len());
-        drop(calls);
-        Ok(Call {
-            shared: self,
-            session,
-            replies,
-        })
-    }
-
     fn send(
         &self,
         kind: Kind,
@@ -358,7 +241,7 @@ impl Shared {
     }
 
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let mut call = self.call(FIRST_EPOCH, order.session, &order.signers)?;
+        let mut call = self.call(Wanted::Key, FIRST_EPOCH, order.session, &order.signers)?;
         self.roster.want(&order.signers);
         // All must be there at the same time.
         while !order.signers.iter().all(|signer| self.roster.live(signer)) {
@@ -471,7 +354,8 @@ impl Shared {
             attempt_ms: 0,
             sent_at_ms: 0,
         };
-        let mut call = self.call(order.epoch, session, holders)?;
+        let wanted = Wanted::Signatures(order.inputs.len(), order.network.curve());
+        let mut call = self.call(wanted, order.epoch, session, holders)?;
         let mut trouble = Trouble::default();
         let mut attempt = 0_u32;
         // The schemes of the other curve make nothing ahead.
@@ -489,8 +373,10 @@ impl Shared {
                 Choice::Team(team) => team,
                 Choice::Wait => {
                     let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
-                    sleep(LOOK.min(left)).await;
-                    continue;
+                    match late(order, &mut call, LOOK.min(left)).await {
+                        Some(signatures) => return Ok(signatures),
+                        None => continue,
+                    }
                 }
                 Choice::Never => return Err(self.give_up(holders, needed, trouble)),
             };
@@ -523,8 +409,10 @@ impl Shared {
                 Ended::Failed => {
                     trouble.failed(&team.signers);
                     // The second try comes at once; what fails again and again must not spin.
-                    if attempt > 0 {
-                        sleep(LOOK).await;
+                    if attempt > 0
+                        && let Some(signatures) = late(order, &mut call, LOOK).await
+                    {
+                        return Ok(signatures);
                     }
                 }
             }
@@ -741,4 +629,24 @@ impl Shared {
         }
         self.roster.misbehaved(&culprits)
     }
+}
+
+/// Waits while there is nobody to ask, and takes the signatures of an earlier attempt if they come.
+async fn late(
+    order: &SigningOrder,
+    call: &mut Call<'_>,
+    patience: Duration,
+) -> Option<Vec<Signature>> {
+    let signed = async {
+        loop {
+            match call.replies.recv().await {
+                Some((_, _, Reply::Signed(signatures))) if verify(order, &signatures).is_ok() => {
+                    return signatures;
+                }
+                Some(_) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    };
+    timeout(patience, signed).await.ok()
 }
