@@ -263,6 +263,18 @@ fn backup__should_be_refused_when_damaged_or_not_ours() {
 }
 
 #[test]
+fn restore__should_refuse_a_share_that_could_never_sign() {
+    let mut backup = backups(|_, _, _| {}).remove(0);
+    backup.scheme = Scheme::Cggmp24;
+    let folder = tempfile::tempdir().unwrap();
+    let passphrase = SecretString::from("a passphrase");
+    let fault = restore(folder.path(), &passphrase, 2, &backup.node, &backup).unwrap_err();
+    assert_eq!(fault.class(), &Class::WrongState);
+    assert!(fault.public().contains("covault recover"), "{fault:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn identities__should_be_read_from_a_file_and_never_quoted() {
     let identity = Identity::generate();
     let text = format!("# made today\n\n{}\n", identity.to_string().expose_secret());
