@@ -32,6 +32,8 @@ enum Manner {
     TwoFaced,
     /// Answers at once with a signature that is none.
     FalseSignature,
+    /// Answers with megabytes, and many times.
+    Flood,
 }
 
 /// Takes a node's place, with its identity, but without its code.
@@ -71,7 +73,23 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                                 post.send(later, b"one face").unwrap();
                                 post.send(later, b"another").unwrap();
                             }
-                            Manner::Silent | Manner::FalseSignature => {}
+                            Manner::Silent | Manner::FalseSignature | Manner::Flood => {}
+                        }
+                    }
+                    if manner == Manner::Flood {
+                        // Reply::Backup, which nobody has asked for; and Reply::Failed of another
+                        // attempt, with words without end.
+                        let large = (vec![7_u8; 1 << 20],);
+                        let large = [&[6][..], &bcs::to_bytes(&large).unwrap()].concat();
+                        let nobody: Vec<NodeId> = Vec::new();
+                        let long = (&nobody, &nobody, "x".repeat(10_000));
+                        let long = [&[3][..], &bcs::to_bytes(&long).unwrap()].concat();
+                        for _ in 0..10 {
+                            let _ = post.send(header(Kind::Reply, session, attempt, from), &large);
+                            for _ in 0..50 {
+                                let reply = header(Kind::Reply, session, attempt + 1, from);
+                                let _ = post.send(reply, &long);
+                            }
                         }
                     }
                     if manner == Manner::FalseSignature {
@@ -168,4 +186,9 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
             .public()
             .starts_with("signers broke the protocol: liar (ssh-ed25519 ")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_around_a_node_that_floods_the_orchestrator() {
+    cluster_with_liar(Manner::Flood).await;
 }

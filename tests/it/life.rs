@@ -296,7 +296,39 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
     // What was backed up before does not fit what there is now.
     let (done, ..) = backup(&cluster, &recipient);
     assert!(done);
-    let mixed: Vec<PathBuf> = [of_node(&folder, "signer-3"), of_node(&folder, "signer-2")].concat();
-    let (done, _, err) = recover(&identity, &mixed, &[]);
-    assert!(!done && err.contains("generation"), "{err}");
+    let of_epoch = |name: &str, epoch: u32| -> Vec<PathBuf> {
+        let files = of_node(&folder, name).into_iter();
+        let fits = |path: &PathBuf| path.to_str().unwrap().contains(&format!(".epoch-{epoch}."));
+        files.filter(fits).collect()
+    };
+    let mixed = [of_epoch("signer-3", 1), of_epoch("signer-1", 0)].concat();
+    assert_eq!(mixed.len(), 4);
+    let (done, out, err) = recover(&identity, &mixed, &[]);
+    assert!(
+        !done && out.is_empty() && err.contains("generation"),
+        "{err}"
+    );
+    // All that there is, and bytes that are none: the keys, and each file that is left out by name.
+    let junk = folder.join("junk.age");
+    fs::write(&junk, b"age-encryption.org/v1\nnothing").unwrap();
+    let cut = folder.join("cut.age");
+    let whole = fs::read(&of_epoch("signer-1", 1)[0]).unwrap();
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let all: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    let (done, out, err) = recover(&identity, &all, &["--path", path]);
+    assert!(done, "{err}");
+    let children: Vec<Value> = serde_json::from_str(&out).unwrap();
+    assert_eq!(children.len(), 2);
+    let key = found(&children, "secp256k1", path);
+    assert_eq!(outside("keyAddress", key)["address"], evm);
+    for left_out in ["junk.age", "cut.age", ".epoch-1.signer-3"] {
+        assert!(
+            err.lines()
+                .any(|line| line.contains(left_out) && line.contains("left out")),
+            "{left_out}: {err}"
+        );
+    }
 }

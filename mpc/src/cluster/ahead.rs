@@ -130,8 +130,10 @@ impl Ahead {
         node: &NodeId,
         (root, epoch): (Vec<u8>, u32),
         floor: u64,
-        ids: Vec<u64>,
+        mut ids: Vec<u64>,
     ) {
+        // No node has more.
+        ids.truncate(MOST);
         let mut pools = self.lock();
         let known = pools
             .get_mut(&root)

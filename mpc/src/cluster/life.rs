@@ -12,11 +12,12 @@ use covault_core::{
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
-use super::{AGAIN_MS, Cluster, GRACE_MS, LOOK, Shared, choose::Trouble};
+use super::{AGAIN_MS, Cluster, GRACE_MS, LOOK, Shared, Wanted, choose::Trouble};
 use crate::{
     envelope::Kind,
-    identity::verifying_key,
+    identity::{openssh_line, verifying_key},
     message::{ActivateRequest, BackupRequest, Reply, ReshareRequest, encode},
+    shares::backup::check_sealed,
 };
 
 /// How long nodes have to take new shares into use, or to give a backup, in milliseconds.
@@ -119,7 +120,7 @@ impl Shared {
         order.check()?;
         let statement = order.statement()?;
         let parties = order.parties();
-        let mut call = self.call(order.new.epoch, order.session, &parties)?;
+        let mut call = self.call(Wanted::Statements, order.new.epoch, order.session, &parties)?;
         self.roster.want(&parties);
         // All must be there at the same time.
         while !parties.iter().all(|party| self.roster.live(party)) {
@@ -236,7 +237,7 @@ impl Shared {
         proof: &ReshareProof,
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
-        let mut call = self.call(order.new.epoch, order.session, nodes)?;
+        let mut call = self.call(Wanted::Activation, order.new.epoch, order.session, nodes)?;
         self.roster.want(nodes);
         let began_ms = self.clock.now_ms();
         let body = encode(&ActivateRequest {
@@ -283,7 +284,7 @@ impl Shared {
         &self,
         order: &BackupOrder,
     ) -> Result<Vec<(NodeId, Result<Vec<u8>, Fault>)>, Fault> {
-        let mut call = self.call(order.epoch, order.session, &order.holders)?;
+        let mut call = self.call(Wanted::Backups, order.epoch, order.session, &order.holders)?;
         let began_ms = self.clock.now_ms();
         let body = encode(&BackupRequest {
             order: order.clone(),
@@ -305,7 +306,17 @@ impl Shared {
             }
             match timeout(LOOK, call.replies.recv()).await {
                 Ok(Some((node, _, Reply::Backup(sealed)))) => {
-                    answers.insert(node, Ok(sealed));
+                    let checked = check_sealed(&sealed, order.recipients.len());
+                    let answer = checked.map(|()| sealed).map_err(|fault| {
+                        let name = self.roster.name(&node);
+                        let line = openssh_line(&node, "");
+                        let culprits = vec![line];
+                        Fault::new(
+                            Class::Peer { culprits },
+                            format!("{name}: {}", fault.public()),
+                        )
+                    });
+                    answers.insert(node, answer);
                 }
                 Ok(Some((node, _, Reply::Refused(fault)))) => {
                     let fault = self.refused(&node, "to back up its share", &fault);

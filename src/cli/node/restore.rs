@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use covault_mpc::{identity::NodeIdentity, shares::backup};
 use zeroize::Zeroizing;
 
@@ -20,7 +20,8 @@ use crate::{
 /// node no longer knows what it has signed already: reshare the vault afterwards to this node and
 /// those that are left (`covault vault reshare`), or refresh it when every holder is there. That
 /// raises the epoch and gives the node a new share. Where a threshold of other nodes is well, no
-/// backup is needed at all: `covault vault refresh --lost KEY`.
+/// backup is needed at all: `covault vault refresh --lost KEY`. Shares of cggmp24
+/// keys cannot be restored: that backend has no refresh.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.
@@ -51,11 +52,17 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let more = backup::identities(&text).map_err(explain);
         identities.extend(more.with_context(|| path.display().to_string())?);
     }
+    let mut refused = 0_usize;
     for path in &args.backups {
         let sealed =
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let share = backup::open(&sealed, &identities).map_err(explain);
         let share = share.with_context(|| path.display().to_string())?;
+        if !share.scheme.reshares() {
+            eprintln!("{}: {}", path.display(), backup::unrestorable(share.scheme));
+            refused += 1;
+            continue;
+        }
         backup::restore(&node.data_dir, &secret, work_factor, &identity.id(), &share)
             .map_err(explain)
             .with_context(|| path.display().to_string())?;
@@ -66,6 +73,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             share.epoch,
             share.vault
         );
+    }
+    if refused > 0 {
+        bail!("{refused} of the shares cannot be restored");
     }
     Ok(())
 }

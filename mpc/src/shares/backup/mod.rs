@@ -26,7 +26,7 @@ use covault_core::{
     order::NodeId,
     scheme::Scheme,
 };
-pub use recover::{RecoveredChild, RecoveredKey, recover};
+pub use recover::{Misfit, RecoveredChild, RecoveredKey, Recovery, recover, recover_all};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -47,6 +47,11 @@ const MAX_RECIPIENTS: usize = 64;
 /// a long one, of a hostile node, would keep us for hours.
 const MAX_HEADER: usize = 16 << 10;
 const DAMAGED: &str = "the backup is damaged, or not one of Covault";
+/// Most bytes of a backup as a file: what it holds, recipients, and age's own.
+pub const MAX_BACKUP: usize = (1 << 20) + (64 << 10);
+
+/// Least bytes behind an age header: a nonce (16), a tag (16), and a share with what it is of.
+const MIN_BODY: usize = 16 + 16 + 100;
 
 /// One node's share as a backup holds it. Never printed; zeroized on drop.
 pub struct Backup {
@@ -164,6 +169,43 @@ pub(crate) fn export(
     Ok(sealed)
 }
 
+/// Whether a node's answer can be a backup: an age file for so many recipients, with something in it.
+/// For whom it is, and what is in it, only an identity can tell.
+///
+/// # Errors
+/// [`Class::Invalid`] when it is none.
+pub fn check_sealed(sealed: &[u8], recipients: usize) -> Result<(), Fault> {
+    let none = |why: &str| invalid(format!("what it sent is not a backup: {why}"));
+    if sealed.len() > MAX_BACKUP {
+        return Err(none("it is too large"));
+    }
+    let parsed = Decryptor::new(sealed).map_err(|cause| none("it is no age file").caused_by(cause));
+    if parsed?.is_scrypt() {
+        return Err(none("it is encrypted to a passphrase"));
+    }
+    // The header ends with the line of its MAC; then come a nonce and what is encrypted.
+    let mut stanzas = 0_usize;
+    let mut body = 0_usize;
+    for line in sealed.split_inclusive(|byte| *byte == b'\n') {
+        body = body.saturating_add(line.len());
+        if line.starts_with(b"-> X25519 ") {
+            stanzas = stanzas.saturating_add(1);
+        }
+        if line.starts_with(b"--- ") {
+            break;
+        }
+    }
+    if stanzas != recipients {
+        return Err(none(&format!(
+            "it is encrypted to {stanzas} recipients and not to {recipients}"
+        )));
+    }
+    if sealed.len().saturating_sub(body) < MIN_BODY {
+        return Err(none("it is cut off"));
+    }
+    Ok(())
+}
+
 /// Opens a backup file with any of the identities.
 ///
 /// # Errors
@@ -222,12 +264,23 @@ pub(crate) fn read(plain: &[u8]) -> Result<Backup, Fault> {
     Ok(backup)
 }
 
+/// Why a share of this scheme cannot be put back into a node.
+pub fn unrestorable(scheme: Scheme) -> String {
+    format!(
+        "a {0} share is not put back: it could never sign, because a restored share signs after a \
+         refresh only, and {0} has none. While enough other nodes hold theirs, they sign; when they \
+         do not, `covault recover` gives the key",
+        scheme.name()
+    )
+}
+
 /// Puts a share back into the folder of the node `node`, which must not run. The share deals in the
 /// next refresh and does not sign before it.
 ///
 /// # Errors
 /// [`Class::Invalid`] when it is another node's, or the folder cannot be used (a node that runs has
-/// it), [`Class::Conflict`] when the folder has a share of this key.
+/// it), [`Class::WrongState`] when its scheme has no refresh, [`Class::Conflict`] when the folder has
+/// a share of this key.
 pub fn restore(
     folder: &Path,
     passphrase: &SecretString,
@@ -237,6 +290,9 @@ pub fn restore(
 ) -> Result<(), Fault> {
     if backup.node != *node {
         return Err(invalid("the backup is of another node's share"));
+    }
+    if !backup.scheme.reshares() {
+        return Err(Fault::new(Class::WrongState, unrestorable(backup.scheme)));
     }
     let shares = AgeFiles::open(folder, passphrase, work_factor)?;
     let known = shares.load_all()?;
