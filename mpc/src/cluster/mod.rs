@@ -2,6 +2,7 @@
 
 mod ahead;
 mod choose;
+mod gone;
 mod life;
 mod roster;
 mod strangers;
@@ -186,7 +187,9 @@ impl Cluster {
     /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused.
     pub async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        self.shared.keygen(order).await
+        self.shared
+            .unless_gone(&order.signers, self.shared.keygen(order))
+            .await
     }
 
     /// Signs every input of the order with any `threshold` of the live `holders` (all share
