@@ -21,7 +21,7 @@ test *arguments:
 vectors:
     cargo nextest run --test vectors --no-capture
 
-# kill -9 for an hour or so instead of six times
+# kill -9 of every piece for hours instead of some times
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
 
@@ -33,6 +33,15 @@ nonce-crash-long runs="1000" seed="1":
 cggmp24:
     cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo nextest run -p covault-mpc --lib --test cggmp24 --locked --features cggmp24 --no-tests fail cggmp24
+    cargo nextest run --test it --locked --features cggmp24 --no-tests fail cggmp24_vault
+
+# The same vault with primes that its nodes make, which takes minutes
+primes:
+    COVAULT_REAL_PRIMES=1 cargo nextest run --profile long --test it --features cggmp24 --no-capture cggmp24_vault
+
+# An ECDSA key of 5 of 9 nodes over a real Redis, and a signature
+large:
+    COVAULT_LARGE=1 cargo nextest run --profile long -p covault-mpc --test transport largest_key_generation
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
