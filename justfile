@@ -22,7 +22,7 @@ test *arguments:
 vectors:
     cargo nextest run --test vectors --no-capture
 
-# kill -9 for an hour or so instead of six times
+# kill -9 of every piece for hours instead of some times
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
 
@@ -33,6 +33,14 @@ nonce-crash-long runs="20000" seed="1":
 # The tests of the build as it is without features: tests/run has the second ECDSA backend in
 test-default *arguments:
     cargo nextest run --workspace --locked --no-tests fail {{arguments}}
+
+# The same vault with primes that its nodes make, which takes minutes
+primes:
+    COVAULT_REAL_PRIMES=1 cargo nextest run --profile long --workspace --test it --features cggmp24 --no-capture cggmp24_vault
+
+# An ECDSA key of 5 of 9 nodes over a real Redis, and a signature
+large:
+    COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24 --test transport largest_key_generation
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:

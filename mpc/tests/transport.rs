@@ -13,7 +13,6 @@ mod support;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -31,63 +30,12 @@ use covault_mpc::{
     node::Rebuild,
     nonces::Marks,
 };
-use support::{Medium, SystemEntropy, TestCluster, redis_server::RedisServer, verify};
+use support::{Medium, SystemEntropy, TestCluster, log::Log, redis_server::RedisServer, verify};
 use tokio::{
     task::JoinHandle,
     time::{interval, sleep, timeout},
 };
-
-/// Everything that is logged in this process.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// One test, one process (nextest), one log.
-    fn start() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        log
-    }
-
-    fn lines(&self, text: &str) -> Vec<String> {
-        let log = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
-        let with = log.lines().filter(|line| line.contains(text));
-        with.map(str::to_owned).collect()
-    }
-
-    /// Waits until a line says this, doing the same thing again and again until then.
-    async fn until(&self, text: &str, mut again: impl FnMut()) -> String {
-        let said = timeout(Duration::from_secs(60), async {
-            loop {
-                again();
-                if let Some(line) = self.lines(text).pop() {
-                    return line;
-                }
-                sleep(Duration::from_millis(50)).await;
-            }
-        });
-        let Ok(line) = said.await else {
-            panic!("nobody said {text:?}");
-        };
-        line
-    }
-}
+use tracing_subscriber::filter::LevelFilter;
 
 type Tape = Vec<(Address, Vec<u8>)>;
 
@@ -191,7 +139,7 @@ fn redis() -> (RedisServer, Arc<dyn Bus>) {
 const FROM: std::ops::Range<usize> = 34..66;
 
 async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
-    let log = Log::start();
+    let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.sign_well(&root, 2).await;
     let victim = test.nodes[0].identity.id();
@@ -315,7 +263,7 @@ async fn impostor(
 }
 
 async fn liars_are_refused(bus: Arc<dyn Bus>) {
-    let log = Log::start();
+    let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;
@@ -437,7 +385,7 @@ fn flood(bus: &Arc<dyn Bus>, identity: Arc<NodeIdentity>, victims: &[NodeId]) ->
 }
 
 async fn floods_hit_the_flooder(bus: Arc<dyn Bus>) {
-    let log = Log::start();
+    let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;

@@ -25,8 +25,8 @@ use crate::{files, wiring::explain};
 /// the key is named and left out.
 ///
 /// The keys are printed as JSON. secp256k1: "privateKey" (hex, as wallets import it) and
-/// "extendedPrivateKey" (BIP-32, xprv...). Ed25519: "privateKey" is the scalar (32 bytes, little-
-/// endian, hex), which signs as the second half of an expanded key (RFC 8032 section 5.1.5); there
+/// "extendedPrivateKey" (BIP-32, xprv...). Ed25519: "privateKey" is the scalar (32 bytes,
+/// little-endian, hex), which signs as the second half of an expanded key (RFC 8032 section 5.1.5); there
 /// is no seed, because the key was never made from one. A wallet's key is at its keyPath: --path.
 #[derive(Debug, clap::Args)]
 pub struct Args {

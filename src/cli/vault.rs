@@ -3,19 +3,15 @@
 mod backup;
 mod life;
 
-use std::time::Duration;
-
 use anyhow::{Context as _, bail};
 
 use super::{
     answer,
     client::{Client, Target},
-    progress::Progress,
+    progress::{self, Progress},
     public_key,
 };
 use crate::http::admin::{CreateVault, Vault, VaultAnswer, VaultsAnswer};
-
-const POLL: Duration = Duration::from_millis(250);
 
 /// Vaults.
 #[derive(Debug, clap::Subcommand)]
@@ -167,6 +163,7 @@ async fn create(request: &CreateVault, target: Target) -> anyhow::Result<()> {
         "vault {name}: {} signers generate its keys",
         vault.signers.len()
     ));
+    let started = tokio::time::Instant::now();
     let mut told = None;
     loop {
         if vault.problem.is_some() && vault.problem != told {
@@ -182,7 +179,7 @@ async fn create(request: &CreateVault, target: Target) -> anyhow::Result<()> {
         if vault.ready {
             break;
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(progress::pause(started)).await;
         vault = vaults(&client)
             .await?
             .into_iter()

@@ -2,7 +2,7 @@
 
 pub mod life;
 
-use std::{fmt::Display, sync::Arc};
+use std::sync::Arc;
 
 use axum::Router;
 use covault_actors::gateway::{Command, Query, Receipt, VaultView, View};
@@ -194,27 +194,32 @@ fn vault(view: VaultView) -> Vault {
 }
 
 pub(super) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
-    let malformed =
-        |error: &dyn Display| Fault::new(Class::Invalid, format!("malformed request: {error}"));
     let mut json = serde_json::Deserializer::from_slice(body);
-    let request = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let cause = error.into_inner();
-        if !cause.is_data() {
-            return malformed(&cause);
-        }
-        let sentence = cause.to_string();
-        // What is missing has no place of its own.
-        let missing = sentence.strip_prefix("missing field `");
-        match missing.and_then(|rest| rest.split_once('`')) {
-            Some((field, _)) if path == "." => Fault::field(field, "is required"),
-            Some((field, _)) => Fault::field(format_args!("{path}.{field}"), "is required"),
-            None if path == "." => malformed(&cause),
-            None => Fault::field(path, sentence),
-        }
-    })?;
-    json.end().map_err(|error| malformed(&error))?;
+    let request = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| wrong(&error.path().to_string(), error.inner()))?;
+    json.end().map_err(|error| wrong(".", &error))?;
     Ok(request)
+}
+
+/// Names the field. serde tells of fields that are missing or unknown in its sentence alone.
+fn wrong(path: &str, error: &serde_json::Error) -> Fault {
+    let sentence = error.to_string();
+    if !error.is_data() {
+        return Fault::new(Class::Invalid, format!("malformed JSON: {sentence}"));
+    }
+    let sentence = sentence
+        .rsplit_once(" at line ")
+        .map_or(sentence.as_str(), |(sentence, _)| sentence);
+    let quoted = |start: &str| {
+        let rest = sentence.strip_prefix(start)?;
+        rest.split_once('`').map(|(name, _)| name)
+    };
+    match (quoted("missing field `"), quoted("unknown field `")) {
+        (Some(name), _) => Fault::field(name, "is required"),
+        (_, Some(name)) => Fault::field(name, "unknown field"),
+        _ if path == "." => Fault::new(Class::Invalid, format!("malformed request: {sentence}")),
+        _ => Fault::field(path, sentence),
+    }
 }
 
 pub(super) fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {

@@ -33,11 +33,13 @@ impl Cluster {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
-    /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
+    /// expired, or have left the run (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused. The next attempt
     /// needs a new session and a new epoch.
     pub async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
-        self.shared.reshare(order).await
+        self.shared
+            .unless_gone(&order.parties(), self.shared.reshare(order))
+            .await
     }
 
     /// Has the new shares taken into use and the old ones erased. Ok when every new holder, and

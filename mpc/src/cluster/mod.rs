@@ -3,6 +3,7 @@
 mod ahead;
 mod calls;
 mod choose;
+mod gone;
 mod keygen;
 mod life;
 mod listen;
@@ -149,7 +150,9 @@ impl Cluster {
     /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused.
     pub async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        self.shared.keygen(order).await
+        self.shared
+            .unless_gone(&order.signers, self.shared.keygen(order))
+            .await
     }
 
     /// Signs every input of the order with any `threshold` of the live `holders` (all share

@@ -255,6 +255,21 @@ impl Roster {
             .is_some_and(|known| self.is_live(known))
     }
 
+    /// Names the start of the node's process, as far as it was heard.
+    pub(super) fn start_of(&self, node: &NodeId) -> Option<[u8; 16]> {
+        let state = lock(&self.state);
+        state.known.get(node).map(|known| known.boot)
+    }
+
+    /// Whether the node was heard in so many milliseconds, and has not said farewell.
+    pub(super) fn heard_within(&self, node: &NodeId, ms: u64) -> bool {
+        let now_ms = self.clock.now_ms();
+        let state = lock(&self.state);
+        state.known.get(node).is_some_and(|known| {
+            !known.left && now_ms < known.heard_ms.saturating_add(ms.max(self.live_ms))
+        })
+    }
+
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
         let mut nodes: Vec<NodeStatus> = lock(&self.state)
             .known

@@ -2,7 +2,9 @@
 
 #![allow(dead_code)]
 
+pub mod log;
 pub mod redis_server;
+pub mod search;
 
 use std::{
     path::PathBuf,

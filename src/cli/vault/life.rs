@@ -12,7 +12,7 @@ use crate::{
     cli::{
         answer,
         client::{Client, Target},
-        progress::Progress,
+        progress::{self, Progress},
         public_key,
     },
     http::{
@@ -23,8 +23,6 @@ use crate::{
         nodes::{Node, NodesAnswer},
     },
 };
-
-const POLL: Duration = Duration::from_millis(250);
 
 /// What refresh and reshare have in common.
 #[derive(Debug, clap::Args)]
@@ -154,7 +152,7 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
                 "vault {name}: not done yet: {told}. The present shares sign, and it goes on by itself; `covault vault show` says how it stands, `covault vault reshare --cancel` ends it"
             );
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(progress::pause(started)).await;
         vault = match find_again(&client, &vault.uuid).await {
             Ok(vault) => vault,
             // It may be starting again: what is in work goes on then.

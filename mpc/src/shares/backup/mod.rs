@@ -305,8 +305,9 @@ pub fn restore(
             "the folder has a share of this key",
         ));
     }
-    // Locks the folder. Without shares it may be new: the one that is put back does not sign.
-    let claims = Claims::open(&folder.join("claims.redb"), !shares.any()?)?;
+    // Locks the folder, and burns what was made ahead. Without shares it may be new: the one that is
+    // put back does not sign.
+    let claims = Claims::hold(&folder.join("claims.redb"), !shares.any()?)?;
     shares.save(&ShareRecord {
         vault: backup.vault,
         epoch: backup.epoch,
