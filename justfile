@@ -54,7 +54,7 @@ bench-mpc *arguments:
 record-wire:
     COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases
 
-# Simulated clusters, ten thousand instead of two hundred. A seed that fails is printed:
+# Simulated clusters, ten thousand instead of 150. A seed that fails is printed:
 # COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
 sim runs="10000" first="0":
     COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture

@@ -237,21 +237,29 @@ impl Oracle {
         if Some(from) == self.byzantine {
             return;
         }
-        let opened = self.open(&to, &envelope);
-        match (kind, opened) {
-            (Kind::SigningOrder, Some(opened)) if from == self.orchestrator => {
-                self.order(&envelope.header, &opened.body);
+        let opened = || self.open(&to, &envelope);
+        match kind {
+            Kind::SigningOrder if from == self.orchestrator => {
+                if let Some(opened) = opened() {
+                    self.order(&envelope.header, &opened.body);
+                }
             }
-            (Kind::Nonces, Some(opened)) if from != self.orchestrator => {
-                if let Some(News::Made { of, nonces, .. }) = words::read(&opened.body) {
+            Kind::Nonces if from != self.orchestrator => {
+                let body = opened().map(|opened| opened.body);
+                let news = body.and_then(|body| words::read(&body));
+                if let Some(News::Made { of, nonces, .. }) = news {
                     let mut seen = self.seen();
                     for (id, commitment) in nonces {
                         seen.made(from, &of, id, commitment);
                     }
                 }
             }
-            (Kind::Reply, Some(opened)) => self.reply(&envelope.header, &opened.body),
-            (Kind::Protocol, opened) => self.protocol(&envelope.header, opened),
+            Kind::Reply => {
+                if let Some(opened) = opened() {
+                    self.reply(&envelope.header, &opened.body);
+                }
+            }
+            Kind::Protocol => self.protocol(&envelope.header, opened),
             _ => {}
         }
     }
@@ -297,7 +305,7 @@ impl Oracle {
         }
     }
 
-    fn protocol(&self, header: &Header, opened: Option<Opened>) {
+    fn protocol(&self, header: &Header, opened: impl FnOnce() -> Option<Opened>) {
         let Header {
             epoch,
             session,
@@ -334,8 +342,9 @@ impl Oracle {
             let what = format!("{from:?} signs a second digest for request {request}");
             seen.violated(what);
         }
-        let Some(opened) = opened else { return };
-        if self.frost {
+        if self.frost
+            && let Some(opened) = opened()
+        {
             let slot = (session, attempt, sequence);
             frost_message(&mut seen, from, slot, round, opened.body.to_vec());
         }
