@@ -314,12 +314,20 @@ impl Vault {
         self.ready_key(order.scheme)?.prepared(order, proof)
     }
 
-    /// Every node confirmed the generation; as [`LiveKey::activated`].
+    /// These nodes confirmed the generation; as [`LiveKey::confirmed`].
     ///
     /// # Errors
     /// As there.
-    pub fn activated(&mut self, order: &ReshareOrder) -> Result<(), Fault> {
-        self.ready_key(order.scheme)?.activated(order)
+    pub fn confirmed(&mut self, order: &ReshareOrder, nodes: &[NodeId]) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.confirmed(order, nodes)
+    }
+
+    /// No further run until it is wanted again; as [`LiveKey::halt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn halt_reshare(&mut self, order: &ReshareOrder, reason: &str) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.halt(order, reason)
     }
 
     fn ready_key(&mut self, scheme: Scheme) -> Result<&mut LiveKey, Fault> {
@@ -451,7 +459,8 @@ mod tests {
         vault.reshared(&order, proof).unwrap();
         assert_eq!(vault.generation(Curve::Ed25519), Some(&order.new));
         assert_eq!(vault.generation(Curve::Secp256k1).unwrap().epoch, 0);
-        vault.activated(&order).unwrap();
+        vault.confirmed(&order, &four).unwrap();
+        assert!(vault.live(Curve::Ed25519).unwrap().activation.is_none());
         let unknown = vault.want_reshare(None, &[], &[Scheme::Cggmp24]);
         assert!(unknown.unwrap_err().public().starts_with("schemes: "));
     }
