@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use covault_actors::port::{NodeBackup, NodeView, Signers, SigningAttempt, StrangerView};
+use covault_actors::port::{
+    Confirmations, NodeBackup, NodeView, Signers, SigningAttempt, StrangerView,
+};
 use covault_core::{
     derive::RootKey,
     fault::Fault,
@@ -44,8 +46,13 @@ impl Signers for ClusterSigners {
         self.0.reshare(order).await
     }
 
-    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
-        self.0.activate(order, proof).await
+    async fn activate(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        nodes: &[NodeId],
+    ) -> Result<Confirmations, Fault> {
+        self.0.tell(order, proof, nodes).await
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {

@@ -11,7 +11,7 @@ use covault_core::{
 
 use super::*;
 use crate::{
-    port::{NodeBackup, NodeView, Signers, SigningAttempt},
+    port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
@@ -33,7 +33,12 @@ impl Signers for Nobody {
         std::future::pending().await
     }
 
-    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+    async fn activate(
+        &self,
+        _: &ReshareOrder,
+        _: &ReshareProof,
+        _: &[NodeId],
+    ) -> Result<Confirmations, Fault> {
         std::future::pending().await
     }
 

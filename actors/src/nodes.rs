@@ -216,9 +216,9 @@ fn needed_by(vault: &Vault) -> HashSet<NodeId> {
         if let Reshare::Wanted(target) | Reshare::Preparing { target, .. } = &live.reshare {
             nodes.extend(&target.holders);
         }
-        // Those that leave are still to be told that they have to erase their shares.
-        if let Some(activation) = &live.activation {
-            nodes.extend(&activation.order.old.holders);
+        // Those that leave are to be told that they have to erase their shares, unless they are away.
+        if live.activation.as_ref().is_some_and(|it| !it.asked) {
+            nodes.extend(live.untold());
         }
     }
     nodes

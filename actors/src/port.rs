@@ -76,6 +76,9 @@ pub struct StrangerView {
     pub last_seen_ms: u64,
 }
 
+/// Each node that was told of new shares: that it has confirmed them, or why it has not.
+pub type Confirmations = Vec<(NodeId, Result<(), Fault>)>;
+
 /// A node's share, encrypted with age, or why there is none.
 pub type NodeBackup = Result<Vec<u8>, Fault>;
 
@@ -109,12 +112,18 @@ pub trait Signers: Send + Sync {
     /// session and a new epoch.
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault>;
 
-    /// Has a generation taken into use and the one before it erased. To be repeated until it is
-    /// Ok, also after the order has expired.
+    /// Tells nodes that a generation is there: its holders take it into use, and all erase what they
+    /// have of earlier ones. Each node's answer; none is waited for that is not live. To be repeated
+    /// until all have confirmed, also after the order has expired.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] naming who has not confirmed yet.
-    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault>;
+    /// When nobody could be asked.
+    async fn activate(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        nodes: &[NodeId],
+    ) -> Result<Confirmations, Fault>;
 
     /// Has holders encrypt their shares to the order's recipients: each one's backup, or why
     /// there is none.

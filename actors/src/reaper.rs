@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        port::{NodeBackup, NodeView, Signers, SigningAttempt},
+        port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
         rows::Operation,
         rpc::Chains,
         settings::{Orchestrator, Settings},
@@ -132,7 +132,12 @@ mod tests {
             Err(Fault::unavailable("nobody"))
         }
 
-        async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+        async fn activate(
+            &self,
+            _: &ReshareOrder,
+            _: &ReshareProof,
+            _: &[NodeId],
+        ) -> Result<Confirmations, Fault> {
             Err(Fault::unavailable("nobody"))
         }
 

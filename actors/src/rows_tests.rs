@@ -245,6 +245,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         KeyState::Ready(LiveKey {
             reshare,
             activation,
+            leftover: vec![NodeId([3; 32])],
             ..live.clone()
         })
     };
@@ -253,7 +254,14 @@ fn wallets_and_vaults__should_load_for_ever() {
     let activation = Activation {
         order: reshare.clone(),
         proof: ReshareProof(vec![(NodeId([2; 32]), vec![9; 64])]),
+        untold: vec![NodeId([3; 32])],
+        asked: true,
     };
+    let halted = Reshare::Halted {
+        target: target.clone(),
+        reason: "a full disk".into(),
+    };
+    let halted = life(halted, None);
     let preparing = Reshare::Preparing {
         target,
         order: reshare,
@@ -280,6 +288,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         &vault([ready, KeyState::Generating(order)]),
     );
     check("vault-v1-resharing", &vault([wanted, preparing]));
+    check("vault-v1-halted", &vault([halted, KeyState::Wanted]));
     check(
         "vault-v1-failed",
         &vault([KeyState::Wanted, KeyState::Failed("no".into())]),

@@ -37,16 +37,27 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     assert_eq!([0, 1, 2].map(|index| shares(&cluster, index)), [2, 2, 2]);
     cluster.assert_signs(&evm, &solana, "refreshed").await;
 
-    // kill -9 of the orchestrator with a refresh under way.
+    // kill -9 of the orchestrator with a run in work: it cannot end while a node stands still.
+    cluster.signers[2].signal("STOP");
     let refreshing = {
         let mut command = cluster.vault_command(&["refresh", "--vault", &vault]);
         std::thread::spawn(move || outcome_of(&mut command))
     };
-    eventually("the refresh is under way, or over", async || {
-        let shown = cluster.run(&["show", "--vault", &vault]);
-        (shown.contains("in work") || shown.contains("epoch 2")).then_some(())
+    eventually("the nodes are asked", async || {
+        let log = cluster.serve.log();
+        let asked = log
+            .lines()
+            .filter(|line| line.contains("asked for new shares"));
+        (asked.count() == 4).then_some(())
     })
     .await;
+    let shown = cluster.run(&["show", "--vault", &vault]);
+    assert!(
+        shown.contains("in work") && !shown.contains("epoch 2"),
+        "{shown}"
+    );
+    cluster.serve.kill();
+    cluster.signers[2].signal("CONT");
     cluster.kill_and_restart_serve().await;
     cluster.assert_signs(&evm, &solana, "killed").await;
     let (done, printed, err) = refreshing.join().unwrap();
@@ -67,23 +78,43 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
         "--signers",
     ];
     let stranger = [cluster.keys[0].as_str(), &cluster.keys[fourth]].join(",");
-    let (done, _, err) = cluster.vault(&[&reshare[..], &[&stranger, "--timeout", "15"]].concat());
+    let (done, _, err) = cluster.vault(&[&reshare[..], &[&stranger, "--timeout", "90"]].concat());
     assert!(!done && err.contains("signer.peers"), "{err}");
+    // Given up, and not waited for.
+    assert!(err.contains("Repeat the command"), "{err}");
+    let shown = cluster.run(&["show", "--vault", &vault]);
+    assert!(
+        shown.contains("given up") && shown.contains("signer.peers"),
+        "{shown}"
+    );
     cluster.run(&["reshare", "--vault", &vault, "--cancel"]);
+    let shown = cluster.run(&["show", "--vault", &vault]);
+    assert!(shown.contains("may have shares of a run"), "{shown}");
     cluster.pin_peers();
+    // Who leaves is away.
+    cluster.signers[2].kill();
     let keys = [&cluster.keys[0], &cluster.keys[1], &cluster.keys[fourth]].map(String::as_str);
     let set = keys.join(",");
     cluster.run(&[&reshare[..], &[&set]].concat());
     assert_eq!(
         [0, 1, 2, fourth].map(|index| shares(&cluster, index)),
-        [2, 2, 0, 2]
+        [2, 2, 2, 2]
     );
     cluster.assert_signs(&evm, &solana, "reshared").await;
-    let listed = cluster.run(&["show", "--vault", &vault]);
+    let shown = cluster.run(&["show", "--vault", &vault]);
+    assert_eq!(shown.matches("not confirmed yet").count(), 2, "{shown}");
     assert!(
-        listed.contains("signer-4") && !listed.contains("signer-3"),
-        "{listed}"
+        shown.contains("signer-4") && shown.contains("signer-3"),
+        "{shown}"
     );
+    assert!(!shown.contains("may have shares of a run"), "{shown}");
+    // Nobody does anything but start it again.
+    cluster.restart_signer(2);
+    eventually("who has left is told", async || {
+        let shown = cluster.run(&["show", "--vault", &vault]);
+        (shares(&cluster, 2) == 0 && !shown.contains("signer-3")).then_some(())
+    })
+    .await;
 
     // A node's machine is lost; a new one, with an identity of its own, takes its place.
     cluster.signers[0].kill();
@@ -284,9 +315,20 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
     assert!(!done && err.contains("another node"), "{err}");
     let (done, _, err) = restore(&backups[0]);
     assert!(done && err.contains("refresh"), "{err}");
+    // Another one is gone for good: a refresh would wait for it. The key goes to those that are left.
+    cluster.signers[2].kill();
     cluster.restart_signer(0);
-    cluster.run(&["refresh", "--vault", &vault]);
-    cluster.signers[1].kill();
+    let left = cluster.keys[..2].join(",");
+    let reshare = [
+        "reshare",
+        "--vault",
+        &vault,
+        "--threshold",
+        "2",
+        "--signers",
+        &left,
+    ];
+    cluster.run(&reshare);
     let (evm, solana) = (evm.as_str().unwrap(), solana.as_str().unwrap());
     cluster
         .assert_signs(evm, solana, "a share was restored")

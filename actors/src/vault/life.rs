@@ -3,29 +3,39 @@
 //! As with key generation, a run is claimed on disk, asked of the cluster in a task beside the
 //! actor, and repeated until it succeeds. The proof that all new holders have their shares on
 //! disk is stored before any node is told to use them; from that commit on the new shares sign.
-//! Telling the nodes is repeated until all have confirmed.
+//! Telling the nodes is repeated until all have confirmed, however long one of them is away.
+//!
+//! A run that fails may leave new shares with some nodes. So runs are not repeated for ever: after
+//! a few that failed nothing happens until an operator has looked at why.
+
+mod telling;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     ids::SessionId,
     order::{Generation, NodeId, ReshareOrder, ReshareProof},
     scheme::Scheme,
     signature::Curve,
     wallet::{
-        generation::{Activation, LiveKey, Reshare, Target},
+        generation::{LiveKey, Reshare, Target},
         vault::{KeyState, Vault},
     },
 };
 use ractor::{ActorRef, RpcReplyPort};
 
 use super::{Live, Msg as VaultMsg};
-use crate::{context::GRACE_MS, port::NodeView, signing::AbortOnDrop};
+use crate::{
+    context::GRACE_MS,
+    port::{Confirmations, NodeView},
+    signing::AbortOnDrop,
+};
 
-/// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
-/// itself, and says who has not confirmed; they are told again.
-const TELLING: Duration = Duration::from_secs(20);
+/// Runs of one wish that may fail, while this process runs: because somebody refused or cheated,
+/// or for any reason.
+const MAX_REFUSED: u32 = 3;
+const MAX_FAILED: u32 = 10;
 
 /// Messages.
 pub enum Msg {
@@ -40,7 +50,7 @@ pub enum Msg {
     /// The nodes are to be told (again) to use new shares.
     ActivationDue(Scheme),
     /// They answered.
-    ActivationEnded(Box<ReshareOrder>, Result<(), Fault>),
+    ActivationEnded(Box<ReshareOrder>, Result<Confirmations, Fault>),
 }
 
 /// What an operator wants of a vault's keys.
@@ -65,7 +75,7 @@ pub struct Shares {
     pub generation: Generation,
     /// Its nodes were told to use them. Before that nobody would sign.
     pub told: bool,
-    /// All of them confirmed.
+    /// All of its nodes confirmed.
     pub settled: bool,
 }
 
@@ -81,10 +91,25 @@ impl InUse {
 #[derive(Default)]
 pub(super) struct Work {
     run: Option<(SessionId, AbortOnDrop)>,
+    /// When the next run is due.
+    next_run: Option<AbortOnDrop>,
+    /// Tries to start a run or to end one, since the last success.
+    tries: u32,
     failed_runs: u32,
+    refused_runs: u32,
     telling: Option<AbortOnDrop>,
+    /// When the next telling is due.
+    next_telling: Option<AbortOnDrop>,
     failed_tellings: u32,
     told: bool,
+}
+
+impl Work {
+    /// Nothing is wrong with the runs (any more).
+    fn forgive(&mut self) {
+        (self.run, self.next_run) = (None, None);
+        (self.tries, self.failed_runs, self.refused_runs) = (0, 0, 0);
+    }
 }
 
 pub(super) type Works = HashMap<Scheme, Work>;
@@ -97,10 +122,12 @@ pub(super) fn in_use(vault: &Vault, works: &Works) -> InUse {
             let KeyState::Ready(live) = &key.state else {
                 return None;
             };
-            let settled = live.activation.is_none();
+            let settled = live.settled();
             let shares = Shares {
                 generation: live.generation.clone(),
-                told: settled || works.get(&key.scheme).is_some_and(|work| work.told),
+                told: settled
+                    || live.activation.as_ref().is_some_and(|it| it.asked)
+                    || works.get(&key.scheme).is_some_and(|work| work.told),
                 settled,
             };
             Some((key.scheme.curve(), shares))
@@ -121,7 +148,19 @@ impl Live {
                 let to = to.as_ref().map(|(threshold, nodes)| (*threshold, &**nodes));
                 let mut vault = self.vault.clone();
                 let wanted = vault.want_reshare(to, &lost, &schemes);
+                let halted = |it: Option<&Reshare>| matches!(it, Some(Reshare::Halted { .. }));
+                let again: Vec<Scheme> = vault
+                    .keys
+                    .iter()
+                    .map(|key| key.scheme)
+                    .filter(|scheme| halted(reshare_of(&self.vault, *scheme)))
+                    .filter(|scheme| !halted(reshare_of(&vault, *scheme)))
+                    .collect();
                 self.decided(wanted.map(|()| vault), reply).await?;
+                for scheme in again {
+                    self.works.entry(scheme).or_default().forgive();
+                    self.context.note_problem(self.vault.id, scheme, None);
+                }
                 self.resume_life(myself);
                 Ok(())
             }
@@ -134,8 +173,7 @@ impl Live {
                         continue;
                     };
                     if reshare_of(&self.vault, key.scheme) == Some(&Reshare::Idle) {
-                        work.run = None;
-                        work.failed_runs = 0;
+                        work.forgive();
                         self.context.note_problem(self.vault.id, key.scheme, None);
                     }
                 }
@@ -158,7 +196,7 @@ impl Live {
                 continue;
             };
             let scheme = key.scheme;
-            if live.reshare != Reshare::Idle {
+            if matches!(live.reshare, Reshare::Wanted(_) | Reshare::Preparing { .. }) {
                 let _ = myself.cast(VaultMsg::Life(Msg::ReshareDue(scheme)));
             }
             if live.activation.is_some() {
@@ -202,7 +240,8 @@ impl Live {
         if work.run.is_some() {
             return Ok(());
         }
-        let failed_runs = work.failed_runs;
+        work.next_run = None;
+        let tries = work.tries;
         let Some(live) = live_key(&self.vault, scheme) else {
             return Ok(());
         };
@@ -211,13 +250,13 @@ impl Live {
         // Less than this is not enough to ask anybody anything.
         let least = now.saturating_add(deadline / 4);
         let planned = match &live.reshare {
-            Reshare::Idle => return Ok(()),
+            Reshare::Idle | Reshare::Halted { .. } => return Ok(()),
             // The run before a restart may have succeeded: repeating it gives its proof.
-            Reshare::Preparing { order, .. } if failed_runs == 0 && order.expires_at_ms > least => {
+            Reshare::Preparing { order, .. } if tries == 0 && order.expires_at_ms > least => {
                 Ok((order.clone(), true))
             }
             Reshare::Preparing { target, .. } | Reshare::Wanted(target) => {
-                self.dealers(live, target, failed_runs > 0).map(|dealers| {
+                self.dealers(live, target, tries > 0).map(|dealers| {
                     let new = Generation {
                         epoch: live.next_epoch,
                         threshold: target.threshold,
@@ -249,6 +288,7 @@ impl Live {
             let claim = order.clone();
             self.update(|vault| vault.begin_reshare(claim)).await?;
         }
+        tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "the nodes are asked for new shares");
         let signers = Arc::clone(&self.context.signers);
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
@@ -269,8 +309,8 @@ impl Live {
         Ok(())
     }
 
-    /// Who deals: live holders, as many as are needed. Which of them failed to is not known, so
-    /// each further try takes others.
+    /// Who deals: live holders that use their shares, as many as are needed. Which of them failed to
+    /// is not known, so each further try takes others.
     fn dealers(&self, live: &LiveKey, target: &Target, others: bool) -> Result<Vec<NodeId>, Fault> {
         let nodes = self.context.signers.nodes();
         let is_live = |node: &NodeId| nodes.iter().any(|view| view.id == *node && view.live);
@@ -290,13 +330,22 @@ impl Live {
         } = &live.generation;
         let able = holders.iter();
         let able = able.filter(|node| is_live(node) && !target.lost.contains(node));
+        let able = able.filter(|node| !live.untold().contains(node));
         let mut able: Vec<NodeId> = able.copied().collect();
         let needed = usize::from(*threshold);
         if able.len() < needed {
+            let (away, untold) = (away(holders), live.untold().iter());
+            let untold = untold.filter(|node| holders.contains(node) && is_live(node));
+            let untold: Vec<String> = untold.map(|node| self.name(&nodes, node)).collect();
+            let list = |what: &str, names: Vec<String>| match names.as_slice() {
+                [] => String::new(),
+                names => format!("; {what}: {}", names.join(", ")),
+            };
             return Err(Fault::unavailable(format!(
-                "too few of the nodes that hold shares are there: {} of {needed} that are needed; away: {}",
+                "too few of the nodes that hold shares are there: {} of {needed} that are needed{}{}",
                 able.len(),
-                away(holders).join(", ")
+                list("away", away),
+                list("do not use their present shares yet", untold),
             )));
         }
         if others {
@@ -325,7 +374,7 @@ impl Live {
         }
         match result {
             Ok(proof) => {
-                work.failed_runs = 0;
+                work.forgive();
                 work.failed_tellings = 0;
                 // An older generation need not be told any more.
                 work.telling = None;
@@ -335,7 +384,22 @@ impl Live {
                 tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "new shares are in use");
                 self.start_telling(myself, scheme);
             }
-            Err(fault) => self.try_reshare_later(myself, scheme, &fault),
+            Err(fault) => {
+                work.failed_runs = work.failed_runs.saturating_add(1);
+                if *fault.class() != Class::Unavailable {
+                    work.refused_runs = work.refused_runs.saturating_add(1);
+                }
+                if work.failed_runs < MAX_FAILED && work.refused_runs < MAX_REFUSED {
+                    self.try_reshare_later(myself, scheme, &fault);
+                    return Ok(());
+                }
+                work.forgive();
+                tracing::error!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares: given up until an operator asks again");
+                self.context.note_problem(self.vault.id, scheme, None);
+                let reason = fault.public();
+                self.update(|vault| vault.halt_reshare(order, reason))
+                    .await?;
+            }
         }
         Ok(())
     }
@@ -343,74 +407,14 @@ impl Live {
     fn try_reshare_later(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme, fault: &Fault) {
         tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares yet");
         let work = self.works.entry(scheme).or_default();
-        work.failed_runs = work.failed_runs.saturating_add(1);
-        let pause = self.context.pause(work.failed_runs);
+        work.tries = work.tries.saturating_add(1);
+        let pause = self.context.pause(work.tries);
         let problem = fault.public().to_owned();
         self.context
             .note_problem(self.vault.id, scheme, Some(problem));
-        myself.send_after(pause, move || VaultMsg::Life(Msg::ReshareDue(scheme)));
-    }
-
-    fn start_telling(&mut self, myself: &ActorRef<VaultMsg>, scheme: Scheme) {
-        let Some(LiveKey {
-            activation: Some(Activation { order, proof }),
-            ..
-        }) = live_key(&self.vault, scheme).cloned()
-        else {
-            return;
-        };
-        let work = self.works.entry(scheme).or_default();
-        if work.telling.is_some() {
-            return;
-        }
-        let signers = Arc::clone(&self.context.signers);
-        let actor = myself.clone();
-        let task = tokio::spawn(async move {
-            let result = tokio::time::timeout(TELLING, signers.activate(&order, &proof))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(Fault::unavailable(
-                        "not every node has confirmed that it uses the new shares",
-                    ))
-                });
-            let ended = Msg::ActivationEnded(Box::new(order), result);
-            let _ = actor.cast(VaultMsg::Life(ended));
-        });
-        work.telling = Some(AbortOnDrop(task.abort_handle()));
-    }
-
-    async fn telling_ended(
-        &mut self,
-        myself: &ActorRef<VaultMsg>,
-        order: &ReshareOrder,
-        result: Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        let scheme = order.scheme;
-        let now = live_key(&self.vault, scheme).and_then(|live| live.activation.as_ref());
-        if now.is_none_or(|activation| activation.order != *order) {
-            return Ok(());
-        }
-        let work = self.works.entry(scheme).or_default();
-        work.telling = None;
-        work.told = true;
-        match result {
-            Ok(()) => {
-                work.failed_tellings = 0;
-                self.context.note_problem(self.vault.id, scheme, None);
-                self.update(|vault| vault.activated(order)).await
-            }
-            Err(fault) => {
-                tracing::warn!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "not every node uses the new shares yet");
-                work.failed_tellings = work.failed_tellings.saturating_add(1);
-                let pause = self.context.pause(work.failed_tellings);
-                let problem = fault.public().to_owned();
-                self.context
-                    .note_problem(self.vault.id, scheme, Some(problem));
-                self.show();
-                myself.send_after(pause, move || VaultMsg::Life(Msg::ActivationDue(scheme)));
-                Ok(())
-            }
-        }
+        let due = move || VaultMsg::Life(Msg::ReshareDue(scheme));
+        let timer = myself.send_after(pause, due);
+        work.next_run = Some(AbortOnDrop(timer.abort_handle()));
     }
 
     /// A node as an operator knows it: the name it announced, and its key.

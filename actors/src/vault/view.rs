@@ -44,6 +44,12 @@ pub struct KeyView {
     pub work: Option<WorkView>,
     /// Why that has not worked yet, or why there is no key yet; since the start of the process.
     pub problem: Option<String>,
+    /// Nodes that have not confirmed these shares: those that hold none of them may still have
+    /// older ones. They are told as soon as they are there.
+    pub unconfirmed: Vec<NodeId>,
+    /// Nodes that may have shares of a run that has not succeeded. The next generation makes these
+    /// worthless, and has them erased.
+    pub leftover: Vec<NodeId>,
 }
 
 /// What is in work for a key that is there.
@@ -56,8 +62,18 @@ pub enum WorkView {
         /// Who will hold the shares.
         holders: Vec<NodeId>,
     },
-    /// New shares are in use, and not every node has confirmed that it knows.
+    /// New shares are in use, and not every node that needs to know, or is there, has confirmed it.
     Telling,
+    /// Runs have failed, and there is no other before an operator wants it again. The present
+    /// shares sign.
+    Halted {
+        /// Signers that were to be needed.
+        threshold: u16,
+        /// Who was to hold the shares.
+        holders: Vec<NodeId>,
+        /// Why the last run failed.
+        reason: String,
+    },
 }
 
 /// A vault as operators see it.
@@ -93,12 +109,24 @@ fn one(context: &Context, vault: &Vault, key: &VaultKey) -> KeyView {
         _ => None,
     };
     let work = live.and_then(work);
-    let open = live.is_none() || work.is_some();
+    let unconfirmed = live.map(|live| live.untold().to_vec()).unwrap_or_default();
+    let leftover = live.map(leftover).unwrap_or_default();
+    let open = live.is_none() || work.is_some() || !unconfirmed.is_empty();
     KeyView {
         scheme: key.scheme,
         generation: live.map(|live| live.generation.clone()),
         work,
         problem: context.problem(vault.id, key.scheme).filter(|_| open),
+        unconfirmed,
+        leftover,
+    }
+}
+
+/// As long as a run may still succeed, its nodes are no matter of concern.
+fn leftover(live: &LiveKey) -> Vec<NodeId> {
+    match live.reshare {
+        Reshare::Wanted(_) | Reshare::Preparing { .. } => Vec::new(),
+        Reshare::Idle | Reshare::Halted { .. } => live.leftover.clone(),
     }
 }
 
@@ -108,6 +136,14 @@ fn work(live: &LiveKey) -> Option<WorkView> {
             threshold: target.threshold,
             holders: target.holders.clone(),
         }),
-        Reshare::Idle => live.activation.as_ref().map(|_| WorkView::Telling),
+        Reshare::Halted { target, reason } => Some(WorkView::Halted {
+            threshold: target.threshold,
+            holders: target.holders.clone(),
+            reason: reason.clone(),
+        }),
+        Reshare::Idle => {
+            let asked = live.activation.as_ref().is_none_or(|it| it.asked);
+            (!asked || !live.settled()).then_some(WorkView::Telling)
+        }
     }
 }

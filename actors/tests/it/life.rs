@@ -6,11 +6,8 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::{
-    gateway::{
-        Command, Gateway, KeyView, Query, Receipt, Reshare, ShareBackup, VaultView, View, WorkView,
-    },
-    store::{Store, memory::MemoryStore},
+use covault_actors::gateway::{
+    Command, Gateway, KeyView, Query, Receipt, Reshare, ShareBackup, VaultView, View, WorkView,
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -20,16 +17,13 @@ use covault_core::{
     scheme::Scheme,
 };
 
-use crate::{
-    cut_store::{Accident, CutStore},
-    world::*,
-};
+use crate::world::*;
 
-fn node(number: u8) -> NodeId {
+pub fn node(number: u8) -> NodeId {
     NodeId([number; 32])
 }
 
-fn refresh() -> Reshare {
+pub fn refresh() -> Reshare {
     Reshare {
         to: None,
         lost: vec![],
@@ -37,14 +31,18 @@ fn refresh() -> Reshare {
     }
 }
 
-fn to(threshold: u16, numbers: &[u8]) -> Reshare {
+pub fn to(threshold: u16, numbers: &[u8]) -> Reshare {
     Reshare {
         to: Some((threshold, numbers.iter().copied().map(node).collect())),
         ..refresh()
     }
 }
 
-async fn reshare(gateway: &Gateway, vault: VaultId, reshare: Reshare) -> Result<VaultView, Fault> {
+pub async fn reshare(
+    gateway: &Gateway,
+    vault: VaultId,
+    reshare: Reshare,
+) -> Result<VaultView, Fault> {
     let command = Command::ReshareVault {
         vault: vault.to_string(),
         reshare,
@@ -55,7 +53,7 @@ async fn reshare(gateway: &Gateway, vault: VaultId, reshare: Reshare) -> Result<
     }
 }
 
-async fn cancel(gateway: &Gateway, vault: VaultId) -> Result<VaultView, Fault> {
+pub async fn cancel(gateway: &Gateway, vault: VaultId) -> Result<VaultView, Fault> {
     let command = Command::CancelReshare {
         vault: vault.to_string(),
     };
@@ -65,14 +63,14 @@ async fn cancel(gateway: &Gateway, vault: VaultId) -> Result<VaultView, Fault> {
     }
 }
 
-async fn view(gateway: &Gateway) -> VaultView {
+pub async fn view(gateway: &Gateway) -> VaultView {
     match gateway.view(&admin(), Query::Vault("main".into())).await {
         Ok(View::Vault(vault)) => vault,
         other => panic!("{other:?}"),
     }
 }
 
-async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> VaultView {
+pub async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> VaultView {
     let looking = async {
         loop {
             let vault = view(gateway).await;
@@ -88,24 +86,36 @@ async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> VaultV
     }
 }
 
-fn idle(vault: &VaultView) -> bool {
+pub fn idle(vault: &VaultView) -> bool {
     vault.ready && vault.keys.iter().all(|key| key.work.is_none())
 }
 
-fn epochs(vault: &VaultView) -> Vec<u32> {
+/// Nothing in work, and every node knows of the shares that sign.
+pub fn known(vault: &VaultView) -> bool {
+    idle(vault) && vault.keys.iter().all(|key| key.unconfirmed.is_empty())
+}
+
+/// Whether a node has no share of any key, in use or prepared.
+pub fn has_nothing(world: &World, id: VaultId, number: u8) -> bool {
+    let nodes = world.signers.nodes.lock().unwrap();
+    let mut keys = nodes.shares.keys().filter(|key| key.0 == id);
+    keys.all(|key| nodes.epochs(*key, &node(number)) == (None, vec![]))
+}
+
+pub fn epochs(vault: &VaultView) -> Vec<u32> {
     let keys = vault.keys.iter();
     keys.map(|key| key.generation.as_ref().unwrap().epoch)
         .collect()
 }
 
 /// A vault, and two nodes more than it has.
-async fn new_vault(gateway: &Gateway) -> VaultId {
+pub async fn new_vault(gateway: &Gateway) -> VaultId {
     let id = vault(gateway, "main").await;
     assert!(admit_more(gateway).await);
     id
 }
 
-async fn admit_more(gateway: &Gateway) -> bool {
+pub async fn admit_more(gateway: &Gateway) -> bool {
     for number in 4..=5 {
         let command = Command::AdmitNode {
             id: node(number),
@@ -119,14 +129,14 @@ async fn admit_more(gateway: &Gateway) -> bool {
 }
 
 /// Signs on both curves; the double refuses shares of any but the active generation.
-async fn signs(gateway: &Gateway, addresses: &[String; 2]) {
+pub async fn signs(gateway: &Gateway, addresses: &[String; 2]) {
     for address in addresses {
         let made = create(gateway, raw(address)).await;
         assert_eq!(outcome(gateway, &made.uuid).await.error, None);
     }
 }
 
-async fn addresses(gateway: &Gateway, vault: VaultId) -> [String; 2] {
+pub async fn addresses(gateway: &Gateway, vault: VaultId) -> [String; 2] {
     [
         wallet(gateway, vault, NetworkType::Evm).await.address,
         wallet(gateway, vault, NetworkType::Solana).await.address,
@@ -446,82 +456,4 @@ async fn refresh__should_be_of_the_keys_that_have_one() {
         assert_eq!(refreshed, key.scheme == Scheme::FrostEd25519);
     }
     gateway.stop().await;
-}
-
-/// Makes the vault, refreshes it, gives it to other nodes, and signs; as far as the store lets it.
-async fn run(gateway: &Gateway) {
-    if !admit(gateway).await || !admit_more(gateway).await {
-        return;
-    }
-    let command = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(node).collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    let Ok(made) = gateway.submit(&admin(), command, None).await else {
-        return;
-    };
-    let Receipt::Vault(vault) = made.receipt else {
-        panic!("no vault")
-    };
-    for wish in [refresh(), to(2, &[2, 3, 4])] {
-        until(gateway, idle).await;
-        if reshare(gateway, vault.id, wish).await.is_err() {
-            return;
-        }
-    }
-    until(gateway, idle).await;
-}
-
-/// Whatever was cut: a restart finishes what was wished for, epochs go up, both keys sign.
-async fn check(world: &World, what: &str) {
-    let gateway = world.start().await;
-    let id = new_vault(&gateway).await;
-    let now = until(&gateway, idle).await;
-    for key in &now.keys {
-        let generation = key.generation.as_ref().unwrap();
-        let active = world.signers.nodes.lock().unwrap().active[&(id, key.scheme)].clone();
-        assert_eq!(generation, &active, "{what}");
-    }
-    let wallets = addresses(&gateway, id).await;
-    signs(&gateway, &wallets).await;
-    gateway.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reshare__should_go_on_wherever_the_power_was_cut() {
-    let world = World::new();
-    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
-    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
-    run(&gateway).await;
-    gateway.stop().await;
-    let commits = store.commits();
-    assert!(commits >= 15, "{commits}");
-    for at in 1..=commits {
-        for accident in [Accident::Before, Accident::After] {
-            let what = format!("{accident:?} commit {at}");
-            let world = World::on(Arc::new(MemoryStore::new()));
-            let store = CutStore::new(Arc::clone(&world.store), at, accident);
-            let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
-            let running = gateway.clone();
-            let operator = tokio::spawn(async move { run(&running).await });
-            tokio::time::timeout(Duration::from_secs(20), store.accident())
-                .await
-                .unwrap_or_else(|_| panic!("{what}: never came"));
-            operator.abort();
-            let _ = operator.await;
-            gateway.stop().await;
-            check(&world, &what).await;
-        }
-        for accident in [Accident::StumbleBefore, Accident::StumbleAfter] {
-            let what = format!("{accident:?} commit {at}");
-            let world = World::new();
-            let store = CutStore::new(Arc::clone(&world.store), at, accident);
-            let gateway = world.start_on(store as Arc<dyn Store>).await;
-            run(&gateway).await;
-            gateway.stop().await;
-            check(&world, &what).await;
-        }
-    }
 }

@@ -17,6 +17,7 @@ mod failures;
 mod held_store;
 mod idempotency;
 mod life;
+mod life_trouble;
 mod nodes;
 mod nonces;
 mod one_key;

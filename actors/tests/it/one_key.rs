@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::port::{NodeBackup, NodeView, Signers, SigningAttempt};
+use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
 use covault_core::{
     chain::SigningInput,
     derive::RootKey,
@@ -54,8 +54,10 @@ pub struct OneKey {
     pub nodes: Mutex<Nodes>,
     /// So many calls of `reshare` fail before one works.
     pub failing_reshares: AtomicUsize,
-    /// So many calls of `activate` fail before one works.
+    /// So many calls of `activate` lack the answer of node 2, which does what it is told.
     pub failing_activations: AtomicUsize,
+    /// Nodes that refuse to prepare new shares, after the others have: their disks are full.
+    pub full: Mutex<BTreeSet<NodeId>>,
     /// While true, `reshare` does not answer.
     pub hold_reshare: tokio::sync::watch::Sender<bool>,
     /// While true, `activate` does not answer.
@@ -84,15 +86,42 @@ struct Seen {
     vaults: BTreeSet<VaultId>,
 }
 
-/// The generations of each vault's keys.
+/// What is on the nodes' disks.
 #[derive(Default)]
 pub struct Nodes {
-    /// In use.
-    pub active: BTreeMap<(VaultId, Scheme), Generation>,
-    /// On disk, not in use; the highest epoch that was asked for.
-    pub prepared: BTreeMap<(VaultId, Scheme), ReshareOrder>,
+    /// Of each key, by node.
+    pub shares: BTreeMap<(VaultId, Scheme), BTreeMap<NodeId, Disk>>,
     /// Every order that was carried out.
     pub reshares: Vec<ReshareOrder>,
+    /// Every run that was asked for, whatever became of it.
+    pub runs: usize,
+}
+
+/// A node's shares of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// In use.
+    pub active: Option<Generation>,
+    /// Not in use.
+    pub prepared: Vec<ReshareOrder>,
+}
+
+impl Nodes {
+    /// A node's shares of a key: the epoch of what is in use, and of what is prepared.
+    pub fn epochs(&self, key: (VaultId, Scheme), node: &NodeId) -> (Option<u32>, Vec<u32>) {
+        let disk = self.shares[&key].get(node).cloned().unwrap_or_default();
+        let prepared = disk.prepared.iter().map(|order| order.new.epoch);
+        (disk.active.map(|active| active.epoch), prepared.collect())
+    }
+
+    /// That all the holders of a generation use it.
+    pub fn use_it(&self, key: (VaultId, Scheme), generation: &Generation) -> bool {
+        let mut holders = generation.holders.iter();
+        holders.all(|node| {
+            let disk = self.shares[&key].get(node);
+            disk.is_some_and(|disk| disk.active.as_ref() == Some(generation))
+        })
+    }
 }
 
 fn statement(order: &ReshareOrder, node: &NodeId) -> Vec<u8> {
@@ -142,7 +171,60 @@ fn take(counter: &AtomicUsize) -> bool {
         .is_ok()
 }
 
+impl Disk {
+    /// As a node does that is shown a proof.
+    fn learn(&mut self, node: &NodeId, order: &ReshareOrder) {
+        if self.active.as_ref() == Some(&order.new) {
+            return;
+        }
+        let epoch = self.active.as_ref().map(|active| active.epoch);
+        assert!(epoch < Some(order.new.epoch), "told of an old generation");
+        self.active = None;
+        if order.new.holders.contains(node) {
+            assert!(self.prepared.contains(order), "nobody has this");
+            self.active = Some(order.new.clone());
+        }
+        self.prepared.retain(|it| it.new.epoch > order.new.epoch);
+    }
+}
+
 impl OneKey {
+    pub fn is_away(&self, node: &NodeId) -> bool {
+        self.away.lock().unwrap().contains(node)
+    }
+
+    /// As many nodes as are needed use the shares that the order names.
+    fn check_shares(
+        &self,
+        key: (VaultId, Scheme),
+        epoch: u32,
+        attempt: &SigningAttempt,
+    ) -> Result<(), Fault> {
+        let generation = Generation {
+            epoch,
+            threshold: attempt.threshold,
+            holders: attempt.holders.clone(),
+        };
+        let nodes = self.nodes.lock().unwrap();
+        let in_use = attempt
+            .holders
+            .iter()
+            .filter(|node| !self.is_away(node))
+            .filter_map(|node| nodes.shares[&key].get(node)?.active.as_ref());
+        let in_use: Vec<_> = in_use.collect();
+        if let Some(later) = in_use.iter().find(|active| active.epoch > epoch) {
+            return Err(Fault::field(
+                "epoch",
+                format!("the shares are of epoch {}", later.epoch),
+            ));
+        }
+        let signing = in_use.iter().filter(|active| ***active == generation);
+        if signing.count() < usize::from(attempt.threshold) {
+            return Err(Fault::unavailable("not enough signers: missing shares"));
+        }
+        Ok(())
+    }
+
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
@@ -185,16 +267,20 @@ impl Signers for OneKey {
             held.wait_for(|held| !held).await.unwrap();
         }
         self.seen.lock().unwrap().vaults.insert(order.vault);
-        self.nodes
-            .lock()
-            .unwrap()
-            .active
-            .entry((order.vault, order.scheme))
-            .or_insert_with(|| Generation {
+        let mut nodes = self.nodes.lock().unwrap();
+        let made = Disk {
+            active: Some(Generation {
                 epoch: 0,
                 threshold: order.threshold,
                 holders: order.signers.clone(),
-            });
+            }),
+            prepared: Vec::new(),
+        };
+        let disks = order.signers.iter().map(|node| (*node, made.clone()));
+        nodes
+            .shares
+            .entry((order.vault, order.scheme))
+            .or_insert_with(|| disks.collect());
         Ok(root(order.vault, order.scheme.curve()))
     }
 
@@ -216,17 +302,7 @@ impl Signers for OneKey {
             assert_eq!(first, &order.inputs, "a second digest for one request");
         }
         let scheme = Scheme::default_of(order.network.curve());
-        let active = self.nodes.lock().unwrap().active[&(order.vault, scheme)].clone();
-        if active.epoch != order.epoch {
-            return Err(Fault::field(
-                "epoch",
-                format!("the shares are of epoch {}", active.epoch),
-            ));
-        }
-        assert_eq!(
-            (attempt.threshold, &attempt.holders),
-            (active.threshold, &active.holders)
-        );
+        self.check_shares((order.vault, scheme), order.epoch, attempt)?;
         order
             .verify(&root(order.vault, order.network.curve()))
             .expect("the order is sound");
@@ -265,23 +341,41 @@ impl Signers for OneKey {
             return Err(Fault::unavailable("node-2 did not answer"));
         }
         let key = (order.vault, order.scheme);
-        let mut nodes = self.nodes.lock().unwrap();
         assert_eq!(
             root(order.vault, order.scheme.curve()).public_key,
             order.root_public_key
         );
-        if nodes.active[&key] != order.old {
-            return Err(Fault::field("old.epoch", "is not the one in use"));
+        let parties = order.parties();
+        if parties.iter().any(|party| self.is_away(party)) {
+            return Err(Fault::unavailable("somebody is away"));
         }
-        match nodes.prepared.get(&key) {
-            Some(prepared) if prepared == order => {}
-            Some(prepared) if prepared.new.epoch >= order.new.epoch => {
-                panic!("an epoch was used twice")
+        let mut nodes = self.nodes.lock().unwrap();
+        nodes.runs += 1;
+        let disks = nodes.shares.get_mut(&key).unwrap();
+        for dealer in &order.dealers {
+            if disks[dealer].active.as_ref() != Some(&order.old) {
+                return Err(Fault::field("old.epoch", "is not the one in use"));
             }
-            _ => {
-                nodes.prepared.insert(key, order.clone());
-                nodes.reshares.push(order.clone());
+        }
+        let full = self.full.lock().unwrap().clone();
+        for node in order.new.holders.iter().filter(|node| !full.contains(node)) {
+            let disk = disks.entry(*node).or_default();
+            if !disk.prepared.contains(order) {
+                let used = disk.prepared.iter().map(|it| it.new.epoch);
+                let used = used.chain(disk.active.iter().map(|it| it.epoch));
+                assert!(
+                    used.max() < Some(order.new.epoch),
+                    "an epoch was used twice"
+                );
+                disk.prepared.push(order.clone());
             }
+        }
+        if let Some(node) = order.new.holders.iter().find(|node| full.contains(node)) {
+            let sentence = format!("node-{} refused: its disk is full", node.0[0]);
+            return Err(Fault::new(Class::Invalid, sentence));
+        }
+        if !nodes.reshares.contains(order) {
+            nodes.reshares.push(order.clone());
         }
         let holders = order.new.holders.iter();
         Ok(ReshareProof(
@@ -291,24 +385,32 @@ impl Signers for OneKey {
         ))
     }
 
-    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+    async fn activate(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        told: &[NodeId],
+    ) -> Result<Confirmations, Fault> {
         for (node, signed) in &proof.0 {
             assert_eq!(signed, &statement(order, node), "a forged proof");
         }
         assert_eq!(proof.0.len(), order.new.holders.len());
         let mut held = self.hold_activation.subscribe();
         held.wait_for(|held| !held).await.unwrap();
-        let failing = take(&self.failing_activations);
-        let key = (order.vault, order.scheme);
+        let lost = take(&self.failing_activations).then_some(NodeId([2; 32]));
         let mut nodes = self.nodes.lock().unwrap();
-        if nodes.active[&key].epoch < order.new.epoch {
-            assert_eq!(nodes.prepared.get(&key), Some(order), "nobody has this");
-            nodes.active.insert(key, order.new.clone());
-        }
-        if failing {
-            return Err(Fault::unavailable("node-2 has not confirmed"));
-        }
-        Ok(())
+        let disks = nodes.shares.get_mut(&(order.vault, order.scheme)).unwrap();
+        let mut tell = |node: &NodeId| {
+            if self.is_away(node) {
+                return Err(Fault::unavailable("is away"));
+            }
+            disks.entry(*node).or_default().learn(node, order);
+            match lost == Some(*node) {
+                true => Err(Fault::unavailable("node-2 has not confirmed")),
+                false => Ok(()),
+            }
+        };
+        Ok(told.iter().map(|node| (*node, tell(node))).collect())
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! Idle -> Wanted -> Preparing -> (Preparing with a new epoch)* -> Idle, one generation further
+//!           |          |-> Halted: too many runs failed; -> Wanted when it is asked for again
 //!           \__________\-> Idle: cancelled; the old generation was in use all the time
 //! ```
 //! The commit that takes the proof switches generations. Telling the nodes so ([`Activation`]) is
 //! repeated until all have confirmed, and is never rolled back: some may have erased their old
-//! shares. A node that is away for good does not hold up the next reshare, which replaces it.
+//! shares. Told is whoever may hold a share of before: old holders, and holders of what runs have
+//! prepared that did not succeed. A node that is away for good holds up nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +31,11 @@ pub struct LiveKey {
     pub next_epoch: u32,
     /// Where the next generation stands.
     pub reshare: Reshare,
-    /// Nodes that may not know yet that `generation` is in use.
+    /// That `generation` is in use, while some nodes may not know it yet.
     pub activation: Option<Activation>,
+    /// The nodes that runs since `generation` had, or have, prepare shares for: they may hold such
+    /// shares, which work together until the next generation is in use and the nodes know it.
+    pub leftover: Vec<NodeId>,
 }
 
 /// Where the next generation of a key stands.
@@ -46,6 +51,14 @@ pub enum Reshare {
         target: Target,
         /// The run.
         order: ReshareOrder,
+    },
+    /// Runs have failed, and another one would only leave more shares behind. An operator repeats
+    /// the wish, or drops it.
+    Halted {
+        /// What the operator wanted.
+        target: Target,
+        /// Why the last run failed.
+        reason: String,
     },
 }
 
@@ -67,6 +80,11 @@ pub struct Activation {
     pub order: ReshareOrder,
     /// Its holders' statements.
     pub proof: ReshareProof,
+    /// The nodes that have not confirmed: the new holders among them may not use their shares yet,
+    /// all of them may still have shares of before.
+    pub untold: Vec<NodeId>,
+    /// Every node that was there has been told once.
+    pub asked: bool,
 }
 
 impl LiveKey {
@@ -82,10 +100,27 @@ impl LiveKey {
             next_epoch: 1,
             reshare: Reshare::Idle,
             activation: None,
+            leftover: Vec::new(),
         }
     }
 
-    /// An operator wants a new generation. Repeating the wish changes nothing.
+    /// Whether every holder of the shares that sign uses them.
+    pub fn settled(&self) -> bool {
+        let untold = self.untold();
+        !self
+            .generation
+            .holders
+            .iter()
+            .any(|node| untold.contains(node))
+    }
+
+    /// The nodes that have not confirmed that `generation` is in use.
+    pub fn untold(&self) -> &[NodeId] {
+        let activation = self.activation.as_ref();
+        activation.map_or(&[], |activation| &activation.untold)
+    }
+
+    /// An operator wants a new generation. Repeating the wish changes nothing, unless it was halted.
     ///
     /// # Errors
     /// [`Class::Invalid`] naming the field, and [`Class::WrongState`] while another wish is open.
@@ -110,7 +145,7 @@ impl LiveKey {
             ));
         }
         match &self.reshare {
-            Reshare::Idle => {
+            Reshare::Idle | Reshare::Halted { .. } => {
                 self.reshare = Reshare::Wanted(target);
                 Ok(())
             }
@@ -132,7 +167,7 @@ impl LiveKey {
     pub fn begin(&mut self, order: ReshareOrder) -> Result<(), Fault> {
         let target = match &self.reshare {
             Reshare::Wanted(target) | Reshare::Preparing { target, .. } => target.clone(),
-            Reshare::Idle => return Err(nothing_in_work()),
+            Reshare::Idle | Reshare::Halted { .. } => return Err(nothing_in_work()),
         };
         order.check().map_err(Fault::bug)?;
         let sound = order.root_public_key == self.root.public_key
@@ -145,6 +180,7 @@ impl LiveKey {
         match next_epoch {
             Some(next_epoch) if sound => {
                 self.next_epoch = next_epoch;
+                add(&mut self.leftover, &order.new.holders);
                 self.reshare = Reshare::Preparing { target, order };
                 Ok(())
             }
@@ -168,39 +204,79 @@ impl LiveKey {
         }
         self.generation = order.new.clone();
         self.reshare = Reshare::Idle;
+        let mut untold = order.new.holders.clone();
+        add(&mut untold, &order.old.holders);
+        add(&mut untold, &std::mem::take(&mut self.leftover));
+        add(&mut untold, self.untold());
         self.activation = Some(Activation {
             order: order.clone(),
             proof,
+            untold,
+            asked: false,
         });
         Ok(())
     }
 
-    /// Every node confirmed the generation that the run `order` made.
+    /// The nodes that were there were told of the generation that the run `order` made, and these
+    /// have confirmed it.
     ///
     /// # Errors
     /// [`Class::WrongState`] when that is not the one they are told about.
-    pub fn activated(&mut self, order: &ReshareOrder) -> Result<(), Fault> {
-        match &self.activation {
+    pub fn confirmed(&mut self, order: &ReshareOrder, nodes: &[NodeId]) -> Result<(), Fault> {
+        match &mut self.activation {
             Some(activation) if activation.order == *order => {
-                self.activation = None;
+                activation.asked = true;
+                activation.untold.retain(|node| !nodes.contains(node));
+                if activation.untold.is_empty() {
+                    self.activation = None;
+                }
                 Ok(())
             }
             _ => Err(nothing_in_work()),
         }
     }
 
-    /// Nobody wants a new generation any more. Shares that nodes have prepared are void: their
-    /// epoch is never used again.
+    /// No further run, until an operator wants one again.
+    ///
+    /// # Errors
+    /// [`Class::WrongState`] when another run than `order`, or none, is claimed.
+    pub fn halt(&mut self, order: &ReshareOrder, reason: &str) -> Result<(), Fault> {
+        match &self.reshare {
+            Reshare::Preparing {
+                target,
+                order: claimed,
+            } if claimed == order => {
+                self.reshare = Reshare::Halted {
+                    target: target.clone(),
+                    reason: reason.to_owned(),
+                };
+                Ok(())
+            }
+            _ => Err(nothing_in_work()),
+        }
+    }
+
+    /// Nobody wants a new generation any more. What nodes have prepared stays with them
+    /// ([`LiveKey::leftover`]), and is void only when a later generation is in use and they know it.
     ///
     /// # Errors
     /// [`Class::WrongState`] when there is nothing to cancel (any more).
     pub fn cancel(&mut self) -> Result<(), Fault> {
         match &self.reshare {
-            Reshare::Wanted(_) | Reshare::Preparing { .. } => {
+            Reshare::Wanted(_) | Reshare::Preparing { .. } | Reshare::Halted { .. } => {
                 self.reshare = Reshare::Idle;
                 Ok(())
             }
             Reshare::Idle => Err(nothing_in_work()),
+        }
+    }
+}
+
+/// Adds those that are not there yet.
+fn add(nodes: &mut Vec<NodeId>, more: &[NodeId]) {
+    for node in more {
+        if !nodes.contains(node) {
+            nodes.push(*node);
         }
     }
 }

@@ -69,9 +69,13 @@ fn reshare__should_switch_generations_with_the_proof_and_then_tell_the_nodes() {
     key.prepared(&order, proof(&order)).unwrap();
     assert_eq!(key.generation, order.new);
     assert_eq!(key.reshare, Reshare::Idle);
-    key.activated(&order).unwrap();
+    assert_eq!(key.untold(), nodes(&[1, 2, 3, 4, 5]));
+    key.confirmed(&order, &nodes(&[1, 2, 3, 4])).unwrap();
+    assert!(!key.settled());
+    key.confirmed(&order, &nodes(&[5])).unwrap();
     assert_eq!(key.activation, None);
-    assert!(key.activated(&order).is_err());
+    assert!(key.settled());
+    assert!(key.confirmed(&order, &[]).is_err());
     assert!(key.prepared(&order, proof(&order)).is_err());
 }
 
@@ -130,8 +134,53 @@ fn next_reshare__should_not_wait_for_a_node_that_never_confirms() {
     // Nodes are still told about the first meanwhile.
     assert_eq!(key.activation.as_ref().unwrap().order, first);
     key.prepared(&second, proof(&second)).unwrap();
-    assert!(key.activated(&first).is_err());
-    key.activated(&second).unwrap();
+    assert!(key.confirmed(&first, &[]).is_err());
+    // Node 3 never came, and node 4 is new.
+    assert_eq!(key.untold(), nodes(&[1, 2, 4, 3]));
+    key.confirmed(&second, &nodes(&[1, 2, 4])).unwrap();
+    assert!(key.settled(), "who has left signs nothing");
+    assert_eq!(key.untold(), nodes(&[3]));
+    // It is told of whatever there is when it comes.
+    key.want(same.clone()).unwrap();
+    let third = order(&key, 3, &same);
+    key.begin(third.clone()).unwrap();
+    key.prepared(&third, proof(&third)).unwrap();
+    assert_eq!(key.untold(), nodes(&[1, 2, 3, 4]));
+}
+
+#[test]
+fn runs_without_success__should_leave_nodes_that_the_next_generation_is_told_to() {
+    let mut key = key();
+    let to = target(2, &[3, 4, 5]);
+    key.want(to.clone()).unwrap();
+    assert!(key.leftover.is_empty());
+    let first = order(&key, 1, &to);
+    key.begin(first.clone()).unwrap();
+    key.halt(&first, "the disk of 5 is full").unwrap();
+    assert!(key.halt(&first, "again").is_err());
+    let halted = Reshare::Halted {
+        target: to.clone(),
+        reason: "the disk of 5 is full".into(),
+    };
+    assert_eq!(key.reshare, halted);
+    let late = order(&key, 2, &to);
+    assert!(key.begin(late).is_err(), "nobody has asked again");
+    // Asked again, and for something else; then not at all.
+    key.want(target(2, &[1, 6])).unwrap();
+    let second = order(&key, 2, &target(2, &[1, 6]));
+    key.begin(second.clone()).unwrap();
+    assert!(key.halt(&first, "late").is_err());
+    key.cancel().unwrap();
+    assert_eq!(key.leftover, nodes(&[3, 4, 5, 1, 6]));
+    let same = target(2, &[1, 2, 3]);
+    key.want(same.clone()).unwrap();
+    let third = order(&key, 3, &same);
+    key.begin(third.clone()).unwrap();
+    key.prepared(&third, proof(&third)).unwrap();
+    assert!(key.leftover.is_empty());
+    let mut untold = key.untold().to_vec();
+    untold.sort_unstable();
+    assert_eq!(untold, nodes(&[1, 2, 3, 4, 5, 6]));
 }
 
 #[test]
@@ -194,7 +243,8 @@ enum Happens {
     Begin,
     Prepared,
     PreparedLate,
-    Activated,
+    Confirmed(u8),
+    Halt,
     Cancel,
 }
 
@@ -204,7 +254,8 @@ fn anything() -> impl Strategy<Value = Happens> {
         Just(Happens::Begin),
         Just(Happens::Prepared),
         Just(Happens::PreparedLate),
-        Just(Happens::Activated),
+        (1_u8..=4).prop_map(Happens::Confirmed),
+        Just(Happens::Halt),
         Just(Happens::Cancel),
     ]
 }
@@ -216,6 +267,8 @@ proptest! {
     ) {
         let mut key = key();
         let mut runs: Vec<ReshareOrder> = Vec::new();
+        // Who may hold a share of any run, or of the beginning, and is not one of the present.
+        let mut holding: Vec<NodeId> = key.generation.holders.clone();
         for (number, event) in events.into_iter().enumerate() {
             let before = key.clone();
             let done = match event {
@@ -230,21 +283,37 @@ proptest! {
                         runs.push(order.clone());
                         key.begin(order)
                     }
-                    Reshare::Idle => continue,
+                    Reshare::Idle | Reshare::Halted { .. } => continue,
                 },
                 Happens::Prepared | Happens::PreparedLate => {
                     let back = usize::from(matches!(event, Happens::PreparedLate));
                     let Some(run) = runs.iter().rev().nth(back) else { continue };
                     key.prepared(run, proof(run))
                 }
-                Happens::Activated => match key.activation.clone() {
-                    Some(activation) => key.activated(&activation.order),
+                Happens::Confirmed(id) => match key.activation.clone() {
+                    Some(activation) => {
+                        let node = NodeId([id; 32]);
+                        holding.retain(|it| *it != node);
+                        key.confirmed(&activation.order, &[node])
+                    }
+                    None => continue,
+                },
+                Happens::Halt => match runs.last() {
+                    Some(run) => key.halt(run, "it failed"),
                     None => continue,
                 },
                 Happens::Cancel => key.cancel(),
             };
             if done.is_err() {
                 prop_assert_eq!(&key, &before, "a refusal changes nothing");
+            }
+            if let Happens::Begin = event {
+                holding.extend(&key.leftover);
+            }
+            for node in &holding {
+                let known = [&key.generation.holders, &key.leftover].into_iter().flatten();
+                let mut known = known.chain(key.untold());
+                prop_assert!(known.any(|it| it == node), "{node:?} is forgotten");
             }
             prop_assert_eq!(&key.root, &before.root);
             prop_assert!(key.generation.epoch >= before.generation.epoch);

@@ -357,12 +357,20 @@ impl Vault {
         self.ready_key(order.scheme)?.prepared(order, proof)
     }
 
-    /// Every node confirmed the generation; as [`LiveKey::activated`].
+    /// These nodes confirmed the generation; as [`LiveKey::confirmed`].
     ///
     /// # Errors
     /// As there.
-    pub fn activated(&mut self, order: &ReshareOrder) -> Result<(), Fault> {
-        self.ready_key(order.scheme)?.activated(order)
+    pub fn confirmed(&mut self, order: &ReshareOrder, nodes: &[NodeId]) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.confirmed(order, nodes)
+    }
+
+    /// No further run until it is wanted again; as [`LiveKey::halt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn halt_reshare(&mut self, order: &ReshareOrder, reason: &str) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.halt(order, reason)
     }
 
     fn ready_key(&mut self, scheme: Scheme) -> Result<&mut LiveKey, Fault> {

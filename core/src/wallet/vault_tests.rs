@@ -102,7 +102,8 @@ fn reshare__should_be_of_every_key_or_of_those_named() {
     vault.reshared(&order, proof).unwrap();
     assert_eq!(vault.generation(Curve::Ed25519), Some(&order.new));
     assert_eq!(vault.generation(Curve::Secp256k1).unwrap().epoch, 0);
-    vault.activated(&order).unwrap();
+    vault.confirmed(&order, &four).unwrap();
+    assert!(vault.live(Curve::Ed25519).unwrap().activation.is_none());
     let unknown = vault.want_reshare(None, &[], &[Scheme::Cggmp24]);
     assert!(unknown.unwrap_err().public().starts_with("schemes: "));
 }

@@ -278,7 +278,7 @@ impl Orchestrator {
         let key = self.key()?;
         let now_ms = world.clock.now_ms();
         let target = match key.reshare {
-            Reshare::Idle => return None,
+            Reshare::Idle | Reshare::Halted { .. } => return None,
             Reshare::Preparing { order, .. }
                 if !others && order.expires_at_ms > now_ms + world.reshare_ms / 4 =>
             {
@@ -364,43 +364,47 @@ impl Orchestrator {
             let Some(now) = activation(&now) else {
                 continue;
             };
-            let told = self.tell_once(cluster, &now);
-            let told = tokio::select! {
+            let confirmed = tokio::select! {
                 biased;
-                told = told => told,
+                confirmed = self.tell_once(cluster, &now) => confirmed,
                 // The next generation is there: this one need not be told any more.
                 _ = self.shown.until(|shown| activation(shown).as_ref() != Some(&now)) => continue,
             };
             self.shown.change(|shown| {
                 shown.told |= activation(shown).as_ref() == Some(&now);
             });
-            if told {
-                let _ = self.commit(|key| key.activated(&now.order));
-                self.may_crash().await;
-            } else {
+            let all = now.untold.iter().all(|node| confirmed.contains(node));
+            let _ = self.commit(|key| key.confirmed(&now.order, &confirmed));
+            self.may_crash().await;
+            if !all {
                 sleep(ms(500)).await;
             }
         }
     }
 
-    async fn tell_once(&self, cluster: &Cluster, now: &Activation) -> bool {
+    /// Who has confirmed.
+    async fn tell_once(&self, cluster: &Cluster, now: &Activation) -> Vec<NodeId> {
         let world = &self.world;
-        let call = cluster.activate(&now.order, &now.proof);
+        let call = cluster.tell(&now.order, &now.proof, &now.untold);
         let outcome = timeout(ms(TELLING_MS + SLACK_MS), call).await;
         let epoch = now.order.new.epoch;
         match outcome {
-            Ok(outcome) => {
-                let class = outcome.as_ref().map_err(|fault| fault.class().clone());
-                world
-                    .trace
-                    .note(format_args!("epoch {epoch} is told: {class:?}"));
-                outcome.is_ok()
+            Ok(answers) => {
+                let answers = answers.unwrap_or_default().into_iter();
+                let confirmed: Vec<NodeId> = answers
+                    .filter_map(|(node, answer)| answer.is_ok().then_some(node))
+                    .collect();
+                let (count, of) = (confirmed.len(), now.untold.len());
+                world.trace.note(format_args!(
+                    "epoch {epoch} is told: {count} of {of} confirm"
+                ));
+                confirmed
             }
             Err(_) => {
                 world
                     .oracle
                     .violation(format!("telling of epoch {epoch} did not end in time"));
-                false
+                Vec::new()
             }
         }
     }

@@ -94,6 +94,11 @@ async fn cancel(wish: Wish) -> anyhow::Result<()> {
         );
     }
     eprintln!("cancelled; the present shares go on signing");
+    if vault.keys.iter().any(|key| !key.leftover.is_empty()) {
+        eprintln!(
+            "nodes may have new shares already (`covault vault show` names them): a refresh makes these worthless"
+        );
+    }
     Ok(())
 }
 
@@ -131,6 +136,12 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
         if keys.iter().all(|key| key.work.is_none()) {
             drop(progress);
             return end(&name, &keys, &old);
+        }
+        if let Some((scheme, reason)) = halted(&keys) {
+            drop(progress);
+            bail!(
+                "vault {name}: no new shares for the {scheme} key: {reason}. The present shares sign. Repeat the command when that is mended, or drop it: `covault vault reshare --cancel`"
+            );
         }
         let state = state(&keys);
         if state != told {
@@ -194,8 +205,22 @@ fn end(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result
             );
         }
         answer(sentence(&key.scheme, shares));
+        if !key.unconfirmed.is_empty() {
+            eprintln!(
+                "vault {name}: not every node has confirmed its {} shares; who is away may still have old ones, and is told when it is back. `covault vault show` names them",
+                key.scheme
+            );
+        }
     }
     Ok(())
+}
+
+/// The first key that is given up, and why.
+fn halted<'a>(keys: &[&'a Key]) -> Option<(&'a str, &'a str)> {
+    keys.iter().find_map(|key| match &key.work {
+        Some(Work::Halted { reason, .. }) => Some((key.scheme.as_str(), reason.as_str())),
+        _ => None,
+    })
 }
 
 fn sentence(scheme: &str, shares: &Shares) -> String {
@@ -213,6 +238,7 @@ fn state(keys: &[&Key]) -> String {
         let doing = match key.work.as_ref()? {
             Work::Preparing { .. } => "new shares are made",
             Work::Telling => "new shares sign, and the nodes are told so",
+            Work::Halted { .. } => "given up",
         };
         Some(match &key.problem {
             Some(problem) => format!("{}: {doing}, trying again: {problem}", key.scheme),
@@ -256,11 +282,43 @@ pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
             Some(Work::Telling) => {
                 answer("  in work: telling the nodes to use these shares");
             }
+            Some(Work::Halted {
+                threshold,
+                holders,
+                reason,
+            }) => {
+                answer(format_args!(
+                    "  given up until it is asked for again: {reason}"
+                ));
+                answer(format_args!(
+                    "  it was for new shares, {threshold}-of-{}, for",
+                    holders.len()
+                ));
+                for holder in holders {
+                    answer(format_args!("    {}", known(holder, &nodes)));
+                }
+            }
             None => {}
         }
         if let Some(problem) = &key.problem {
             answer(format_args!("  last problem: {problem}"));
         }
+        let list = |what: &str, of: &[String]| {
+            if !of.is_empty() {
+                answer(format_args!("  {what}"));
+            }
+            for node in of {
+                answer(format_args!("    {}", known(node, &nodes)));
+            }
+        };
+        list(
+            "not confirmed yet (who holds none of these shares may still have old ones):",
+            &key.unconfirmed,
+        );
+        list(
+            "may have shares of a run that did not succeed (a refresh makes them worthless):",
+            &key.leftover,
+        );
     }
     Ok(())
 }

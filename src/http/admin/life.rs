@@ -40,6 +40,14 @@ pub struct Key {
     pub work: Option<Work>,
     /// Why that has not worked yet.
     pub problem: Option<String>,
+    /// OpenSSH lines of nodes that have not confirmed these shares: those that hold none of them may
+    /// still have older ones. They are told as soon as they are there.
+    #[serde(default)]
+    pub unconfirmed: Vec<String>,
+    /// OpenSSH lines of nodes that may have shares of a run that has not succeeded. A refresh makes
+    /// these worthless, and has them erased.
+    #[serde(default)]
+    pub leftover: Vec<String>,
 }
 
 /// A generation of shares.
@@ -69,6 +77,14 @@ pub enum Work {
     },
     /// New shares sign; not every node has confirmed that it knows.
     Telling,
+    /// Runs have failed; there is no other before it is asked for again. The present shares sign.
+    Halted {
+        threshold: u16,
+        /// OpenSSH lines.
+        holders: Vec<String>,
+        /// Why the last run failed.
+        reason: String,
+    },
 }
 
 /// New shares for a vault's keys. Without threshold and signers: a refresh.
@@ -229,6 +245,8 @@ pub(super) fn key(view: KeyView) -> Key {
         generation,
         work,
         problem,
+        unconfirmed,
+        leftover,
     } = view;
     let lines = |nodes: &[_]| {
         let lines = nodes.iter().map(|node| identity::openssh_line(node, ""));
@@ -247,7 +265,18 @@ pub(super) fn key(view: KeyView) -> Key {
                 holders: lines(&holders),
             },
             WorkView::Telling => Work::Telling,
+            WorkView::Halted {
+                threshold,
+                holders,
+                reason,
+            } => Work::Halted {
+                threshold,
+                holders: lines(&holders),
+                reason,
+            },
         }),
         problem,
+        unconfirmed: lines(&unconfirmed),
+        leftover: lines(&leftover),
     }
 }

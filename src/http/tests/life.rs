@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{Router, http::Method};
-use covault_actors::port::{NodeBackup, NodeView, Signers, SigningAttempt};
+use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
 use covault_core::{
     derive::RootKey,
     fault::Fault,
@@ -54,8 +54,13 @@ impl Signers for Held {
         ))
     }
 
-    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
-        Ok(())
+    async fn activate(
+        &self,
+        _: &ReshareOrder,
+        _: &ReshareProof,
+        nodes: &[NodeId],
+    ) -> Result<Confirmations, Fault> {
+        Ok(nodes.iter().map(|node| (*node, Ok(()))).collect())
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {

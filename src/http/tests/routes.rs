@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
-    port::{NodeBackup, NodeView, Signers, SigningAttempt},
+    port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
     store::memory::MemoryStore,
@@ -53,7 +53,12 @@ impl Signers for NoSigners {
         Err(Fault::unavailable("no signers"))
     }
 
-    async fn activate(&self, _: &ReshareOrder, _: &ReshareProof) -> Result<(), Fault> {
+    async fn activate(
+        &self,
+        _: &ReshareOrder,
+        _: &ReshareProof,
+        _: &[NodeId],
+    ) -> Result<Confirmations, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 

@@ -85,7 +85,8 @@ impl Process {
         self.signal("CONT");
     }
 
-    fn signal(&self, name: &str) {
+    /// Sends a signal, e.g. STOP.
+    pub fn signal(&self, name: &str) {
         let sent = Command::new("kill")
             .args(["-s", name, &self.pid().to_string()])
             .status()

@@ -1,0 +1,191 @@
+//! Nodes that are away or refuse while shares change, and power cuts: nothing is lost, and nobody
+//! keeps what is not to be used any more.
+
+use std::{sync::Arc, time::Duration};
+
+use covault_actors::{
+    gateway::{Command, Gateway, Receipt, VaultView, WorkView},
+    store::{Store, memory::MemoryStore},
+};
+
+use crate::{
+    cut_store::{Accident, CutStore},
+    life::*,
+    world::*,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holder_that_is_away_when_it_is_dropped__should_be_told_when_it_is_back() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let id = new_vault(&gateway).await;
+    let wallets = addresses(&gateway, id).await;
+    let away = |number: u8| {
+        world.signers.away.lock().unwrap().insert(node(number));
+    };
+    away(3);
+    reshare(&gateway, id, to(2, &[1, 2])).await.unwrap();
+    // It does not keep the command waiting, nor anybody from signing, and is named.
+    let done = until(&gateway, idle).await;
+    for key in &done.keys {
+        assert_eq!(key.unconfirmed, [node(3)]);
+    }
+    signs(&gateway, &wallets).await;
+    assert!(!has_nothing(&world, id, 3));
+    // Another generation comes, and another process.
+    reshare(&gateway, id, to(2, &[1, 2, 4])).await.unwrap();
+    until(&gateway, |vault| idle(vault) && epochs(vault) == [2, 2]).await;
+    gateway.stop().await;
+    let gateway = world.start().await;
+    let still = until(&gateway, idle).await;
+    for key in &still.keys {
+        assert_eq!(key.unconfirmed, [node(3)]);
+    }
+    // It may never come, and an operator may give it up.
+    let command = Command::RemoveNode(node(3));
+    gateway.submit(&admin(), command, None).await.unwrap();
+    assert!(admit(&gateway).await);
+    world.signers.away.lock().unwrap().clear();
+    let done = until(&gateway, known).await;
+    assert!(
+        done.keys.iter().all(|key| key.problem.is_none()),
+        "{done:?}"
+    );
+    assert!(has_nothing(&world, id, 3));
+    signs(&gateway, &wallets).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_that_leave_shares_behind__should_end_and_be_made_void() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let id = new_vault(&gateway).await;
+    let wallets = addresses(&gateway, id).await;
+    world.signers.full.lock().unwrap().insert(node(5));
+    reshare(&gateway, id, to(2, &[3, 4, 5])).await.unwrap();
+    let halted = |vault: &VaultView| {
+        let mut keys = vault.keys.iter();
+        keys.all(|key| matches!(&key.work, Some(WorkView::Halted { reason, .. }) if reason.contains("disk")))
+    };
+    let stopped = until(&gateway, halted).await;
+    let runs = || world.signers.nodes.lock().unwrap().runs;
+    assert_eq!(runs(), 6, "three of each key");
+    for key in &stopped.keys {
+        assert_eq!(key.leftover, [node(3), node(4), node(5)]);
+    }
+    // Nor does a new process begin again. Asked again, three more.
+    gateway.stop().await;
+    let gateway = world.start().await;
+    signs(&gateway, &wallets).await;
+    assert_eq!((halted(&view(&gateway).await), runs()), (true, 6));
+    reshare(&gateway, id, to(2, &[3, 4, 5])).await.unwrap();
+    until(&gateway, |vault| halted(vault) && runs() == 12).await;
+    // Nodes 3 and 4 are a quorum of what nobody wants: a refresh makes it void, and they are told,
+    // node 4 once it is there again.
+    let cancelled = cancel(&gateway, id).await.unwrap();
+    assert!(idle(&cancelled));
+    assert_eq!(cancelled.keys[1].leftover, [node(3), node(4), node(5)]);
+    assert!(!has_nothing(&world, id, 4));
+    world.signers.away.lock().unwrap().insert(node(4));
+    reshare(&gateway, id, refresh()).await.unwrap();
+    let done = until(&gateway, idle).await;
+    for key in &done.keys {
+        assert_eq!(
+            (key.leftover.as_slice(), key.unconfirmed.as_slice()),
+            (&[][..], &[node(4)][..])
+        );
+    }
+    signs(&gateway, &wallets).await;
+    world.signers.away.lock().unwrap().clear();
+    until(&gateway, known).await;
+    for number in [4, 5] {
+        assert!(has_nothing(&world, id, number));
+    }
+    let nodes = world.signers.nodes.lock().unwrap();
+    for key in nodes.shares.keys() {
+        assert_eq!(nodes.epochs(*key, &node(3)), (Some(7), vec![]));
+    }
+}
+
+/// Makes the vault, refreshes it, gives it to other nodes, and signs; as far as the store lets it.
+async fn run(gateway: &Gateway) {
+    if !admit(gateway).await || !admit_more(gateway).await {
+        return;
+    }
+    let command = Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(node).collect(),
+        ecdsa: covault_core::scheme::Scheme::Dkls23,
+    };
+    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+        return;
+    };
+    let Receipt::Vault(vault) = made.receipt else {
+        panic!("no vault")
+    };
+    for wish in [refresh(), to(2, &[2, 3, 4])] {
+        until(gateway, known).await;
+        if reshare(gateway, vault.id, wish).await.is_err() {
+            return;
+        }
+    }
+    until(gateway, known).await;
+}
+
+/// Whatever was cut: a restart finishes what was wished for, epochs go up, both keys sign.
+async fn check(world: &World, what: &str) {
+    let gateway = world.start().await;
+    let id = new_vault(&gateway).await;
+    let now = until(&gateway, known).await;
+    for key in &now.keys {
+        let generation = key.generation.as_ref().unwrap();
+        let nodes = world.signers.nodes.lock().unwrap();
+        assert!(nodes.use_it((id, key.scheme), generation), "{what}");
+        for (node, disk) in &nodes.shares[&(id, key.scheme)] {
+            // Whoever was asked for shares that are not used has nothing left.
+            assert_eq!(disk.prepared, [], "{what}");
+            assert_eq!(disk.active.is_some(), generation.holders.contains(node));
+        }
+    }
+    let wallets = addresses(&gateway, id).await;
+    signs(&gateway, &wallets).await;
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reshare__should_go_on_wherever_the_power_was_cut() {
+    let world = World::new();
+    let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    run(&gateway).await;
+    gateway.stop().await;
+    let commits = store.commits();
+    assert!(commits >= 15, "{commits}");
+    for at in 1..=commits {
+        for accident in [Accident::Before, Accident::After] {
+            let what = format!("{accident:?} commit {at}");
+            let world = World::on(Arc::new(MemoryStore::new()));
+            let store = CutStore::new(Arc::clone(&world.store), at, accident);
+            let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+            let running = gateway.clone();
+            let operator = tokio::spawn(async move { run(&running).await });
+            tokio::time::timeout(Duration::from_secs(20), store.accident())
+                .await
+                .unwrap_or_else(|_| panic!("{what}: never came"));
+            operator.abort();
+            let _ = operator.await;
+            gateway.stop().await;
+            check(&world, &what).await;
+        }
+        for accident in [Accident::StumbleBefore, Accident::StumbleAfter] {
+            let what = format!("{accident:?} commit {at}");
+            let world = World::new();
+            let store = CutStore::new(Arc::clone(&world.store), at, accident);
+            let gateway = world.start_on(store as Arc<dyn Store>).await;
+            run(&gateway).await;
+            gateway.stop().await;
+            check(&world, &what).await;
+        }
+    }
+}
