@@ -28,7 +28,10 @@ pub struct Settings {
     /// How long a request may take from its approval to its signatures, in milliseconds.
     /// After that it ends FAILED.
     pub signing_deadline_ms: u64,
-    /// How long one key generation may take, in milliseconds. After that a new one starts.
+    /// How long one key generation may take, in milliseconds; [`Scheme::patience`] times as long with
+    /// a slow scheme. After that a new one starts.
+    ///
+    /// [`Scheme::patience`]: covault_core::scheme::Scheme::patience
     pub keygen_deadline_ms: u64,
     /// Most signing requests that may be live at once; more are refused with 429. Those that are
     /// signed and wait for a chain node do not count.

@@ -51,6 +51,15 @@ impl Scheme {
         }
     }
 
+    /// How many times as long as others its key generation may take. One that is given up for being
+    /// slow has used up primes that take minutes to find.
+    pub fn patience(self) -> u64 {
+        match self {
+            Scheme::FrostEd25519 | Scheme::Dkls23 => 1,
+            Scheme::Cggmp24 => 4,
+        }
+    }
+
     /// What a key of this curve gets when nobody chooses.
     pub fn default_of(curve: Curve) -> Self {
         match curve {

@@ -19,7 +19,11 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    derive::RootKey, ids::SessionId, order::NodeId, port::random_16, scheme::Scheme,
+    derive::RootKey,
+    ids::SessionId,
+    order::{KeygenOrder, NodeId},
+    port::random_16,
+    scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
@@ -30,7 +34,9 @@ use covault_mpc::{
     node::Rebuild,
     nonces::Marks,
 };
-use support::{Medium, SystemEntropy, TestCluster, log::Log, redis_server::RedisServer, verify};
+use support::{
+    Medium, SystemEntropy, TestCluster, log::Log, now_ms, redis_server::RedisServer, verify,
+};
 use tokio::{
     task::JoinHandle,
     time::{interval, sleep, timeout},
@@ -545,7 +551,11 @@ async fn redis__should_carry_the_largest_key_generation() {
     let (threshold, count) = if large { (5, 9) } else { (3, 4) };
     let test = TestCluster::start(Medium::redis(), count).await;
     test.until_live(count).await;
-    let root = test.keygen(Curve::Secp256k1, threshold).await;
+    let order = KeygenOrder {
+        expires_at_ms: now_ms() + 590_000,
+        ..test.keygen_order(Curve::Secp256k1, threshold)
+    };
+    let root = test.cluster.keygen(&order).await.unwrap();
     test.sign_well(&root, threshold).await;
 }
 

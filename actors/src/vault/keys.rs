@@ -59,8 +59,10 @@ impl Live {
         }
         let tries = keygen.tries;
         let now = self.context.now_ms();
+        let usual = self.context.settings.keygen_deadline_ms;
+        let deadline = usual.saturating_mul(scheme.patience());
         // Less than this is not enough to ask anybody anything.
-        let least = now.saturating_add(self.context.settings.keygen_deadline_ms / 4);
+        let least = now.saturating_add(deadline / 4);
         let claimed = self.vault.keys.iter().find_map(|key| match &key.state {
             // The run before a restart may have succeeded: repeating it gives its key.
             KeyState::Generating(order) if key.scheme == scheme && order.expires_at_ms > least => {
@@ -78,7 +80,7 @@ impl Live {
                     threshold: self.vault.threshold,
                     signers: self.vault.signers.clone(),
                     issued_at_ms: now,
-                    expires_at_ms: now.saturating_add(self.context.settings.keygen_deadline_ms),
+                    expires_at_ms: now.saturating_add(deadline),
                 };
                 let claimed = order.clone();
                 self.update(move |vault| vault.claim(claimed)).await?;

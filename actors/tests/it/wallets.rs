@@ -11,6 +11,7 @@ use covault_core::{
     network::Network,
     order::NodeId,
     schema::wire::{self, NetworkType},
+    signature::Curve,
 };
 
 use crate::world::*;
@@ -247,6 +248,28 @@ async fn vaults__should_be_made_once_per_name() {
             [id]
         ),
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create_vault__should_give_a_slow_scheme_more_time_for_its_key() {
+    let mut world = World::new();
+    world.settings.keygen_deadline_ms = 100_000;
+    let gateway = world.start().await;
+    let command = Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
+        ecdsa: covault_core::scheme::Scheme::Cggmp24,
+    };
+    assert!(admit(&gateway).await);
+    gateway.submit(&admin(), command, None).await.unwrap();
+    ready(&gateway, "main").await;
+    let orders = world.signers.keygens.lock().unwrap();
+    for (curve, given_ms) in [(Curve::Ed25519, 100_000), (Curve::Secp256k1, 400_000)] {
+        let mut orders = orders.iter();
+        let order = orders.find(|order| order.scheme.curve() == curve).unwrap();
+        assert_eq!(order.expires_at_ms - order.issued_at_ms, given_ms);
     }
 }
 
