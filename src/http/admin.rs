@@ -257,11 +257,11 @@ mod tests {
             r#"{"name": "a", "threshold": 2, "signers": [], "bogus": 1}"#,
             "bogus: ",
         );
-        says(r#"{"name": "a""#, "malformed request: ");
+        says(r#"{"name": "a""#, "malformed JSON: ");
         says("[]", "malformed request: ");
         says(
             r#"{"name": "a", "threshold": 2, "signers": []} x"#,
-            "malformed request: ",
+            "malformed JSON: ",
         );
         let request: CreateVault =
             decode(br#"{"name": "a", "threshold": 2, "signers": []}"#).unwrap();

@@ -454,7 +454,12 @@ async fn admin__should_wait_for_the_keys_of_a_vault() {
     // Its nodes are needed already.
     let node = json!({"publicKey": key(1)});
     world
-        .assert_refuses("removeNode", node, 409, "the node holds shares of: v")
+        .assert_refuses(
+            "removeNode",
+            node,
+            409,
+            "keys are to be made with the node for: v",
+        )
         .await;
 }
 
