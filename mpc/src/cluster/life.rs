@@ -212,18 +212,17 @@ impl Shared {
         let mut call = self.call(order.new.epoch, order.session, &everybody)?;
         self.roster.want(&everybody);
         let began_ms = self.clock.now_ms();
-        let body = encode(&ActivateRequest {
-            order: order.clone(),
-            proof: proof.clone(),
-            sent_at_ms: began_ms,
-        })?;
-        for node in &everybody {
-            let place = (order.new.epoch, order.session, ACTIVATION);
-            self.send(Kind::Activate, place, *node, &body)?;
-        }
+        let mut again_ms = began_ms;
         let mut done: BTreeSet<NodeId> = BTreeSet::new();
         let mut refusal = None;
         loop {
+            // Requests wait for this: a lost message must not hold them up.
+            let now_ms = self.clock.now_ms();
+            if now_ms >= again_ms {
+                let silent = everybody.iter().filter(|node| !done.contains(node));
+                self.send_activation(order, proof, silent)?;
+                again_ms = now_ms.saturating_add(AGAIN_MS);
+            }
             // Old holders that are gone for good must not hold up the others.
             let waiting: Vec<NodeId> = everybody
                 .iter()
@@ -234,7 +233,7 @@ impl Shared {
             if waiting.is_empty() {
                 return refusal.map_or(Ok(()), Err);
             }
-            let late = self.clock.now_ms() >= began_ms.saturating_add(PATIENCE_MS);
+            let late = now_ms >= began_ms.saturating_add(PATIENCE_MS);
             if late || !waiting.iter().any(|node| self.roster.live(node)) {
                 return Err(refusal.unwrap_or_else(|| self.silent(&everybody, &waiting)));
             }
@@ -249,6 +248,25 @@ impl Shared {
                 _ => {}
             }
         }
+    }
+
+    /// Sends the statements. Who has taken its share into use already says so again.
+    fn send_activation<'a>(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        to: impl Iterator<Item = &'a NodeId>,
+    ) -> Result<(), Fault> {
+        let body = encode(&ActivateRequest {
+            order: order.clone(),
+            proof: proof.clone(),
+            sent_at_ms: self.clock.now_ms(),
+        })?;
+        for node in to {
+            let place = (order.new.epoch, order.session, ACTIVATION);
+            self.send(Kind::Activate, place, *node, &body)?;
+        }
+        Ok(())
     }
 
     async fn backup(
