@@ -341,7 +341,7 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
         let fits = |path: &PathBuf| path.to_str().unwrap().contains(&format!(".epoch-{epoch}."));
         files.filter(fits).collect()
     };
-    let mixed = [of_epoch("signer-3", 1), of_epoch("signer-1", 0)].concat();
+    let mixed = [of_epoch("signer-2", 1), of_epoch("signer-1", 0)].concat();
     assert_eq!(mixed.len(), 4);
     let (done, out, err) = recover(&identity, &mixed, &[]);
     assert!(

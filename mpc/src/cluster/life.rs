@@ -242,23 +242,20 @@ impl Shared {
         let mut call = self.call(Wanted::Activation, order.new.epoch, order.session, nodes)?;
         self.roster.want(nodes);
         let began_ms = self.clock.now_ms();
-        let body = encode(&ActivateRequest {
-            order: order.clone(),
-            proof: proof.clone(),
-            sent_at_ms: began_ms,
-        })?;
-        for node in nodes {
-            let place = (order.new.epoch, order.session, ACTIVATION);
-            self.send(Kind::Activate, place, *node, &body)?;
-        }
+        let mut again_ms = began_ms;
         let mut answers: BTreeMap<NodeId, Result<(), Fault>> = BTreeMap::new();
         loop {
-            let waiting = nodes
-                .iter()
-                .any(|node| !answers.contains_key(node) && self.roster.live(node));
-            let late = self.clock.now_ms() >= began_ms.saturating_add(PATIENCE_MS);
-            if !waiting || late {
+            let now_ms = self.clock.now_ms();
+            let silent = nodes.iter().filter(|node| !answers.contains_key(node));
+            if !silent.clone().any(|node| self.roster.live(node))
+                || now_ms >= began_ms.saturating_add(PATIENCE_MS)
+            {
                 break;
+            }
+            // Requests wait for this: a lost message must not hold them up.
+            if now_ms >= again_ms {
+                self.send_activation(order, proof, silent)?;
+                again_ms = now_ms.saturating_add(AGAIN_MS);
             }
             match timeout(LOOK, call.replies.recv()).await {
                 Ok(Some((node, ACTIVATION, Reply::Activated))) => {
@@ -280,6 +277,25 @@ impl Shared {
             (*node, answers.remove(node).unwrap_or_else(silent))
         };
         Ok(nodes.iter().map(answer).collect())
+    }
+
+    /// Sends the statements. Who has taken its share into use already says so again.
+    fn send_activation<'a>(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        to: impl Iterator<Item = &'a NodeId>,
+    ) -> Result<(), Fault> {
+        let body = encode(&ActivateRequest {
+            order: order.clone(),
+            proof: proof.clone(),
+            sent_at_ms: self.clock.now_ms(),
+        })?;
+        for node in to {
+            let place = (order.new.epoch, order.session, ACTIVATION);
+            self.send(Kind::Activate, place, *node, &body)?;
+        }
+        Ok(())
     }
 
     async fn backup(

@@ -17,6 +17,22 @@ use crate::{
 /// It comes soon: not when the order ends.
 const SOON_MS: u64 = 10_000;
 
+/// The next order of this kind is lost; without one: the next answer. Gives the time.
+fn lose(pair: &Pair, order: Option<Kind>) -> u64 {
+    match order {
+        Some(_) => *pair.lost_orders.lock().unwrap() = order,
+        None => *pair.lost_answers.lock().unwrap() = Some(Kind::Reply),
+    }
+    pair.clock.age_ms()
+}
+
+/// Something was lost, and not waited for.
+fn came_soon(pair: &Pair, began_ms: u64) {
+    assert!(pair.lost_orders.lock().unwrap().is_none());
+    assert!(pair.lost_answers.lock().unwrap().is_none());
+    assert!(pair.clock.age_ms() < began_ms + SOON_MS);
+}
+
 async fn signs(pair: &Pair, root: &RootKey, epoch: u32) {
     let mut order = pair.order(root, b"after all");
     order.epoch = epoch;
@@ -30,17 +46,9 @@ fn keygen__should_send_a_lost_order_again_and_hear_a_lost_answer() {
             let pair = Pair::new(1).await;
             let (_, _one, _) = pair.start(1);
             let (_, _two, _) = pair.start(2);
-            if order {
-                *pair.lost_orders.lock().unwrap() = Some(Kind::KeygenOrder);
-            } else {
-                *pair.lost_answers.lock().unwrap() = Some(Kind::Reply);
-            }
-            let began_ms = pair.clock.age_ms();
+            let began_ms = lose(&pair, order.then_some(Kind::KeygenOrder));
             let root = pair.keygen().await;
-            assert!(pair.clock.age_ms() < began_ms + SOON_MS);
-            // Somebody has lost it.
-            assert!(pair.lost_orders.lock().unwrap().is_none());
-            assert!(pair.lost_answers.lock().unwrap().is_none());
+            came_soon(&pair, began_ms);
             signs(&pair, &root, 0).await;
         });
     }
@@ -71,17 +79,12 @@ fn reshare__should_send_a_lost_order_again_and_hear_a_lost_answer() {
                 issued_at_ms: now_ms,
                 expires_at_ms: now_ms + 60_000,
             };
-            if order {
-                *pair.lost_orders.lock().unwrap() = Some(Kind::ReshareOrder);
-            } else {
-                *pair.lost_answers.lock().unwrap() = Some(Kind::Reply);
-            }
-            let began_ms = pair.clock.age_ms();
+            let began_ms = lose(&pair, order.then_some(Kind::ReshareOrder));
             let proof = pair.cluster.reshare(&refresh).await.unwrap();
-            assert!(pair.clock.age_ms() < began_ms + SOON_MS);
-            assert!(pair.lost_orders.lock().unwrap().is_none());
-            assert!(pair.lost_answers.lock().unwrap().is_none());
+            came_soon(&pair, began_ms);
+            let began_ms = lose(&pair, order.then_some(Kind::Activate));
             pair.cluster.activate(&refresh, &proof).await.unwrap();
+            came_soon(&pair, began_ms);
             signs(&pair, &root, 1).await;
         });
     }
