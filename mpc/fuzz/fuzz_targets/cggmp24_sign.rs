@@ -5,7 +5,7 @@ use covault_mpc::fuzz;
 libfuzzer_sys::fuzz_target!(
     init: {
         fuzz::expect_panics();
-        // An honest signature is made first; it takes seconds, which no input should count for.
+        // Reads shares and begins a signature, which takes a while: no input should count for it.
         if let Err(finding) = fuzz::cggmp24_sign(&[0]) {
             panic!("{finding}");
         }

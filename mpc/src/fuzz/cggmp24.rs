@@ -86,7 +86,7 @@ fn shares() -> Result<Vec<KeyShare>, Finding> {
 
 struct Signing {
     decoder: decoder::Signing,
-    /// The honest peer's, by round.
+    /// The honest peer's of the first two rounds, which it sends before it has heard anything.
     said: Vec<Vec<u8>>,
 }
 
@@ -94,7 +94,10 @@ fn signing() -> Result<&'static Signing, Finding> {
     static MADE: OnceLock<Result<Signing, Finding>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         let shares = shares()?;
-        let (context, said) = sessions::signature_of_two(Scheme::Cggmp24, &shares)?;
+        let (context, said) = sessions::said_in_signing(Scheme::Cggmp24, &shares, false)?;
+        if said.len() != 2 {
+            return Err("another protocol".into());
+        }
         let share = shares.first().ok_or("no share")?;
         let decoder = decoder::Signing::new(context, share).ok_or("a share cannot be read")?;
         Ok(Signing { decoder, said })
@@ -122,12 +125,7 @@ pub fn cggmp24_sign(data: &[u8]) -> Result<(), Finding> {
     };
     messages.extend(other);
     messages.push((round, body));
-    let outcome = apart(|| signing.decoder.read(&messages))?;
-    let honest = signing.said.get(usize::from(first % SIGN));
-    if outcome.is_err() && honest.is_some_and(|honest| honest == body) {
-        return finding(format_args!("an honest message is refused: {outcome:?}"));
-    }
-    judge(outcome)
+    judge(apart(|| signing.decoder.read(&messages))?)
 }
 
 /// A set of primes as it is stored.
@@ -149,7 +147,16 @@ pub fn cggmp24_samples() -> Result<(Vec<Sample>, Vec<Sample>), Finding> {
         })
         .collect();
     keygen.extend(decoded);
-    let sign = (0..).zip(&signing()?.said);
+    let (_, sign) = sessions::said_in_signing(Scheme::Cggmp24, &shares()?, true)?;
+    let signing = signing()?;
+    for (round, body) in (1..).zip(&sign) {
+        let first = sign.first().ok_or("nothing was said")?;
+        let read = apart(|| signing.decoder.read(&[(1, first), (round, body)]))?;
+        if let Err(abort) = read {
+            return Err(format!("an honest message is refused: {abort:?}"));
+        }
+    }
+    let sign = (0..).zip(&sign);
     let sign = sign.map(|(round, body)| [&[round], body.as_slice()].concat());
     Ok((keygen, sign.collect()))
 }

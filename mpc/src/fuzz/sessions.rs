@@ -174,12 +174,15 @@ pub(super) fn said_until_it_ends(scheme: Scheme) -> Result<Vec<Sample>, Finding>
     Ok(as_inputs(said, KEYGEN, 0))
 }
 
-/// A signature by parties 1 and 2: what it was bound to, and what the second said, by round.
 #[cfg(feature = "cggmp24")]
-pub(super) fn signature_of_two(
+type SigningParties = Parties<Option<Signature>>;
+
+/// A signature by parties 1 and 2, and what it is bound to.
+#[cfg(feature = "cggmp24")]
+fn signature_of_two(
     scheme: Scheme,
     shares: &[KeyShare],
-) -> Result<([u8; 32], Vec<Vec<u8>>), Finding> {
+) -> Result<([u8; 32], SigningParties), Finding> {
     let backend = backend::of(scheme).map_err(|fault| refused(&fault))?;
     let mut parties = Parties::new();
     for (me, share) in (ME..).zip(shares) {
@@ -188,10 +191,29 @@ pub(super) fn signature_of_two(
             .and_then(|signer| signer.sign(sign_setup()?));
         parties.insert(me, session.map_err(|fault| refused(&fault))?);
     }
-    let (mut said, _) = talk(parties)?;
+    let context = sign_setup().map_err(|fault| refused(&fault))?.context;
+    Ok((context, parties))
+}
+
+/// What the second of two signers says, by round: before it has heard anything, or to the end.
+#[cfg(feature = "cggmp24")]
+pub(super) fn said_in_signing(
+    scheme: Scheme,
+    shares: &[KeyShare],
+    to_the_end: bool,
+) -> Result<([u8; 32], Vec<Vec<u8>>), Finding> {
+    let (context, mut parties) = signature_of_two(scheme, shares)?;
+    let mut said = if to_the_end {
+        talk(parties)?.0
+    } else {
+        parties.remove(&ME);
+        let mut run = Run::new(parties);
+        run.start(|_| true).map_err(|abort| broken(&abort))?;
+        run.queue.into_iter().map(|(_, message)| message).collect()
+    };
     said.sort_by_key(|message| message.round);
     let said = said.iter().map(|message| message.body.to_vec()).collect();
-    Ok((sign_setup().map_err(|fault| refused(&fault))?.context, said))
+    Ok((context, said))
 }
 
 fn copy(message: &Outgoing) -> Outgoing {
