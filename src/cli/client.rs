@@ -154,6 +154,7 @@ mod tests {
     #[tokio::test]
     async fn call__should_wait_as_long_as_it_is_told_to() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client {
             base: reachable(listener.local_addr().unwrap()),
