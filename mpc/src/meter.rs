@@ -219,11 +219,15 @@ mod tests {
                     continue;
                 };
                 let name = quoted.split(['"', '.', '[', ':']).next().unwrap();
+                // "old" or "new", both in the list.
+                if name == "{field}" {
+                    continue;
+                }
                 let label = field(&Fault::field(name, "no"));
                 assert_eq!(label, name, "add it to FIELDS");
                 found += 1;
             }
         }
-        assert!(found > 50, "{found}");
+        assert!(found >= 30, "{found}");
     }
 }
