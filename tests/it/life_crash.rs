@@ -84,6 +84,9 @@ impl Story {
 #[tokio::test]
 async fn killed_signer__should_stop_neither_the_vault_nor_its_new_shares() {
     let mut cluster = Cluster::start(60_000).await;
+    // The threshold goes up, and down again.
+    cluster.configure_signers("least_threshold", "2");
+    cluster.until_live(&[0, 1, 2]).await;
     let vault = cluster.create_vault("treasury");
     let story = Story {
         evm: cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await,
