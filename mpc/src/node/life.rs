@@ -380,9 +380,11 @@ impl Node {
         if !order.new.holders.contains(&self.post.id()) {
             self.keys.remove(&order.root_public_key);
         }
+        // Of the same epoch may be one of another run: its file is still there, and may be needed.
+        let id = order.id()?;
         waiting
             .shares
-            .retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
+            .retain(|it| !it.is_of(&order) || (it.epoch >= order.new.epoch && it.order != id));
         drop(waiting);
         self.on_epoch_change();
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");

@@ -1,8 +1,11 @@
 //! Runs that are cut off at any round.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU16, Ordering},
+use std::{
+    ops::RangeInclusive,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -18,11 +21,13 @@ use crate::{
     world::Life,
 };
 
-/// A bus that keeps what some sender sends in one round of a protocol.
+/// A bus that keeps what some sender sends in one round of a protocol, to all or to one.
 struct Cut {
     bus: Arc<MemoryBus>,
     round: AtomicU16,
     from: Mutex<Option<NodeId>>,
+    to: Mutex<Option<NodeId>>,
+    kept: Mutex<Vec<(Address, Vec<u8>)>>,
     /// Messages that it has kept.
     cut: watch::Sender<usize>,
 }
@@ -32,12 +37,18 @@ impl Bus for Cut {
     fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
         let envelope = Envelope::parse(message.clone()).unwrap();
         let Header {
-            kind, round, from, ..
+            kind,
+            round,
+            from,
+            to: recipient,
+            ..
         } = envelope.header;
         let cut = kind == Kind::Protocol
             && round == self.round.load(Ordering::Relaxed)
-            && Some(from) == *self.from.lock().unwrap();
+            && Some(from) == *self.from.lock().unwrap()
+            && self.to.lock().unwrap().is_none_or(|to| to == recipient);
         if cut {
+            self.kept.lock().unwrap().push((to, message));
             self.cut.send_modify(|messages| *messages += 1);
             return Ok(());
         }
@@ -53,19 +64,39 @@ impl Bus for Cut {
     }
 }
 
+impl Cut {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            bus: MemoryBus::new(),
+            round: AtomicU16::new(0),
+            from: Mutex::default(),
+            to: Mutex::default(),
+            kept: Mutex::default(),
+            cut: watch::channel(0).0,
+        })
+    }
+
+    fn release(&self) {
+        for (to, message) in self.kept.lock().unwrap().drain(..) {
+            self.bus.publish(to, message).unwrap();
+        }
+    }
+}
+
 /// Cuts off node 1, which deals, in every round; then lets the run through. With a patience, until
 /// the run has failed; else, until the orchestrator that had asked for it is gone.
-async fn cut_story(curve: Curve, holders: &[usize], rounds: u16, patience_ms: Option<u64>) {
-    let bus = Arc::new(Cut {
-        bus: MemoryBus::new(),
-        round: AtomicU16::new(0),
-        from: Mutex::default(),
-        cut: watch::channel(0).0,
-    });
+async fn cut_story(
+    curve: Curve,
+    holders: &[usize],
+    rounds: RangeInclusive<u16>,
+    patience_ms: Option<u64>,
+) {
+    let bus = Cut::new();
     let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
     let mut life = Life::start_on(medium, curve, 4, 3, 2).await;
     *bus.from.lock().unwrap() = Some(life.id(1));
-    for round in 1..=rounds {
+    let last = *rounds.end();
+    for round in rounds {
         bus.cut.send_replace(0);
         bus.round.store(round, Ordering::Relaxed);
         let mut order = life.order(&[0, 1], holders, 2);
@@ -93,7 +124,7 @@ async fn cut_story(curve: Curve, holders: &[usize], rounds: u16, patience_ms: Op
             assert_eq!(in_use, if place == 3 { vec![] } else { vec![0] });
             // Only who was heard by nobody can have heard everybody to the end.
             assert!(
-                prepared.is_empty() || (place == 1 && round == rounds),
+                prepared.is_empty() || (place == 1 && round == last),
                 "round {round}: node {place} has {prepared:?}"
             );
         }
@@ -101,7 +132,7 @@ async fn cut_story(curve: Curve, holders: &[usize], rounds: u16, patience_ms: Op
         life.signs().await;
     }
     bus.cut.send_replace(0);
-    bus.round.store(rounds + 1, Ordering::Relaxed);
+    bus.round.store(last + 1, Ordering::Relaxed);
     life.reshare(&[0, 1], holders, 2).await;
     assert_eq!(*bus.cut.borrow(), 0, "there are more rounds");
     life.signs().await;
@@ -110,11 +141,41 @@ async fn cut_story(curve: Curve, holders: &[usize], rounds: u16, patience_ms: Op
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_leave_the_old_shares_working_when_cut_off_at_any_round_on_ed25519() {
     // The keys of the run, deals, echoes, parts, outcomes. Node 1 deals and leaves.
-    cut_story(Curve::Ed25519, &[0, 2, 3], 5, Some(1_500)).await;
+    cut_story(Curve::Ed25519, &[0, 2, 3], 1..=5, Some(1_500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn life__should_leave_the_old_shares_working_when_cut_off_at_any_round_on_secp256k1() {
-    // The same, and the four rounds of the crate's refresh. Node 1 deals and stays.
-    cut_story(Curve::Secp256k1, &[0, 1, 3], 9, None).await;
+    // The first five are the same as above, and slow here; then come the four rounds of the crate's
+    // refresh. Node 1 deals and stays.
+    cut_story(Curve::Secp256k1, &[0, 1, 3], 5..=9, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_that_ends_late__should_leave_no_share_of_before() {
+    let bus = Cut::new();
+    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let mut life = Life::start_on(medium, Curve::Ed25519, 4, 2, 2).await;
+    // Node 3 waits for the last message of a run when it is told of a later generation, in which it
+    // has no share.
+    *bus.from.lock().unwrap() = Some(life.id(1));
+    *bus.to.lock().unwrap() = Some(life.id(3));
+    bus.round.store(5, Ordering::Relaxed);
+    let late = life.order(&[0, 1], &[0, 1, 3], 2);
+    let next = life.order(&[0, 1], &[0, 1, 2], 2);
+    let everybody: Vec<NodeId> = (0..4).map(|place| life.id(place)).collect();
+    let meanwhile = async {
+        let mut cut = bus.cut.subscribe();
+        cut.wait_for(|messages| *messages > 0).await.unwrap();
+        let proof = life.prepare(&next).await;
+        let told = life.tell(&next, &proof, &everybody).await;
+        assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
+        bus.release();
+    };
+    let (outcome, ()) = tokio::join!(life.test.cluster.reshare(&late), meanwhile);
+    let fault = outcome.unwrap_err();
+    assert!(fault.public().contains("epoch 2"), "{fault:?}");
+    assert_eq!(life.files(3), (vec![], vec![]));
+    life.generation = next.new;
+    life.signs().await;
 }

@@ -193,6 +193,27 @@ async fn prepared_shares__should_be_erased_once_a_later_generation_is_proven() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_generations_of_one_epoch__should_both_keep_their_shares() {
+    // Two halves of the holders are made to reshare apart, and each is shown the other's proof first.
+    let mut life = Life::start(Curve::Ed25519, 4, 4, 2).await;
+    let first = life.order(&[0, 1], &[0, 1], 2);
+    life.tried = 0;
+    let second = life.order(&[2, 3], &[2, 3], 2);
+    let proofs = [life.prepare(&first).await, life.prepare(&second).await];
+    let (left, right) = ([life.id(0), life.id(1)], [life.id(2), life.id(3)]);
+    life.tell(&first, &proofs[0], &right).await;
+    life.tell(&second, &proofs[1], &left).await;
+    life.tell(&first, &proofs[0], &left).await;
+    life.tell(&second, &proofs[1], &right).await;
+    for place in 0..4 {
+        assert_eq!(life.files(place), (vec![1], vec![]), "{place}");
+    }
+    for generation in [first.new, second.new] {
+        life.sign_as(&generation, 60_000).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_that_failed__should_not_be_in_the_way_of_a_good_one() {
     let mut life = Life::start(Curve::Ed25519, 3, 2, 2).await;
     // More than any list of a node had room for once. Each leaves shares with nodes 0 and 1.
