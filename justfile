@@ -11,6 +11,7 @@ dev *arguments:
 check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
 
 # Everything that must pass: installs what is missing, then all checks and tests
@@ -21,39 +22,46 @@ test *arguments:
 vectors:
     cargo nextest run --test vectors --no-capture
 
-# kill -9 for an hour or so instead of six times
+# kill -9 of every piece for hours instead of some times
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
 
-# kill -9 at every step around the use of a signing nonce: a thousand seeded runs, not a hundred
-nonce-crash-long runs="1000" seed="1":
-    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long -p covault-mpc --test nonce_crash --no-capture
+# kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
+nonce-crash-long runs="20000" seed="1":
+    COVAULT_NONCE_RUNS={{runs}} COVAULT_NONCE_SEED={{seed}} cargo nextest run --profile long --workspace --features cggmp24 --test nonce_crash --no-capture
 
-# Lints and tests of the second ECDSA backend, which is not in the default build
-cggmp24:
-    cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
-    cargo nextest run -p covault-mpc --lib --test cggmp24 --locked --features cggmp24 --no-tests fail cggmp24
+# The tests of the build as it is without features: tests/run has the second ECDSA backend in
+test-default *arguments:
+    cargo nextest run --workspace --locked --no-tests fail {{arguments}}
+
+# The same vault with primes that its nodes make, which takes minutes
+primes:
+    COVAULT_REAL_PRIMES=1 cargo nextest run --profile long --workspace --test it --features cggmp24 --no-capture cggmp24_vault
+
+# An ECDSA key of 5 of 9 nodes over a real Redis, and a signature
+large:
+    COVAULT_LARGE=1 cargo nextest run --profile long --workspace --features cggmp24 --test transport largest_key_generation
 
 # Every message of every round harmed between every pair, with all backends: an hour or so
 suite-long:
-    COVAULT_LONG_SUITE=1 cargo nextest run --profile long -p covault-mpc --features cggmp24 --lib backend
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --lib backend
 
 # CPU time of keys and signatures of every backend, beside plain ones
 bench-mpc *arguments:
-    cargo bench -p covault-mpc --features cggmp24 --bench backends -- {{arguments}}
+    cargo bench --workspace --features cggmp24 --bench backends -- {{arguments}}
 
 # Writes the samples of node folders and envelopes anew; never after a release
 record-wire:
-    COVAULT_RECORD_WIRE=1 cargo nextest run -p covault-mpc --features cggmp24 --lib --run-ignored all wire__record old_releases
+    COVAULT_RECORD_WIRE=1 cargo nextest run --workspace --features cggmp24 --lib --run-ignored all wire__record old_releases
 
 # Simulated clusters, ten thousand instead of 150. A seed that fails is printed:
 # COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
 sim runs="10000" first="0":
-    COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long -p covault-mpc --test sim --no-capture
+    COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
-    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-mpc --test fuzz
+    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run --workspace --features cggmp24 --test fuzz
     bash mpc/fuzz/run {{seconds}} {{targets}}
 
 # All of cargo-deny, with the advisory database (needs the network)

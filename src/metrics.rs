@@ -157,19 +157,25 @@ impl Text {
     }
 
     fn nodes(&mut self, nodes: &[NodeView]) {
-        let labels: Vec<(String, &NodeView)> = nodes
+        let labels: Vec<(String, String, &NodeView)> = nodes
             .iter()
             .map(|node| {
                 let line = identity::openssh_line(&node.id, "");
                 let key = line.rsplit(' ').next().unwrap_or_default().to_owned();
-                (key, node)
+                // What a node calls itself could be another name every minute, each a new series.
+                let name = if node.named {
+                    node.name.clone()
+                } else {
+                    hex::encode(node.id.0.get(..4).unwrap_or_default())
+                };
+                (key, name, node)
             })
             .collect();
         let mut family = |name: &str, help: &str, value: &dyn Fn(&NodeView) -> Option<String>| {
             self.family(name, help);
-            for (key, node) in &labels {
+            for (key, called, node) in &labels {
                 if let Some(value) = value(node) {
-                    self.sample(name, &[("node", key), ("name", &node.name)], value);
+                    self.sample(name, &[("node", key), ("name", called)], value);
                 }
             }
         };
@@ -217,13 +223,18 @@ mod tests {
     fn nodes__should_be_written_as_prometheus_reads_them() {
         let seen = NodeView {
             name: "vi\"enna\\".into(),
+            named: true,
             live: true,
             last_seen_ms: Some(12_345),
             keys: 2,
             skew_ms: -1_500,
             ..NodeView::unseen(NodeId([1; 32]))
         };
-        let unseen = NodeView::unseen(NodeId([2; 32]));
+        // Its own word for itself.
+        let unseen = NodeView {
+            name: "another name every minute".into(),
+            ..NodeView::unseen(NodeId([2; 32]))
+        };
         let mut text = Text::default();
         text.nodes(&[seen, unseen]);
         let samples: Vec<&str> = text
@@ -249,7 +260,8 @@ mod tests {
         assert!(
             samples
                 .iter()
-                .any(|line| line.starts_with("covault_node_up") && line.ends_with("name=\"\"} 0"))
+                .any(|line| line.starts_with("covault_node_up")
+                    && line.ends_with("name=\"02020202\"} 0"))
         );
         assert!(
             text.0.contains("# TYPE covault_node_up gauge\n"),

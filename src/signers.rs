@@ -95,6 +95,7 @@ fn view(status: NodeStatus) -> NodeView {
     NodeView {
         id,
         name,
+        named: false,
         live,
         last_seen_ms: Some(last_seen_ms),
         version,

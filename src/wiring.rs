@@ -139,6 +139,7 @@ pub struct SignerParts {
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
     pub backup_recipients: Vec<String>,
+    pub least_threshold: Option<u16>,
     pub peers: Option<Vec<NodeId>>,
     pub policy: Policy,
     pub nonces: Marks,
@@ -160,6 +161,7 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         peers: parts.peers,
         check: Arc::new(Floor(parts.policy)),
         backup_recipients: parts.backup_recipients,
+        least_threshold: parts.least_threshold,
         heartbeat: HEARTBEAT,
         nonces: parts.nonces,
     }

@@ -14,9 +14,10 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 
 use crate::{
     context::Context,
+    gateway::answer,
     nodes, rows,
     store::{Batch, CommitError, Expect, Scan, Space},
-    vault::{self, VaultActor},
+    vault::{self, KeyPlan, VaultActor},
 };
 
 /// Most vaults of one orchestrator.
@@ -30,6 +31,8 @@ pub enum Msg {
     GetVault(VaultId, RpcReplyPort<Option<ActorRef<vault::Msg>>>),
     /// Makes a vault, or finds the one of the same name.
     CreateVault(Box<NewVault>),
+    /// Asks a vault for something that needs nodes: none of them is removed meanwhile.
+    WithAdmitted(Box<WithAdmitted>),
     /// Admits or removes a signer node.
     ChangeNodes(nodes::Change, RpcReplyPort<Result<(), Fault>>),
     /// A vault's actor is to be started again.
@@ -46,6 +49,24 @@ pub struct NewVault {
     pub signers: Vec<NodeId>,
     /// The scheme of its ECDSA key.
     pub ecdsa: Scheme,
+    /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
+    /// this, whatever it was told before.
+    pub replace: bool,
+    /// Where the vault goes.
+    pub reply: RpcReplyPort<Result<Vault, Fault>>,
+}
+
+/// What is asked of a vault.
+pub type AskVault = Box<dyn FnOnce(RpcReplyPort<Result<Vault, Fault>>) -> vault::Msg + Send>;
+
+/// A question to a vault that names nodes which have to be admitted.
+pub struct WithAdmitted {
+    /// The vault.
+    pub vault: VaultId,
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// The question.
+    pub ask: AskVault,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
 }
@@ -109,13 +130,23 @@ impl Actor for Directory {
                     threshold,
                     signers,
                     ecdsa,
+                    replace,
                     reply,
                 } = *new;
-                let made = live.create(&name, threshold, signers, ecdsa).await;
+                let made = live.create(&name, threshold, signers, ecdsa, replace).await;
                 if let Ok(vault) = &made {
                     live.start(&myself, vault.id).await;
                 }
                 let _ = reply.send(made);
+            }
+            Msg::WithAdmitted(question) => {
+                let WithAdmitted {
+                    vault,
+                    nodes,
+                    ask,
+                    reply,
+                } = *question;
+                let _ = reply.send(live.ask(vault, &nodes, ask).await);
             }
             Msg::ChangeNodes(change, reply) => {
                 let _ = reply.send(nodes::change(&live.context, change).await);
@@ -176,12 +207,23 @@ impl Live {
         });
     }
 
+    /// Asks a vault. Its actor never asks the directory, so this does not go in a circle.
+    async fn ask(&self, vault: VaultId, nodes: &[NodeId], ask: AskVault) -> Result<Vault, Fault> {
+        nodes::check_admitted(&self.context, "signers", nodes).await?;
+        let actor = self
+            .vaults
+            .get(&vault)
+            .ok_or_else(|| Fault::unavailable("the vault is starting again; repeat the command"))?;
+        answer(actor.call(ask, self.context.call_timeout()).await)?
+    }
+
     async fn create(
         &self,
         name: &str,
         threshold: u16,
         signers: Vec<NodeId>,
         ecdsa: Scheme,
+        replace: bool,
     ) -> Result<Vault, Fault> {
         let by_name = rows::vault_name(name);
         if let Some((id, _)) = self.context.load::<VaultId>(&by_name).await? {
@@ -193,10 +235,31 @@ impl Live {
             if vault.threshold == threshold && vault.signers == signers && vault.ecdsa() == ecdsa {
                 return Ok(vault);
             }
-            return Err(Fault::new(
-                Class::Conflict,
-                "a vault of this name exists with another threshold, other signers or another ECDSA backend",
-            ));
+            if !replace {
+                let hint = if vault.ready() {
+                    ""
+                } else {
+                    "; not all of its keys are made yet, and until then it can be given these \
+                     instead (covault vault create --replace)"
+                };
+                return Err(Fault::new(
+                    Class::Conflict,
+                    format!(
+                        "a vault of this name exists with another threshold, other signers or \
+                         another ECDSA backend{hint}"
+                    ),
+                ));
+            }
+            let nodes = signers.clone();
+            let ask: AskVault = Box::new(move |reply| {
+                vault::Msg::MakeKeysWith(Box::new(KeyPlan {
+                    threshold,
+                    signers,
+                    ecdsa,
+                    reply,
+                }))
+            });
+            return self.ask(id, &nodes, ask).await;
         }
         nodes::check_admitted(&self.context, "signers", &signers).await?;
         let id = self.context.new_vault_id();

@@ -92,6 +92,18 @@ pub enum Command {
         /// The scheme of its ECDSA key.
         ecdsa: Scheme,
     },
+    /// As [`Command::CreateVault`], and has a vault of this name that has not all its keys yet make
+    /// those that it lacks with these signers: the first ones may never come.
+    ReplaceSigners {
+        /// Name, unique.
+        name: String,
+        /// Signers needed, 2 or more.
+        threshold: u16,
+        /// The nodes that get a share.
+        signers: Vec<NodeId>,
+        /// The scheme of its ECDSA key.
+        ecdsa: Scheme,
+    },
     /// Makes new shares of a vault's keys: refresh, reshare, repair. Answers when the wish is
     /// stored; the keys' views say how it goes. Repeating it while it is in work changes nothing.
     ReshareVault {
@@ -330,6 +342,7 @@ impl Inner {
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
             // A vault's name is its key; repeating the others does no harm.
             Command::CreateVault { .. }
+            | Command::ReplaceSigners { .. }
             | Command::ReshareVault { .. }
             | Command::CancelReshare { .. }
             | Command::BackupVault { .. }
@@ -371,7 +384,16 @@ impl Inner {
                 signers,
                 ecdsa,
             } => Receipt::Vault(
-                self.create_vault(caller, name, threshold, signers, ecdsa)
+                self.create_vault(caller, name, threshold, signers, ecdsa, false)
+                    .await?,
+            ),
+            Command::ReplaceSigners {
+                name,
+                threshold,
+                signers,
+                ecdsa,
+            } => Receipt::Vault(
+                self.create_vault(caller, name, threshold, signers, ecdsa, true)
                     .await?,
             ),
             Command::ReshareVault { vault, reshare } => {
@@ -441,6 +463,7 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
             .map(|request| Receipt::SigningRequest(Box::new(request))),
         Command::CreateVault { .. }
+        | Command::ReplaceSigners { .. }
         | Command::ReshareVault { .. }
         | Command::CancelReshare { .. }
         | Command::BackupVault { .. }

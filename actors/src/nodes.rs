@@ -112,6 +112,7 @@ pub async fn view(context: &Context) -> Result<Vec<NodeView>, Fault> {
                 .unwrap_or_else(|| NodeView::unseen(id));
             if !name.is_empty() {
                 node.name = name;
+                node.named = true;
             }
             node
         })
@@ -171,34 +172,44 @@ async fn remove(context: &Context, id: NodeId) -> Result<(), Fault> {
     let Some((_, version)) = context.load::<Admitted>(&key).await? else {
         return Err(Fault::field("publicKey", "is not that of an admitted node"));
     };
-    let mut holds = Vec::new();
+    // Vaults with shares on it, and vaults whose keys it is to make.
+    let (mut holds, mut makes) = (Vec::new(), Vec::new());
     let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
     for (_, row) in context.store.scan(&all).await? {
         let vault: Vault = rows::decode(&row.value)?;
         if needed_by(&vault).contains(&id) {
             holds.push(vault.name);
+        } else if !vault.ready() && vault.signers.contains(&id) {
+            makes.push(vault.name);
         }
     }
+    let mut reasons = Vec::new();
     if !holds.is_empty() {
-        return Err(Fault::new(
-            Class::Conflict,
-            format!(
-                "the node holds shares of: {}; give them to another node first (covault vault reshare)",
-                holds.join(", ")
-            ),
+        reasons.push(format!(
+            "the node holds shares of: {}; give them to another node first (covault vault reshare)",
+            holds.join(", ")
         ));
+    }
+    if !makes.is_empty() {
+        reasons.push(format!(
+            "keys are to be made with the node for: {}; name other signers first (covault vault \
+             create --replace)",
+            makes.join(", ")
+        ));
+    }
+    if !reasons.is_empty() {
+        return Err(Fault::new(Class::Conflict, reasons.join(". Also, ")));
     }
     let mut batch = Batch::new();
     batch.delete(key, Expect::Version(version));
     commit(context, batch).await
 }
 
-/// The nodes that a vault cannot do without.
+/// The nodes that have shares of a vault's keys, or get some.
 fn needed_by(vault: &Vault) -> HashSet<NodeId> {
     let mut nodes = HashSet::new();
     for key in &vault.keys {
         let KeyState::Ready(live) = &key.state else {
-            nodes.extend(&vault.signers);
             continue;
         };
         nodes.extend(&live.generation.holders);

@@ -11,7 +11,6 @@ use ractor::RpcReplyPort;
 use crate::{
     directory::{self, NewVault},
     gateway::{Caller, Inner, VaultScope, VaultView, answer},
-    nodes,
     port::NodeBackup,
     vault::{self, LifeMsg, Wish, view::view},
 };
@@ -46,6 +45,7 @@ impl Inner {
         threshold: u16,
         signers: Vec<NodeId>,
         ecdsa: Scheme,
+        replace: bool,
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
         let directory = self.directory()?;
@@ -55,6 +55,7 @@ impl Inner {
                 threshold,
                 signers,
                 ecdsa,
+                replace,
                 reply,
             }))
         };
@@ -76,11 +77,21 @@ impl Inner {
         wish: Wish,
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
-        if let Some((_, holders)) = &wish.to {
-            nodes::check_admitted(&self.context, "signers", holders).await?;
-        }
-        self.life(caller, vault, |reply| LifeMsg::Want(Box::new(wish), reply))
-            .await
+        let vault = vault.parse()?;
+        // Also says what the vault is, where it is none.
+        self.vault(vault).await?;
+        let nodes = wish.to.as_ref().map(|(_, holders)| holders.clone());
+        let message = |reply| {
+            directory::Msg::WithAdmitted(Box::new(directory::WithAdmitted {
+                vault,
+                nodes: nodes.unwrap_or_default(),
+                ask: Box::new(|reply| vault::Msg::Life(LifeMsg::Want(Box::new(wish), reply))),
+                reply,
+            }))
+        };
+        let directory = self.directory()?;
+        let vault = answer(directory.call(message, self.context.call_timeout()).await)??;
+        Ok(view(&self.context, &vault))
     }
 
     pub(crate) async fn cancel_reshare(
@@ -115,11 +126,9 @@ impl Inner {
                 "the vault's keys are not made yet",
             ));
         }
-        let nodes = context.signers.nodes();
-        let mut backups = Vec::new();
-        for key in &vault.keys {
+        let orders = vault.keys.iter().filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {
-                continue;
+                return None;
             };
             let now = context.now_ms();
             let order = BackupOrder {
@@ -132,17 +141,33 @@ impl Inner {
                 issued_at_ms: now,
                 expires_at_ms: now.saturating_add(BACKUP_MS),
             };
-            for (node, backup) in context.signers.backup(&order).await? {
+            Some((key.scheme, live.generation.threshold, order))
+        });
+        // All at once: a node that is silent is waited for once, and costs only its own shares.
+        let asked = orders.map(|(scheme, threshold, order)| async move {
+            let answers = context.signers.backup(&order).await;
+            let nobody = |fault: Fault| {
+                let holders = order.holders.iter();
+                holders.map(|node| (*node, Err(fault.clone()))).collect()
+            };
+            let answers = answers.unwrap_or_else(nobody);
+            (scheme, threshold, order.epoch, answers)
+        });
+        let answered: Vec<(_, _, _, Vec<_>)> = futures::future::join_all(asked).await;
+        let nodes = context.signers.nodes();
+        let mut backups = Vec::new();
+        for (scheme, threshold, epoch, answers) in answered {
+            backups.extend(answers.into_iter().map(|(node, backup)| {
                 let view = nodes.iter().find(|view| view.id == node);
-                backups.push(ShareBackup {
+                ShareBackup {
                     node,
                     name: view.map(|view| view.name.clone()).unwrap_or_default(),
-                    scheme: key.scheme,
-                    epoch: order.epoch,
-                    threshold: live.generation.threshold,
+                    scheme,
+                    epoch,
+                    threshold,
                     backup,
-                });
-            }
+                }
+            }));
         }
         Ok(backups)
     }

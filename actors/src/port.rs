@@ -28,8 +28,10 @@ pub struct SigningAttempt {
 pub struct NodeView {
     /// Identity.
     pub id: NodeId,
-    /// The name the node announced.
+    /// What the operator calls it, else the name the node announced.
     pub name: String,
+    /// Whether the operator has given it that name.
+    pub named: bool,
     /// Whether it announced itself lately.
     pub live: bool,
     /// When it last announced itself, in milliseconds since the Unix epoch; `None`: not since
@@ -52,6 +54,7 @@ impl NodeView {
         Self {
             id,
             name: String::new(),
+            named: false,
             live: false,
             last_seen_ms: None,
             version: String::new(),

@@ -22,6 +22,7 @@ use covault_core::{
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+pub use keys::KeyPlan;
 pub use life::{InUse, Msg as LifeMsg, Wish};
 
 use crate::{
@@ -64,6 +65,8 @@ pub enum Msg {
     StepBack(RequestId),
     /// Keys that failed for good are wanted again.
     MakeKeysAgain(RpcReplyPort<Result<Vault, Fault>>),
+    /// Keys that are not there are wanted of other nodes.
+    MakeKeysWith(Box<KeyPlan>),
     /// A key is to be made (again).
     KeygenDue(Scheme),
     /// The cluster answered.
@@ -120,7 +123,7 @@ pub struct Live {
     requests: HashMap<ActorId, RequestId>,
     /// How often the actor of a live request has failed.
     failures: HashMap<RequestId, u32>,
-    keygen_tries: u32,
+    keygens: keys::Keygens,
     works: life::Works,
     in_use: watch::Sender<InUse>,
 }
@@ -165,7 +168,7 @@ impl Actor for VaultActor {
             lanes: Lanes::default(),
             requests: HashMap::new(),
             failures: HashMap::new(),
-            keygen_tries: 0,
+            keygens: keys::Keygens::new(),
         })
     }
 
@@ -207,6 +210,7 @@ impl Actor for VaultActor {
                     return Err(fault.into());
                 }
             }
+            Msg::MakeKeysWith(plan) => live.make_keys_with(&myself, *plan).await?,
             Msg::KeygenDue(scheme) => live.start_keygen(&myself, scheme).await?,
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
             Msg::Life(message) => live.life(&myself, message).await?,

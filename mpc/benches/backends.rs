@@ -27,7 +27,8 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{
-    Dealer, Index, KeyShare, KeygenSetup, Outgoing, ReshareSetup, Session, SignSetup, Signer, of,
+    Commitments, Dealer, Index, KeyShare, KeygenSetup, MadeNonce, Outgoing, ReshareSetup, Session,
+    SignSetup, Signer, of,
 };
 use criterion::{BatchSize, Criterion, SamplingMode};
 use zeroize::Zeroizing;
@@ -128,25 +129,61 @@ fn refresh(
         .collect()
 }
 
-fn sign(
-    scheme: Scheme,
-    signers: &BTreeMap<Index, Arc<dyn Signer>>,
-    threshold: u8,
-) -> Parties<Option<Signature>> {
-    let quorum: Vec<Index> = (1..=threshold).collect();
-    let party = |me: &Index| {
-        let setup = SignSetup {
-            context: [2; 32],
-            signers: quorum.clone(),
-            path: KeyPath::new(vec![0, 1]).unwrap(),
-            message: match scheme.curve() {
-                Curve::Secp256k1 => vec![3; 32],
-                Curve::Ed25519 => vec![3; 200],
-            },
-        };
-        (*me, signers[me].sign(setup).unwrap())
+type Signers = BTreeMap<Index, Arc<dyn Signer>>;
+
+fn sign_setup(scheme: Scheme, threshold: u8) -> SignSetup {
+    SignSetup {
+        context: [2; 32],
+        signers: (1..=threshold).collect(),
+        path: KeyPath::new(vec![0, 1]).unwrap(),
+        message: match scheme.curve() {
+            Curve::Secp256k1 => vec![3; 32],
+            Curve::Ed25519 => vec![3; 200],
+        },
+    }
+}
+
+fn sign(scheme: Scheme, signers: &Signers, threshold: u8) -> Parties<Option<Signature>> {
+    let party = |me| {
+        (
+            me,
+            signers[&me].sign(sign_setup(scheme, threshold)).unwrap(),
+        )
     };
-    quorum.iter().map(party).collect()
+    (1..=threshold).map(party).collect()
+}
+
+/// What is done when nobody waits for a signature: a nonce of each signer, and everybody's
+/// commitments as points.
+fn make_ahead(
+    signers: &Signers,
+    threshold: u8,
+) -> (Vec<MadeNonce>, BTreeMap<Index, Arc<Commitments>>) {
+    let made: Vec<MadeNonce> = (1..=threshold)
+        .map(|me| signers[&me].make_nonce(&SystemEntropy).unwrap().unwrap())
+        .collect();
+    let commitments = (1..).zip(&made).map(|(me, nonce)| {
+        let commitments = Commitments::parse(nonce.commitments.clone()).unwrap();
+        (me, Arc::new(commitments))
+    });
+    let commitments = commitments.collect();
+    (made, commitments)
+}
+
+/// A signature in one round, with nonces of [`make_ahead`].
+fn sign_ahead(
+    scheme: Scheme,
+    signers: &Signers,
+    (made, commitments): (Vec<MadeNonce>, BTreeMap<Index, Arc<Commitments>>),
+) -> Parties<Option<Signature>> {
+    let threshold = u8::try_from(made.len()).unwrap();
+    let party = |(me, own)| {
+        let mut peers = commitments.clone();
+        peers.remove(&me);
+        let session = signers[&me].sign_ahead(sign_setup(scheme, threshold), own, peers);
+        (me, session.unwrap())
+    };
+    (1..).zip(made).map(party).collect()
 }
 
 fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) -> Duration {
@@ -175,11 +212,12 @@ fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) 
             );
         });
     }
-    let signers: BTreeMap<Index, Arc<dyn Signer>> = made
+    let signers: Signers = made
         .iter()
         .map(|(index, share)| (*index, of(scheme).unwrap().open(share).unwrap()))
         .collect();
-    if scheme == Scheme::FrostEd25519 {
+    let ahead = signers[&1].makes_nonces();
+    if ahead {
         group.sample_size(100);
     }
     let fresh = || sign(scheme, &signers, threshold);
@@ -189,6 +227,18 @@ fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) 
     group.bench_function("sign", |bencher| {
         bencher.iter_batched(fresh, finish, BatchSize::PerIteration);
     });
+    if ahead {
+        group.bench_function("make-ahead", |bencher| {
+            bencher.iter(|| make_ahead(&signers, threshold));
+        });
+        group.bench_function("sign-ahead", |bencher| {
+            bencher.iter_batched(
+                || make_ahead(&signers, threshold),
+                |made| finish(sign_ahead(scheme, &signers, made)),
+                BatchSize::PerIteration,
+            );
+        });
+    }
     group.finish();
     once
 }
@@ -252,8 +302,8 @@ fn main() {
         "\nCPU over all parties, milliseconds; in brackets: as many plain signatures of that curve"
     );
     println!(
-        "{:<24}{:>22}{:>22}{:>22}{:>22}",
-        "", "keygen", "refresh", "commit", "sign"
+        "{:<24}{:>22}{:>22}{:>22}{:>22}{:>22}",
+        "", "keygen", "refresh", "commit", "sign", "sign, made ahead"
     );
     for curve in ["k256", "ed25519-dalek"] {
         let ms = median("plain", curve).unwrap_or(f64::NAN);
@@ -277,12 +327,13 @@ fn main() {
             None => "-".to_owned(),
         };
         println!(
-            "{:<24}{:>22}{:>22}{:>22}{:>22}",
+            "{:<24}{:>22}{:>22}{:>22}{:>22}{:>22}",
             format!("{} {threshold}-of-{parties}", scheme.name()),
             cell("keygen"),
             cell("refresh"),
             cell("commit"),
-            cell("sign")
+            cell("sign"),
+            cell("sign-ahead")
         );
     }
 }

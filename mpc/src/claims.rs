@@ -94,6 +94,11 @@ pub struct Claim {
     pub now_ms: u64,
 }
 
+/// The claims file of a node that does not run; let go when dropped.
+pub(crate) struct Held {
+    _database: Database,
+}
+
 /// The nonces that the job has taken out, which is none but for a claim that names some.
 type Outcome = Result<Vec<NonceRow>, ClaimError>;
 
@@ -142,6 +147,26 @@ impl Claims {
         Self::serve(database, loaded)
     }
 
+    /// Opens the file of a node whose folder is changed from outside: while this is held, no process
+    /// has the folder. All nonces made ahead are burned; on disk when it returns.
+    pub(crate) fn hold(path: &Path, may_be_new: bool) -> Result<Held, Fault> {
+        let open = |path: &Path| Ok(Database::open(path)?);
+        let (database, _) = Self::open_file(path, may_be_new, open)?;
+        let burn = || {
+            let mut transaction = database.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            transaction.set_two_phase_commit(true);
+            nonce_table::clear(&transaction)?;
+            Ok::<_, redb::Error>(transaction.commit()?)
+        };
+        burn().map_err(|cause| {
+            Fault::unavailable("the nonces in the claims file could not be burned").caused_by(cause)
+        })?;
+        Ok(Held {
+            _database: database,
+        })
+    }
+
     /// As [`Claims::open`], for a node that uses this pool: on a simulated machine, its disk.
     pub(crate) fn open_on(pool: &CpuPool, path: &Path, may_be_new: bool) -> Result<Self, Fault> {
         #[cfg(feature = "simulation")]
@@ -180,8 +205,10 @@ impl Claims {
         let new = length.is_none_or(|length| length == 0);
         if new && !may_be_new {
             return Err(refuse(
-                "is missing, but this node holds shares. Without it the node no longer knows what it \
-                 has promised never to sign: put the file back",
+                "is missing, but this node holds shares: it does not know any more what it has promised \
+                 never to sign. If it was moved, bring back this very file, never an older copy. If it \
+                 is lost, move the folder shares away, start the node, and have it given new ones: \
+                 covault vault refresh --lost KEY",
             ));
         }
         if new {
@@ -236,6 +263,11 @@ impl Claims {
         while alive.changed().await.is_ok() {}
     }
 
+    /// Whether nothing can be claimed any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.alive.has_changed().is_err()
+    }
+
     /// Claims; on disk when it returns.
     ///
     /// # Errors
@@ -283,10 +315,7 @@ impl Claims {
     /// [`ClaimError::Store`].
     pub async fn ban(&self, root: &[u8], node: NodeId, now_ms: u64) -> Result<(), ClaimError> {
         // In force at once, whatever becomes of the disk.
-        self.bans
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((root.to_vec(), node));
+        self.ban_now(root, node);
         self.ask(|reply| Job::Ban {
             root: root.to_vec(),
             node,
@@ -295,6 +324,14 @@ impl Claims {
         })
         .await?;
         Ok(())
+    }
+
+    /// Bans `node` from the key until the process ends; [`Claims::ban`] makes it last.
+    pub(crate) fn ban_now(&self, root: &[u8], node: NodeId) {
+        self.bans
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((root.to_vec(), node));
     }
 
     /// Every ban: the root public key and who is banned from it, in no order.

@@ -125,8 +125,8 @@ pub enum EnvelopeError {
 }
 
 impl Header {
-    /// As it stands on the wire; for fuzz targets.
-    #[cfg(feature = "simulation")]
+    /// As it stands on the wire; for fuzz targets and tests.
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn to_bytes(self) -> [u8; HEADER] {
         self.encode()
     }

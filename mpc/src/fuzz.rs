@@ -3,30 +3,40 @@
 //!
 //! Behind the feature `simulation`, which no release turns on.
 
+#[cfg(feature = "cggmp24")]
+mod cggmp24;
+mod orders;
+mod sessions;
+mod stored;
+
 use std::{
-    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use covault_core::{
-    derive::KeyPath, fault::Fault, port::Entropy, scheme::Scheme, signature::Signature,
+    order::{NodeId, ReshareOrder},
+    port::Entropy,
 };
 use sha2::{Digest as _, Sha256};
-use zeroize::Zeroizing;
+
+#[cfg(feature = "cggmp24")]
+pub use cggmp24::{cggmp24_keygen, cggmp24_samples, cggmp24_sign, expect_panics};
+pub use orders::orders;
+pub use sessions::{
+    Sample, ahead, ahead_samples, keygen, keygen_samples, reshare, reshare_samples, sealed_keygen,
+    sealed_keygen_samples, sign, sign_samples,
+};
+pub use stored::{policy, stored, stored_samples};
 
 use crate::{
-    backend::{self, Abort, Index, KeygenSetup, Outgoing, Session, SignSetup, Signer},
     bus::memory::MemoryBus,
     envelope::{Envelope, Post},
     identity::NodeIdentity,
-    message,
-    shares::age_file,
+    message::{self, Announcement, NonceNews, Reply},
+    node,
+    nonces::{PeerNonces, ShareEpoch},
 };
-
-/// The target's own index; the hostile peer's.
-const ME: Index = 1;
-const PEER: Index = 2;
 
 /// The same randomness every time, so that a finding can be replayed. Not for keys.
 struct Counter(Mutex<(u8, u64)>);
@@ -85,8 +95,8 @@ pub fn envelope(data: &[u8]) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Decodes what envelopes carry beside protocol messages, and the plaintext of a share file. The
-/// first byte chooses which. What decodes must be written as it was read.
+/// Decodes what envelopes carry beside protocol messages. The first byte chooses which. What decodes
+/// must be written as it was read, and is put to the first use that nodes make of it.
 ///
 /// # Errors
 /// What should not have happened.
@@ -94,17 +104,43 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
     let Some((which, body)) = data.split_first() else {
         return Ok(());
     };
-    let again = match which % 5 {
+    let again = match which % 8 {
         0 => message::again::<message::SignRequest>(body),
         1 => message::again::<message::KeygenRequest>(body),
         2 => {
-            if let Some(reply) = message::decode::<message::Reply>(body) {
+            if let Some(reply) = message::decode::<Reply>(body) {
                 drop(reply.cleaned());
             }
-            message::again::<message::Reply>(body)
+            message::again::<Reply>(body)
         }
-        3 => message::again::<message::Announcement>(body),
-        _ => age_file::again(body),
+        3 => {
+            if let Some(announcement) = message::decode::<Announcement>(body) {
+                drop(announcement.cleaned());
+            }
+            message::again::<Announcement>(body)
+        }
+        4 => {
+            if let Some(request) = message::decode::<message::ReshareRequest>(body) {
+                reshare_order(&request.order)?;
+            }
+            message::again::<message::ReshareRequest>(body)
+        }
+        5 => {
+            if let Some(request) = message::decode::<message::ActivateRequest>(body) {
+                reshare_order(&request.order)?;
+                if node::check_proof(&request.order, &request.proof).is_ok() {
+                    return finding("bytes of nobody prove that shares are on disk");
+                }
+            }
+            message::again::<message::ActivateRequest>(body)
+        }
+        6 => message::again::<message::BackupRequest>(body),
+        _ => {
+            if let Some(news) = message::decode::<NonceNews>(body) {
+                hear(news)?;
+            }
+            message::again::<NonceNews>(body)
+        }
     };
     match again {
         Some(bytes) if bytes != body => finding("a message reads back differently"),
@@ -112,227 +148,35 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
     }
 }
 
-/// Messages that wait, and how the party ended, if it did.
-struct Party<T> {
-    session: Box<dyn Session<T>>,
-    over: bool,
-}
-
-impl<T> Party<T> {
-    fn take(&mut self, from: Index, message: Outgoing) -> Result<Vec<Outgoing>, Abort> {
-        if self.over {
-            return Ok(Vec::new());
-        }
-        let turn = self.session.receive(from, message.round, message.body)?;
-        self.over = turn.done.is_some();
-        Ok(turn.send)
+/// An order that passes its check makes a setup that no backend trips over.
+fn reshare_order(order: &ReshareOrder) -> Result<(), Finding> {
+    if order.check().is_err() {
+        return Ok(());
     }
-}
-
-/// Brings a run of two to the point where the target waits for the hostile peer's message of the
-/// round, hands over the bytes instead, and then all that the peer has to say in later rounds.
-fn hostile<T>(
-    me: Box<dyn Session<T>>,
-    peer: Box<dyn Session<T>>,
-    round: u16,
-    data: &[u8],
-) -> Result<(), Finding> {
-    let broken = |abort: Abort| format!("the honest run failed: {abort:?}");
-    let (mut me, mut peer) = (
-        Party {
-            session: me,
-            over: false,
-        },
-        Party {
-            session: peer,
-            over: false,
-        },
-    );
-    let entropy = Counter::new(ME);
-    let mut to_peer = me.session.start(&entropy).map_err(broken)?.send;
-    let entropy = Counter::new(PEER);
-    let mut to_me = peer.session.start(&entropy).map_err(broken)?.send;
-    let mut later = Vec::new();
-    loop {
-        if let Some(message) = to_peer.pop() {
-            to_me.extend(peer.take(ME, message).map_err(broken)?);
-        } else if let Some(message) = to_me.pop() {
-            if message.round >= round {
-                later.push(message);
-            } else {
-                to_peer.extend(me.take(PEER, message).map_err(broken)?);
-            }
-        } else {
-            break;
-        }
+    let parties = order.parties();
+    if parties.len() < order.new.holders.len() {
+        return finding("a new holder is no party");
     }
-    later.retain(|message| message.round > round);
-    let hostile = Outgoing {
-        to: ME,
-        round,
-        private: false,
-        body: Zeroizing::new(data.to_vec()),
-    };
-    for message in std::iter::once(hostile).chain(later) {
-        match me.take(PEER, message) {
-            Ok(_) => {}
-            Err(abort) if abort.culprits.contains(&ME) || abort.ban.contains(&ME) => {
-                return finding(format_args!("we blame ourselves: {abort:?}"));
-            }
-            Err(_) => return Ok(()),
-        }
-    }
+    drop(order.statement());
     Ok(())
 }
 
-fn setup(me: Index) -> KeygenSetup {
-    KeygenSetup {
-        context: [7; 32],
-        me,
-        threshold: 2,
-        parties: 2,
-    }
-}
-
-/// A hostile message in a key generation of two; the first byte chooses the round.
-///
-/// # Errors
-/// What should not have happened.
-pub fn keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
-    let Some((round, body)) = data.split_first() else {
+/// A peer's news of its nonces: what cannot be read is dropped, what can be is taken out once.
+fn hear(news: NonceNews) -> Result<(), Finding> {
+    let NonceNews::Made { of, floor, nonces } = news else {
         return Ok(());
     };
-    let round = u16::from(round % 5).saturating_add(1);
-    let backend = backend::of(scheme).map_err(|fault| format!("{fault:?}"))?;
-    let session = |me| {
-        backend
-            .keygen(setup(me))
-            .map_err(|fault| format!("{fault:?}"))
-    };
-    hostile(session(ME)?, session(PEER)?, round, body)
-}
-
-/// As [`keygen`], through the keys that live for one run: the first message is a key, what follows is
-/// sealed.
-///
-/// # Errors
-/// What should not have happened.
-pub fn sealed_keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
-    let Some((round, body)) = data.split_first() else {
-        return Ok(());
-    };
-    let round = u16::from(round % 3).saturating_add(1);
-    let backend = backend::of(scheme).map_err(|fault| format!("{fault:?}"))?;
-    let session = |me| {
-        let no_primes = Box::new(|| Err(Fault::bug("no primes are needed")));
-        backend::private::keygen(backend, setup(me), no_primes)
-            .map_err(|fault| format!("{fault:?}"))
-    };
-    hostile(session(ME)?, session(PEER)?, round, body)
-}
-
-/// What a party said, by round.
-pub type Said = Vec<(u16, Vec<u8>)>;
-
-/// Runs two honest parties to the end. Gives what the second one said.
-fn talk<T>(
-    me: Box<dyn Session<T>>,
-    peer: Box<dyn Session<T>>,
-    mut done: impl FnMut(Index, T),
-) -> Result<Said, Finding> {
-    let broken = |abort: Abort| format!("the honest run failed: {abort:?}");
-    let (mut said, mut queue) = (Vec::new(), Vec::new());
-    let mut parties = [(ME, me), (PEER, peer)];
-    for (index, party) in &mut parties {
-        let turn = party.start(&Counter::new(*index)).map_err(broken)?;
-        queue.extend(turn.send);
-    }
-    while let Some(message) = queue.pop() {
-        let from = if message.to == ME { PEER } else { ME };
-        if from == PEER {
-            said.push((message.round, message.body.to_vec()));
-        }
-        for (index, party) in &mut parties {
-            if *index == message.to {
-                let turn = party
-                    .receive(from, message.round, message.body.clone())
-                    .map_err(broken)?;
-                queue.extend(turn.send);
-                if let Some(outcome) = turn.done {
-                    done(*index, outcome);
-                }
-            }
+    let (root, epoch) = of;
+    let of = ShareEpoch { root, epoch };
+    let (peers, peer) = (PeerNonces::default(), NodeId([2; 32]));
+    let ids: Vec<u64> = nonces.iter().map(|(id, _)| *id).collect();
+    peers.heard(of.clone(), peer, floor, nonces);
+    while peers.parse_some(&of, peer) {}
+    for id in ids {
+        let first = peers.take(&of, peer, &[id]);
+        if first.is_some() && peers.take(&of, peer, &[id]).is_some() {
+            return finding("commitments are given out twice");
         }
     }
-    Ok(said)
-}
-
-type Signers = (Arc<dyn Signer>, Arc<dyn Signer>);
-
-/// Loaded shares of one key of two, made once.
-fn signers(scheme: Scheme) -> Result<Signers, Finding> {
-    static MADE: Mutex<Vec<(Scheme, Signers)>> = Mutex::new(Vec::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, signers)) = made.iter().find(|(known, _)| *known == scheme) {
-        return Ok(signers.clone());
-    }
-    let backend = backend::of(scheme).map_err(|fault| format!("{fault:?}"))?;
-    let session = |me| {
-        backend
-            .keygen(setup(me))
-            .map_err(|fault| format!("{fault:?}"))
-    };
-    let mut shares = BTreeMap::new();
-    talk(session(ME)?, session(PEER)?, |index, share| {
-        shares.insert(index, share);
-    })?;
-    let mut signers = shares.values().map(|share| backend.open(share));
-    let (Some(Ok(me)), Some(Ok(peer))) = (signers.next(), signers.next()) else {
-        return Err("no key was made".into());
-    };
-    made.push((scheme, (Arc::clone(&me), Arc::clone(&peer))));
-    Ok((me, peer))
-}
-
-/// A signing session that the target collects.
-fn signing(signer: &Arc<dyn Signer>) -> Result<Box<dyn Session<Option<Signature>>>, Finding> {
-    let path = KeyPath::new(vec![0, 1]).map_err(|fault| format!("{fault:?}"))?;
-    let setup = SignSetup {
-        context: [8; 32],
-        signers: vec![ME, PEER],
-        path,
-        message: vec![9; 32],
-    };
-    signer.sign(setup).map_err(|fault| format!("{fault:?}"))
-}
-
-/// A hostile message in a signature of two, of which the target collects; the first byte chooses the
-/// round.
-///
-/// # Errors
-/// What should not have happened.
-pub fn sign(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
-    let Some((round, body)) = data.split_first() else {
-        return Ok(());
-    };
-    let round = u16::from(round % 4).saturating_add(1);
-    let (me, peer) = signers(scheme)?;
-    hostile(signing(&me)?, signing(&peer)?, round, body)
-}
-
-/// What the honest peer says in a key generation and in a signature, as inputs to begin with.
-///
-/// # Errors
-/// What should not have happened.
-pub fn samples(scheme: Scheme) -> Result<(Said, Said), Finding> {
-    let backend = backend::of(scheme).map_err(|fault| format!("{fault:?}"))?;
-    let session = |me| {
-        backend
-            .keygen(setup(me))
-            .map_err(|fault| format!("{fault:?}"))
-    };
-    let keygen = talk(session(ME)?, session(PEER)?, |_, _| {})?;
-    let (me, peer) = signers(scheme)?;
-    let sign = talk(signing(&me)?, signing(&peer)?, |_, _| {})?;
-    Ok((keygen, sign))
+    Ok(())
 }

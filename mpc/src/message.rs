@@ -121,6 +121,8 @@ pub(crate) enum NonceNews {
     Ready {
         /// Root public key and epoch of the shares.
         of: (Vec<u8>, u32),
+        /// Whatever is below is used up.
+        floor: u64,
         /// The numbers.
         ids: Vec<u64>,
     },
@@ -333,7 +335,11 @@ mod tests {
         let shares = (vec![5; 32], 2);
         let [
             NonceNews::Made { of, floor, nonces },
-            NonceNews::Ready { of: ready, ids },
+            NonceNews::Ready {
+                of: ready,
+                floor: lowest,
+                ids,
+            },
             NonceNews::Ask {
                 of: asked,
                 spent_below,
@@ -343,7 +349,7 @@ mod tests {
             panic!("another message")
         };
         assert_eq!((&of, &ready, &asked), (&shares, &shares, &shares));
-        assert_eq!((floor, spent_below), (7, 9));
+        assert_eq!((floor, lowest, spent_below), (7, 8, 9));
         assert_eq!(nonces, [(8, vec![1, 2, 3]), (300, vec![4])]);
         assert_eq!(ids, [8, 9, 300]);
     }

@@ -20,7 +20,7 @@ const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
 
 /// The fields that refusals may name; all others are "other".
-const FIELDS: [&str; 25] = [
+const FIELDS: [&str; 34] = [
     "network",
     "rootPublicKey",
     "publicKey",
@@ -46,6 +46,17 @@ const FIELDS: [&str; 25] = [
     "sentAtMs",
     "policy",
     "nonces",
+    // The policy floor's.
+    "kind",
+    "recipient",
+    "fee",
+    "amount",
+    // Of orders of all kinds.
+    "from",
+    "proof",
+    "recipients",
+    "holders",
+    "root",
 ];
 
 /// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
@@ -175,9 +186,44 @@ mod tests {
             of(Fault::field("whatever a payload says", "no")),
             ("invalid", "other")
         );
+        // Counted in its own words: an alert on what the policy forbids must see it.
+        for field in FIELDS {
+            let (_, label) = of(Fault::field(field, "no"));
+            assert_eq!(label, field);
+        }
         assert_eq!(
             of(Fault::unavailable("a signer's disk failed")),
             ("unavailable", "none")
         );
+    }
+
+    /// Every field that a refusal of a node begins with, as it stands in the sources.
+    #[test]
+    fn refusals__should_each_have_a_label() {
+        let sources = [
+            include_str!("policy/mod.rs"),
+            include_str!("node/orders.rs"),
+            include_str!("node/check.rs"),
+            include_str!("node/life.rs"),
+            include_str!("node/backups.rs"),
+            include_str!("node/peers.rs"),
+            include_str!("../../core/src/order.rs"),
+        ];
+        let mut found = 0_usize;
+        for source in sources {
+            let code = source.split("#[cfg(test)]").next().unwrap();
+            // Fault::field("name", ...), over one line or several.
+            for call in code.split("Fault::field(").skip(1) {
+                let argument = call.trim_start().trim_start_matches("format_args!(");
+                let Some(quoted) = argument.strip_prefix('"') else {
+                    continue;
+                };
+                let name = quoted.split(['"', '.', '[', ':']).next().unwrap();
+                let label = field(&Fault::field(name, "no"));
+                assert_eq!(label, name, "add it to FIELDS");
+                found += 1;
+            }
+        }
+        assert!(found > 50, "{found}");
     }
 }

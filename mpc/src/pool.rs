@@ -19,7 +19,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub enum Lane {
     /// Signing: somebody waits for each.
     Signing,
-    /// Key generation: long, and may wait.
+    /// Key generation: long, and may wait; but not for ever, whatever keeps the first lane full.
     Keygen,
     /// Work done ahead, in pieces of about a millisecond: begun only when nothing else waits, and
     /// one at a time, so that the other threads stay free for what somebody waits for.
@@ -35,6 +35,9 @@ pub struct CpuPool {
     machine: Option<Machine>,
 }
 
+/// After so many signing jobs in a row a key generation that waits has its turn.
+const TURN: usize = 1024;
+
 #[derive(Default)]
 struct Shared {
     queues: Mutex<Queues>,
@@ -46,6 +49,8 @@ struct Queues {
     signing: VecDeque<Job>,
     keygen: VecDeque<Job>,
     idle: VecDeque<Job>,
+    /// Signing jobs that went before a key generation that waits.
+    passed: usize,
     /// An idle job runs.
     idling: bool,
     closed: bool,
@@ -54,13 +59,19 @@ struct Queues {
 impl Queues {
     /// The next job, and whether it is an idle one.
     fn next(&mut self) -> Option<(Job, bool)> {
-        let live = self
-            .signing
-            .pop_front()
-            .or_else(|| self.keygen.pop_front())
-            .map(|job| (job, false));
+        let turn = self.passed >= TURN || self.signing.is_empty();
+        let live = if turn && let Some(job) = self.keygen.pop_front() {
+            self.passed = 0;
+            Some(job)
+        } else {
+            self.passed = match self.keygen.is_empty() {
+                true => 0,
+                false => self.passed.saturating_add(1),
+            };
+            self.signing.pop_front()
+        };
         if live.is_some() || self.idling {
-            return live;
+            return live.map(|job| (job, false));
         }
         let job = self.idle.pop_front()?;
         self.idling = true;
@@ -228,6 +239,33 @@ mod tests {
         gate.wait();
         let names: Vec<_> = order.iter().take(4).collect();
         assert_eq!(names, ["signing", "keygen", "idle", "idle"]);
+    }
+
+    #[test]
+    fn keygen_lane__should_have_its_turn_however_much_is_to_be_signed() {
+        let mut queues = Queues::default();
+        let (done, order) = mpsc::channel();
+        for _ in 0..3 * TURN {
+            let done = done.clone();
+            queues
+                .signing
+                .push_back(Box::new(move || done.send("signing").unwrap()));
+        }
+        for _ in 0..2 {
+            let done = done.clone();
+            queues
+                .keygen
+                .push_back(Box::new(move || done.send("keygen").unwrap()));
+        }
+        while let Some((job, _)) = queues.next() {
+            job();
+        }
+        let names: Vec<_> = order.try_iter().collect();
+        let turns: Vec<_> = (0..names.len())
+            .filter(|at| names[*at] == "keygen")
+            .collect();
+        assert_eq!(turns, [TURN, 2 * TURN + 1]);
+        assert_eq!(names.len(), 3 * TURN + 2);
     }
 
     #[test]

@@ -91,11 +91,31 @@ impl Primes {
         Err(Fault::new(Class::Invalid, NONE_LEFT))
     }
 
+    /// Erases sets that were taken out, by a process that was killed before it could: nobody gets
+    /// them again. Only while nobody else takes any; a set may be added meanwhile.
+    pub(crate) fn sweep(&self) -> Result<(), Fault> {
+        let left = self.ending("taken")?;
+        for path in &left {
+            fs::remove_file(path).map_err(failed)?;
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        sync(&self.folder).map_err(failed)
+    }
+
     fn files(&self) -> Result<Vec<PathBuf>, Fault> {
+        self.ending("age")
+    }
+
+    fn ending(&self, wanted: &str) -> Result<Vec<PathBuf>, Fault> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "age") {
+            if path
+                .extension()
+                .is_some_and(|extension| extension == wanted)
+            {
                 files.push(path);
             }
         }

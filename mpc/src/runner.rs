@@ -45,11 +45,11 @@ pub(crate) struct Progress {
 
 enum Protocol {
     Signing {
-        sessions: Vec<Option<Box<dyn Session<Option<Signature>>>>>,
+        sessions: Vec<Slot<Option<Signature>>>,
         outcomes: Vec<Option<Signature>>,
     },
-    Keygen(Option<Box<dyn Session<KeyShare>>>),
-    Reshare(Option<Box<dyn Session<Option<KeyShare>>>>),
+    Keygen(Slot<KeyShare>),
+    Reshare(Slot<Option<KeyShare>>),
 }
 
 /// One attempt, as one node sees it.
@@ -59,6 +59,8 @@ pub(crate) struct Run {
     peers: HashMap<NodeId, Index>,
     /// The key that signs; `None` while it is made.
     root: Option<Vec<u8>>,
+    /// The last round that has messages.
+    last_round: u16,
     /// Fingerprints of what has come, by slot.
     seen: HashMap<(NodeId, u16, u32), [u8; 32]>,
 }
@@ -71,12 +73,14 @@ impl Run {
         root: Vec<u8>,
     ) -> Self {
         let outcomes = sessions.iter().map(|_| None).collect();
+        let last_round = sessions.iter().map(|it| it.last_round()).max().unwrap_or(0);
         let sessions = sessions.into_iter().map(Some).collect();
         let protocol = Protocol::Signing { sessions, outcomes };
         Self {
             protocol,
             peers,
             root: Some(root),
+            last_round,
             seen: HashMap::new(),
         }
     }
@@ -87,6 +91,7 @@ impl Run {
         peers: HashMap<NodeId, Index>,
     ) -> Self {
         Self {
+            last_round: session.last_round(),
             protocol: Protocol::Keygen(Some(session)),
             peers,
             root: None,
@@ -100,6 +105,7 @@ impl Run {
         peers: HashMap<NodeId, Index>,
     ) -> Self {
         Self {
+            last_round: session.last_round(),
             protocol: Protocol::Reshare(Some(session)),
             peers,
             root: None,
@@ -166,6 +172,15 @@ impl Run {
         let Some(index) = self.peers.get(&from).copied() else {
             return Ok(progress);
         };
+        // So much can come, and no more: nothing of a peer is kept without bound.
+        let (last_round, sessions) = self.slots();
+        if round == 0 || round > last_round || u64::from(sequence) >= sessions {
+            return Err(Failed {
+                reason: format!("no message of round {round} and input {sequence} is due"),
+                culprits: vec![from],
+                ban: Vec::new(),
+            });
+        }
         match self.seen.insert((from, round, sequence), fingerprint) {
             None => {}
             Some(known) if known == fingerprint => return Ok(progress),
@@ -183,11 +198,7 @@ impl Run {
                 let (Some(slot), Some(outcome)) =
                     (sessions.get_mut(place), outcomes.get_mut(place))
                 else {
-                    return Err(Failed {
-                        reason: "message for an input that is not there".into(),
-                        culprits: vec![from],
-                        ban: Vec::new(),
-                    });
+                    return Ok(progress);
                 };
                 let Some(session) = slot else {
                     return Ok(progress);
@@ -214,6 +225,15 @@ impl Run {
             }
         }
         Ok(progress)
+    }
+
+    /// The last round, and how many sessions there are.
+    fn slots(&self) -> (u16, u64) {
+        let sessions = match &self.protocol {
+            Protocol::Signing { sessions, .. } => sessions.len(),
+            Protocol::Keygen(_) | Protocol::Reshare(_) => 1,
+        };
+        (self.last_round, u64::try_from(sessions).unwrap_or(u64::MAX))
     }
 
     /// Whose messages are missing.
@@ -371,6 +391,10 @@ mod tests {
         fn waiting_for(&self) -> Vec<Index> {
             vec![2]
         }
+
+        fn last_round(&self) -> u16 {
+            2
+        }
     }
 
     const PEER: NodeId = NodeId([2; 32]);
@@ -443,9 +467,15 @@ mod tests {
             feed(&mut run, PEER, (1, 0), 2).err().unwrap().culprits,
             [PEER]
         );
-        assert_eq!(
-            feed(&mut run, PEER, (1, 7), 2).err().unwrap().culprits,
-            [PEER]
-        );
+    }
+
+    #[test]
+    fn run__should_keep_nothing_that_no_round_or_input_has() {
+        for slot in [(0, 0), (3, 0), (u16::MAX, 0), (1, 2), (1, u32::MAX)] {
+            let mut run = run();
+            let failed = feed(&mut run, PEER, slot, 1).err().unwrap();
+            assert_eq!(failed.culprits, [PEER], "{slot:?}");
+            assert!(run.seen.is_empty());
+        }
     }
 }

@@ -27,7 +27,11 @@ pub(crate) fn verify(order: &SigningOrder, signatures: &[Signature]) -> Result<(
         })
 }
 
-fn verify_one(public_key: &[u8], message: &[u8], signature: &Signature) -> Result<(), Mismatch> {
+pub(crate) fn verify_one(
+    public_key: &[u8],
+    message: &[u8],
+    signature: &Signature,
+) -> Result<(), Mismatch> {
     match signature.curve() {
         Curve::Secp256k1 => {
             use k256::ecdsa::{RecoveryId, Signature as Plain, VerifyingKey};

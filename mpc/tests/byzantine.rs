@@ -13,7 +13,11 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
-use covault_mpc::envelope::{EVERYONE, Envelope, Header, Kind, Post};
+use covault_mpc::{
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    node::Rebuild,
+    nonces::Marks,
+};
 use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms};
 use tokio::{task::JoinHandle, time::interval};
 
@@ -28,6 +32,8 @@ enum Manner {
     TwoFaced,
     /// Answers at once with a signature that is none.
     FalseSignature,
+    /// Answers with megabytes, and many times.
+    Flood,
 }
 
 /// Takes a node's place, with its identity, but without its code.
@@ -62,10 +68,28 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                         match manner {
                             Manner::Garbage => post.send(protocol(*to), b"garbage").unwrap(),
                             Manner::TwoFaced => {
-                                post.send(protocol(*to), b"one face").unwrap();
-                                post.send(protocol(*to), b"another").unwrap();
+                                // For a round that is read later: neither is looked at before.
+                                let later = Header { round: 2, ..protocol(*to) };
+                                post.send(later, b"one face").unwrap();
+                                post.send(later, b"another").unwrap();
                             }
-                            Manner::Silent | Manner::FalseSignature => {}
+                            Manner::Silent | Manner::FalseSignature | Manner::Flood => {}
+                        }
+                    }
+                    if manner == Manner::Flood {
+                        // Reply::Backup, which nobody has asked for; and Reply::Failed of another
+                        // attempt, with words without end.
+                        let large = (vec![7_u8; 1 << 20],);
+                        let large = [&[6][..], &bcs::to_bytes(&large).unwrap()].concat();
+                        let nobody: Vec<NodeId> = Vec::new();
+                        let long = (&nobody, &nobody, "x".repeat(10_000));
+                        let long = [&[3][..], &bcs::to_bytes(&long).unwrap()].concat();
+                        for _ in 0..10 {
+                            let _ = post.send(header(Kind::Reply, session, attempt, from), &large);
+                            for _ in 0..50 {
+                                let reply = header(Kind::Reply, session, attempt + 1, from);
+                                let _ = post.send(reply, &long);
+                            }
                         }
                     }
                     if manner == Manner::FalseSignature {
@@ -95,7 +119,13 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
 }
 
 async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
-    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    // With nonces made ahead there is no later round.
+    let marks = match manner {
+        Manner::TwoFaced => Marks { low: 0, high: 0 },
+        _ => Marks { low: 8, high: 32 },
+    };
+    let check = Arc::new(Rebuild);
+    let mut test = TestCluster::start_pooled(Medium::memory(), 3, check, marks).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
@@ -156,4 +186,9 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
             .public()
             .starts_with("signers broke the protocol: liar (ssh-ed25519 ")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster__should_sign_around_a_node_that_floods_the_orchestrator() {
+    cluster_with_liar(Manner::Flood).await;
 }

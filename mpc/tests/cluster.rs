@@ -12,16 +12,25 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use covault_core::{
     chain::SigningInput,
-    fault::Class,
+    fault::{Class, Fault},
     ids::{SessionId, VaultId},
-    order::SigningOrder,
+    order::{Generation, NodeId, ReshareOrder, SigningOrder},
     port::random_16,
+    scheme::Scheme,
     signature::Curve,
 };
-use covault_mpc::identity::{NodeIdentity, openssh_line};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, Kind},
+    identity::{NodeIdentity, openssh_line},
+    node::Rebuild,
+    nonces::Marks,
+};
 use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
+use tokio::{sync::Notify, time::timeout};
 
 /// The whole story of a vault.
 async fn story(medium: Medium) {
@@ -269,4 +278,91 @@ async fn keygen__should_name_the_nodes_that_are_missing() {
     let line = openssh_line(&test.nodes[2].identity.id(), "");
     let expected = format!("not enough signers: 2 of 3 needed answered; missing: node-3 ({line})");
     assert_eq!(fault.public(), expected);
+}
+
+/// Tells when a node has spoken to another, in the midst of a run.
+struct Overheard {
+    bus: Arc<MemoryBus>,
+    spoken: Notify,
+}
+
+#[async_trait]
+impl Bus for Overheard {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        if Envelope::parse(message.clone()).unwrap().header.kind == Kind::Protocol {
+            self.spoken.notify_one();
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
+    let bus = Arc::new(Overheard {
+        bus: MemoryBus::new(),
+        spoken: Notify::new(),
+    });
+    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let none = Marks { low: 0, high: 0 };
+    let mut test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), none).await;
+    test.until_live(3).await;
+    let name = openssh_line(&test.nodes[1].identity.id(), "");
+    // The order is good for two minutes.
+    let soon = Duration::from_secs(30);
+    let says_who = |fault: Fault| {
+        assert_eq!(fault.class(), &Class::Unavailable);
+        assert!(fault.public().contains(&name), "{fault:?}");
+    };
+
+    let (cluster, order) = (
+        Arc::clone(&test.cluster),
+        test.keygen_order(Curve::Secp256k1, 2),
+    );
+    let run = tokio::spawn(async move { cluster.keygen(&order).await });
+    bus.spoken.notified().await;
+    test.kill_node(1).await;
+    test.start_node(1);
+    let outcome = timeout(soon, run).await.expect("ends soon").unwrap();
+    says_who(outcome.unwrap_err());
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Secp256k1, 2).await;
+
+    let order = ReshareOrder {
+        vault: test.vault,
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        scheme: Scheme::Dkls23,
+        root_public_key: root.public_key.clone(),
+        old: Generation {
+            epoch: 0,
+            threshold: 2,
+            holders: test.holders(),
+        },
+        dealers: test.holders()[..2].to_vec(),
+        new: Generation {
+            epoch: 1,
+            threshold: 2,
+            holders: test.holders(),
+        },
+        issued_at_ms: now_ms(),
+        expires_at_ms: now_ms() + 120_000,
+    };
+    let cluster = Arc::clone(&test.cluster);
+    // What was said before is not of this run.
+    let _ = timeout(Duration::ZERO, bus.spoken.notified()).await;
+    let run = tokio::spawn(async move { cluster.reshare(&order).await });
+    bus.spoken.notified().await;
+    test.kill_node(1).await;
+    test.start_node(1);
+    let outcome = timeout(soon, run).await.expect("ends soon").unwrap();
+    says_who(outcome.unwrap_err());
+    test.until_live(3).await;
+    test.sign_well(&root, 2).await;
 }

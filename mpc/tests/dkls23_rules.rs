@@ -189,6 +189,68 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
     test.sign_well(&other, 2).await;
 }
 
+/// Each trial of a cheat in the multiplications tells its author something about a share. Sessions
+/// that began before the ban must not be more trials.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dkls23_rule__should_let_a_cheat_try_once_however_many_sessions_wait_for_it() {
+    const SESSIONS: usize = 24;
+    let bus = Meddled::new();
+    let test = TestCluster::start(bus.medium(), 2).await;
+    test.until_live(2).await;
+    let root = test.keygen(Curve::Secp256k1, 2).await;
+    let post = |identity: &Arc<_>| {
+        let bus = Arc::clone(&bus.bus) as Arc<dyn Bus>;
+        Post::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
+    };
+    let victim = test.nodes[0].identity.id();
+    let cheat = test.nodes[1].identity.id();
+    let (reader, writer) = (post(&test.nodes[0].identity), post(&test.nodes[1].identity));
+    let orchestrator = post(&test.orchestrator);
+    let (hold, mut held) = tokio::sync::mpsc::unbounded_channel();
+    let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+    bus.with(move |_, _, message| {
+        let envelope = Envelope::parse(message.to_vec()).unwrap();
+        let header = envelope.header;
+        if header.kind == Kind::Reply && header.from == victim && header.attempt == 0 {
+            let body = orchestrator.open(&envelope).unwrap().body;
+            say.send(String::from_utf8_lossy(&body).into_owned())
+                .unwrap();
+        }
+        let first = header.kind == Kind::Protocol && header.round == 1;
+        if !first || (header.from, header.to) != (cheat, victim) {
+            return false;
+        }
+        // Withheld until all sessions have begun, and wrong.
+        let mut body = reader.open(&envelope).unwrap().body;
+        let middle = body.len() / 2;
+        body[middle] ^= 0x10;
+        hold.send((header, body)).unwrap();
+        true
+    });
+    let orders: Vec<_> = (0..SESSIONS).map(|_| test.order(&root)).collect();
+    let signing = orders.iter().map(|order| test.sign(order, 2, 8_000));
+    let cheating = async {
+        let mut all = Vec::new();
+        while all.len() < SESSIONS {
+            all.push(held.recv().await.unwrap());
+        }
+        for (header, body) in all {
+            writer.send(header, &body).unwrap();
+        }
+        let mut tried = 0;
+        for _ in 0..SESSIONS {
+            let reason = said.recv().await.unwrap();
+            tried += usize::from(!reason.contains("a party is banned from this key"));
+        }
+        tried
+    };
+    let (outcomes, tried) = tokio::join!(futures::future::join_all(signing), cheating);
+    assert!(outcomes.iter().all(Result::is_err));
+    // Those that were being looked at when the first one failed.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!((1..=threads).contains(&tried), "{tried} trials");
+}
+
 /// Every file below a folder, with its size.
 fn files(folder: &Path) -> BTreeSet<(String, u64)> {
     let mut found = BTreeSet::new();

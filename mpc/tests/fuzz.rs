@@ -12,9 +12,22 @@
     clippy::disallowed_methods
 )]
 
-use covault_core::scheme::Scheme;
-use covault_mpc::fuzz::{self, Finding};
+use covault_core::{
+    chain::{Chain, Facts, Needs, evm, solana},
+    derive::KeyPath,
+    ids::{RequestId, SessionId, VaultId},
+    network::Network,
+    order::{
+        BackupOrder, Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder,
+    },
+    payload::Payload,
+    schema::{json, wire},
+    scheme::Scheme,
+};
+use covault_mpc::fuzz::{self, Finding, Sample};
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Changes an input as a fuzzer would.
 fn mutate(input: &mut Vec<u8>, dice: &mut StdRng) {
@@ -39,10 +52,12 @@ fn inputs(default: u32) -> u32 {
     std::env::var("COVAULT_FUZZ_INPUTS").map_or(default, |text| text.parse().unwrap())
 }
 
-/// Feeds a target: the samples themselves, then each changed in many ways, then noise.
-fn feed(count: u32, samples: &[Vec<u8>], target: impl Fn(&[u8]) -> Result<(), Finding>) {
+/// Feeds a target: samples themselves, then each changed in many ways, then noise. Runs of a slow
+/// target go to their end with an honest message, so only one of them is.
+fn feed(count: u32, samples: &[Sample], target: impl Fn(&[u8]) -> Result<(), Finding>) {
     let mut dice = StdRng::seed_from_u64(3);
-    for sample in samples {
+    let slow = count < 100;
+    for sample in samples.iter().take(if slow { 1 } else { samples.len() }) {
         target(sample).unwrap();
     }
     for number in 0..count {
@@ -57,31 +72,6 @@ fn feed(count: u32, samples: &[Vec<u8>], target: impl Fn(&[u8]) -> Result<(), Fi
         if let Err(finding) = target(&input) {
             panic!("{finding}: {}", hex::encode(input));
         }
-    }
-}
-
-/// What the honest say in key generation and in signing, as the targets take it.
-fn rounds(scheme: Scheme) -> [Vec<Vec<u8>>; 2] {
-    let (keygen, sign) = fuzz::samples(scheme).unwrap();
-    assert!(keygen.len() >= 4 && sign.len() >= 2);
-    [("keygen", keygen), ("sign", sign)].map(|(protocol, said)| {
-        let inputs: Vec<Vec<u8>> = said
-            .into_iter()
-            .map(|(round, mut body)| {
-                body.insert(0, u8::try_from(round - 1).unwrap());
-                body
-            })
-            .collect();
-        keep(&format!("{}_{protocol}", scheme_name(scheme)), &inputs);
-        inputs
-    })
-}
-
-fn scheme_name(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::FrostEd25519 => "frost",
-        Scheme::Dkls23 => "dkls23",
-        Scheme::Cggmp24 => "cggmp24",
     }
 }
 
@@ -107,50 +97,283 @@ fn fuzz__should_find_nothing_in_envelopes() {
     feed(inputs(5_000), &samples, fuzz::envelope);
 }
 
+/// Samples that every release can read (`tests/wire`).
+fn sample(name: &str) -> Vec<u8> {
+    let path = format!("{}/../tests/wire/{name}.hex", env!("CARGO_MANIFEST_DIR"));
+    hex::decode(std::fs::read_to_string(path).unwrap().trim()).unwrap()
+}
+
+/// What a node of the network might have answered.
+fn facts(chain: &dyn Chain, payload: &Payload) -> Facts {
+    match chain.needs(payload) {
+        Needs::Nothing => Facts::Nothing,
+        Needs::Evm(needs) => Facts::Evm(evm::Facts {
+            nonce: needs.nonce.then_some(7),
+            eip1559: true,
+            fees: needs.fees.map(|_| evm::Fees {
+                estimate_gas: 21_000,
+                base_fee: 10,
+                max_priority_fee: 1,
+            }),
+        }),
+        Needs::Solana(_) => Facts::Solana(solana::Facts {
+            recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".to_owned(),
+        }),
+    }
+}
+
+/// Orders for what the golden vectors of a network ask, of wallets that are their vaults' root keys.
+fn vectors(network: Network, file: &str) -> Vec<SigningOrder> {
+    let path = format!(
+        "{}/../tests/vectors/{file}.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let chain = network.chain().unwrap();
+    let mut orders = Vec::new();
+    for case in file["vectors"].as_array().unwrap() {
+        let kind = case["kind"].as_str().unwrap().split('(').next().unwrap();
+        let request = json!({ kind: case["input"] }).to_string();
+        let request = json::decode::<wire::CreateSigningRequestRequest>(request.as_bytes());
+        let Some(Ok(payload)) = request
+            .ok()
+            .and_then(|request| request.r#type)
+            .map(|kind| Payload::parse(&kind))
+        else {
+            continue;
+        };
+        let public_key = hex::decode(case["key"]["publicKey"].as_str().unwrap()).unwrap();
+        let facts = facts(chain, &payload);
+        let Ok(built) = chain.build(&payload, &facts, &public_key) else {
+            continue;
+        };
+        orders.push(SigningOrder {
+            request: RequestId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            epoch: 0,
+            network,
+            root_public_key: public_key.clone(),
+            path: KeyPath::new(Vec::new()).unwrap(),
+            address: chain.address(&public_key).unwrap(),
+            public_key,
+            payload: payload.encode(),
+            facts,
+            unsigned: built.bytes,
+            inputs: built.signing,
+            issued_at_ms: 1,
+            expires_at_ms: 2,
+        });
+    }
+    assert!(orders.len() > 10, "{}", orders.len());
+    orders
+}
+
+fn orders() -> Vec<SigningOrder> {
+    [(Network::Evm, "evm"), (Network::Solana, "solana")]
+        .into_iter()
+        .flat_map(|(network, file)| vectors(network, file))
+        .collect()
+}
+
 #[test]
-fn fuzz__should_find_nothing_in_orders_replies_announcements_and_shares() {
+fn fuzz__should_find_nothing_in_orders_replies_announcements_and_news() {
     let none: Vec<[u8; 32]> = Vec::new();
     let body = |which: u8, bytes: Vec<u8>| [vec![which], bytes].concat();
-    let samples = [
-        body(2, bcs::to_bytes(&(3_u8, &none, &none, "a reason")).unwrap()),
+    fn bytes<T: Serialize>(fields: T) -> Vec<u8> {
+        bcs::to_bytes(&fields).unwrap()
+    }
+    let (vault, session) = (VaultId::from_bytes([1; 16]), SessionId::from_bytes([2; 16]));
+    let nodes = vec![NodeId([3; 32]), NodeId([4; 32])];
+    let generation = |epoch| Generation {
+        epoch,
+        threshold: 2,
+        holders: nodes.clone(),
+    };
+    let keygen = KeygenOrder {
+        vault,
+        session,
+        scheme: Scheme::Dkls23,
+        threshold: 2,
+        signers: nodes.clone(),
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    let reshare = ReshareOrder {
+        vault,
+        session,
+        scheme: Scheme::FrostEd25519,
+        root_public_key: vec![5; 32],
+        old: generation(0),
+        dealers: nodes.clone(),
+        new: generation(1),
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    let proof = ReshareProof(nodes.iter().map(|node| (*node, vec![6; 64])).collect());
+    let backup = BackupOrder {
+        vault,
+        session,
+        root_public_key: vec![5; 32],
+        epoch: 1,
+        holders: nodes.clone(),
+        recipients: vec!["age1recipient".to_owned()],
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    let mut samples = vec![
+        body(1, bytes((&keygen, 3_u64))),
+        body(2, bytes((3_u8, &none, &none, "a reason"))),
         body(2, [&[0, 1, 1][..], &[7; 64]].concat()),
-        body(
-            3,
-            bcs::to_bytes(&("a name", 1_u64, false, [0_u8; 16], "0.1", 1_u32, 0_u8)).unwrap(),
-        ),
+        body(2, bytes((4_u8, vec![8_u8; 64]))),
+        body(3, sample("announcement-v1")),
+        body(4, bytes((&reshare, 3_u64))),
+        body(5, bytes((&reshare, proof, 3_u64))),
+        body(6, bytes((&backup, 3_u64))),
+        body(7, sample("nonce-news-v1-made")),
+        body(7, sample("nonce-news-v1-ready")),
+        body(7, sample("nonce-news-v1-ask")),
         body(0, vec![0; 600]),
-        body(1, vec![0; 200]),
-        body(4, vec![0; 300]),
     ];
+    for order in orders().into_iter().step_by(7) {
+        let named = vec![vec![1_u64], vec![2]];
+        samples.push(body(
+            0,
+            bytes((order, session, &nodes, named, 9_u64, 3_u64)),
+        ));
+    }
     keep("messages", &samples);
     feed(inputs(20_000), &samples, fuzz::messages);
 }
 
 #[test]
+fn fuzz__should_find_nothing_in_what_orders_show() {
+    let samples: Vec<Sample> = orders()
+        .into_iter()
+        .map(|order| {
+            let SigningOrder {
+                network,
+                public_key,
+                payload,
+                facts,
+                unsigned,
+                inputs,
+                ..
+            } = order;
+            let shown = (network, public_key, payload, facts, unsigned, inputs);
+            bcs::to_bytes(&shown).unwrap()
+        })
+        .collect();
+    keep("orders", &samples);
+    feed(inputs(3_000), &samples, fuzz::orders);
+}
+
+#[test]
+fn fuzz__should_find_nothing_in_files() {
+    let samples = fuzz::stored_samples().unwrap();
+    keep("stored", &samples);
+    feed(inputs(2_000), &samples, fuzz::stored);
+}
+
+#[test]
+fn fuzz__should_find_nothing_in_policies() {
+    let text = r#"
+        networks = ["evm:1", "solana"]
+        kinds = ["evmSendNative", "rawMessage"]
+        raw_signing = true
+        messages = false
+        typed_data = ["evm:5"]
+        custom_calls = ["solana"]
+        only_listed_assets = true
+        [recipients]
+        "evm:1" = ["0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be"]
+        solana = ["FBz899oE5PeELESH9PFrMfEPLNYUdi7rj6bMJ7Ccviqs"]
+        [most_fee]
+        "evm" = "1000000000000000"
+        [[limits]]
+        asset = "evm:1"
+        per_request = "1000000000000000000"
+        [[limits]]
+        asset = "solana"
+        per_day = "10000000"
+    "#;
+    let mut samples = vec![text.as_bytes().to_vec()];
+    samples.extend(text.lines().map(|line| line.trim().as_bytes().to_vec()));
+    assert!(covault_mpc::policy::Policy::parse(text).is_ok());
+    keep("policy", &samples);
+    feed(inputs(5_000), &samples, fuzz::policy);
+}
+
+#[test]
 fn fuzz__should_find_nothing_in_frost_key_generation() {
     let scheme = Scheme::FrostEd25519;
-    let [samples, _] = rounds(scheme);
-    feed(inputs(200), &samples, |data| fuzz::keygen(scheme, data));
-    feed(inputs(100), &[], |data| fuzz::sealed_keygen(scheme, data));
+    let samples = fuzz::keygen_samples(scheme).unwrap();
+    assert_eq!(samples.len(), 4);
+    keep("frost_keygen", &samples);
+    feed(inputs(400), &samples, |data| fuzz::keygen(scheme, data));
+    let samples = fuzz::sealed_keygen_samples(scheme).unwrap();
+    keep("sealed_keygen", &samples);
+    feed(inputs(200), &samples, |data| {
+        fuzz::sealed_keygen(scheme, data)
+    });
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_frost_signing() {
     let scheme = Scheme::FrostEd25519;
-    let [_, samples] = rounds(scheme);
-    feed(inputs(300), &samples, |data| fuzz::sign(scheme, data));
+    let samples = fuzz::sign_samples(scheme).unwrap();
+    assert_eq!(samples.len(), 2);
+    keep("frost_sign", &samples);
+    feed(inputs(500), &samples, |data| fuzz::sign(scheme, data));
+    let samples = fuzz::ahead_samples().unwrap();
+    assert_eq!(samples.len(), 2);
+    keep("frost_ahead", &samples);
+    feed(inputs(500), &samples, fuzz::ahead);
+}
+
+#[test]
+fn fuzz__should_find_nothing_in_resharing_of_frost() {
+    let scheme = Scheme::FrostEd25519;
+    let samples = fuzz::reshare_samples(scheme).unwrap();
+    assert_eq!(samples.len(), 12);
+    keep("frost_reshare", &samples);
+    feed(inputs(400), &samples, |data| fuzz::reshare(scheme, data));
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_dkls23_key_generation() {
     let scheme = Scheme::Dkls23;
-    let [samples, _] = rounds(scheme);
-    feed(inputs(4), &samples, |data| fuzz::keygen(scheme, data));
+    let samples = fuzz::keygen_samples(scheme).unwrap();
+    assert_eq!(samples.len(), 4);
+    keep("dkls23_keygen", &samples);
+    feed(inputs(3), &samples, |data| fuzz::keygen(scheme, data));
 }
 
 #[test]
 fn fuzz__should_find_nothing_in_dkls23_signing() {
     let scheme = Scheme::Dkls23;
-    let [_, samples] = rounds(scheme);
+    let samples = fuzz::sign_samples(scheme).unwrap();
+    assert_eq!(samples.len(), 3);
+    keep("dkls23_sign", &samples);
     feed(inputs(60), &samples, |data| fuzz::sign(scheme, data));
+}
+
+#[test]
+fn fuzz__should_find_nothing_in_resharing_of_dkls23() {
+    let scheme = Scheme::Dkls23;
+    let samples = fuzz::reshare_samples(scheme).unwrap();
+    assert_eq!(samples.len(), 16);
+    keep("dkls23_reshare", &samples);
+    feed(inputs(4), &samples, |data| fuzz::reshare(scheme, data));
+}
+
+#[cfg(feature = "cggmp24")]
+#[test]
+fn fuzz__should_find_nothing_in_cggmp24() {
+    let (keygen, sign) = fuzz::cggmp24_samples().unwrap();
+    // Rounds 1 to 5 of the key, run and decoded; all of signing.
+    assert_eq!((keygen.len(), sign.len()), (10, 6));
+    keep("cggmp24_keygen", &keygen);
+    keep("cggmp24_sign", &sign);
+    feed(inputs(300), &keygen, fuzz::cggmp24_keygen);
+    feed(inputs(200), &sign, fuzz::cggmp24_sign);
 }

@@ -25,10 +25,11 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
     network::Network,
-    order::{NodeId, SigningOrder},
+    order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
     payload::{Payload, WireKind},
     port::random_16,
     schema::wire,
+    scheme::Scheme,
     signature::{Curve, Signature},
 };
 use covault_mpc::{
@@ -105,6 +106,7 @@ struct Ask {
     order: SigningOrder,
     /// What the envelope says.
     session: SessionId,
+    envelope_epoch: u32,
     /// What the order says.
     said_session: SessionId,
     attempt: u32,
@@ -134,6 +136,8 @@ struct World {
     test: TestCluster,
     tap: Arc<Tap>,
     root: RootKey,
+    /// Of the shares in use.
+    epoch: u32,
     post: Post,
     inbox: Subscription,
 }
@@ -160,9 +164,33 @@ impl World {
             test,
             tap,
             root,
+            epoch: 0,
             post,
             inbox,
         }
+    }
+
+    /// Makes a new generation of shares: there is a stale epoch now.
+    async fn refresh(&mut self) {
+        let generation = |epoch| Generation {
+            epoch,
+            threshold: 2,
+            holders: self.test.holders(),
+        };
+        let order = ReshareOrder {
+            vault: self.test.vault,
+            session: SessionId::from_random(random_16(&SystemEntropy)),
+            scheme: Scheme::default_of(self.root.curve),
+            root_public_key: self.root.public_key.clone(),
+            old: generation(self.epoch),
+            dealers: self.test.holders()[..2].to_vec(),
+            new: generation(self.epoch + 1),
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 120_000,
+        };
+        let proof = self.test.cluster.reshare(&order).await.unwrap();
+        self.test.cluster.activate(&order, &proof).await.unwrap();
+        self.epoch += 1;
     }
 
     fn network(&self) -> Network {
@@ -232,7 +260,7 @@ impl World {
         SigningOrder {
             request: RequestId::from_random(random_16(&SystemEntropy)),
             vault: self.test.vault,
-            epoch: 0,
+            epoch: self.epoch,
             network,
             root_public_key: self.root.public_key.clone(),
             path: self.path(),
@@ -254,6 +282,7 @@ impl World {
     fn ask(&self, order: SigningOrder) -> Ask {
         let session = SessionId::from_random(random_16(&SystemEntropy));
         Ask {
+            envelope_epoch: order.epoch,
             order,
             session,
             said_session: session,
@@ -275,7 +304,7 @@ impl World {
             let header = Header {
                 kind: Kind::SigningOrder,
                 sealed: true,
-                epoch: ask.order.epoch,
+                epoch: ask.envelope_epoch,
                 session: ask.session,
                 attempt: ask.attempt,
                 round: 0,
@@ -285,6 +314,23 @@ impl World {
             };
             self.post.send(header, &body).unwrap();
         }
+    }
+
+    /// Sends an order for a key to the first node.
+    fn order_key(&self, session: SessionId, order: &KeygenOrder) {
+        let header = Header {
+            kind: Kind::KeygenOrder,
+            sealed: true,
+            epoch: 0,
+            session,
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to: self.test.holders()[0],
+        };
+        let body = bcs::to_bytes(&(order, now_ms())).unwrap();
+        self.post.send(header, &body).unwrap();
     }
 
     /// The next answer in the session.
@@ -340,6 +386,11 @@ fn show(ask: &mut Ask, payload: &Payload) {
 fn exchange(ask: &mut Ask, other: SigningOrder) {
     ask.order.unsigned = other.unsigned;
     ask.order.inputs = other.inputs;
+}
+
+fn epoch(ask: &mut Ask, epoch: u32) {
+    ask.order.epoch = epoch;
+    ask.envelope_epoch = epoch;
 }
 
 const LIES: &[(&str, Lie)] = &[
@@ -401,8 +452,13 @@ const LIES: &[(&str, Lie)] = &[
         };
     }),
     // epoch
-    ("epoch: ", |ask, _| ask.order.epoch = 1),
-    ("epoch: ", |ask, _| ask.order.epoch = u32::MAX),
+    // epoch: a stale one, one to come, and the envelope's
+    ("epoch: ", |ask, _| epoch(ask, 0)),
+    ("epoch: ", |ask, _| epoch(ask, 2)),
+    ("epoch: ", |ask, _| epoch(ask, u32::MAX)),
+    ("epoch: ", |ask, _| ask.order.epoch = 0),
+    ("epoch: ", |ask, _| ask.envelope_epoch = 0),
+    ("epoch: ", |ask, _| ask.envelope_epoch = 2),
     // session
     ("session: ", |ask, _| {
         ask.said_session = SessionId::from_bytes([9; 16]);
@@ -437,6 +493,12 @@ const LIES: &[(&str, Lie)] = &[
         ask.signers = world.test.holders();
     }),
     ("signers: ", |ask, _| ask.signers[1] = NodeId([3; 32])),
+    // nonces made ahead: of one signer, of none, for other inputs
+    ("nonces: ", |ask, _| ask.nonces = vec![vec![1]]),
+    ("nonces: ", |ask, _| ask.nonces = vec![Vec::new(); 2]),
+    ("nonces: ", |ask, _| {
+        ask.nonces = vec![vec![1, 2], vec![1, 2]]
+    }),
 ];
 
 const EVM_LIES: &[(&str, Lie)] = &[
@@ -502,6 +564,7 @@ const SOLANA_LIES: &[(&str, Lie)] = &[
 /// Every lie, one at a time, on an order that would be signed without it.
 async fn lies(curve: Curve, more: &[(&str, Lie)]) {
     let mut world = World::start(curve, "").await;
+    world.refresh().await;
     for (starts, lie) in LIES.iter().chain(more) {
         let mut ask = world.honest();
         lie(&mut ask, &world);
@@ -562,6 +625,74 @@ async fn orchestrator__should_get_nothing_for_a_lie_in_any_field_ecdsa() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator__should_get_nothing_for_a_lie_in_any_field_ed25519() {
     lies(Curve::Ed25519, SOLANA_LIES).await;
+}
+
+type KeygenLie = fn(&mut KeygenOrder);
+
+const KEYGEN_LIES: &[(&str, KeygenLie)] = &[
+    ("session: ", |order| {
+        order.session = SessionId::from_bytes([9; 16])
+    }),
+    ("threshold: ", |order| order.threshold = 0),
+    ("threshold: ", |order| order.threshold = 1),
+    ("threshold: ", |order| order.threshold = 4),
+    ("threshold: ", |order| order.threshold = u16::MAX),
+    ("signers: ", |order| order.signers[2] = order.signers[0]),
+    ("signers: ", |order| order.signers[2] = NodeId([3; 32])),
+    ("signers: ", |order| {
+        order.signers = vec![NodeId([3; 32]); 300]
+    }),
+    ("issuedAtMs: ", |order| {
+        order.issued_at_ms = now_ms() + 300_000
+    }),
+    ("expiresAtMs: ", |order| order.expires_at_ms = now_ms() - 1),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
+    let mut world = World::start(Curve::Ed25519, "").await;
+    for (starts, lie) in KEYGEN_LIES {
+        let mut order = world.test.keygen_order(Curve::Ed25519, 2);
+        let session = order.session;
+        lie(&mut order);
+        world.order_key(session, &order);
+        match world.reply(session).await {
+            (_, Reply::Refused(fault)) => {
+                assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
+            }
+            (_, other) => panic!("{starts}: {other:?}"),
+        }
+        assert_eq!(world.tap.count(Kind::Protocol, session), 0, "{starts}");
+    }
+    // A session that has made a key makes no other.
+    let order = world.test.keygen_order(Curve::Ed25519, 2);
+    world.test.cluster.keygen(&order).await.unwrap();
+    let before = world.tap.count(Kind::Protocol, order.session);
+    let others: [(&str, KeygenLie); 4] = [
+        ("vault: ", |order| {
+            order.vault = VaultId::from_bytes([9; 16])
+        }),
+        ("scheme: ", |order| order.scheme = Scheme::Dkls23),
+        ("threshold: ", |order| order.threshold = 3),
+        ("signers: ", |order| order.signers.swap(0, 1)),
+    ];
+    for (starts, lie) in others {
+        let mut other = order.clone();
+        lie(&mut other);
+        world.order_key(order.session, &other);
+        loop {
+            // The answers of the key generation itself may still be there.
+            match world.reply(order.session).await {
+                (_, Reply::KeyMade(_)) => {}
+                (_, Reply::Refused(fault)) => {
+                    assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
+                    break;
+                }
+                (_, other) => panic!("{starts}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(world.tap.count(Kind::Protocol, order.session), before);
 }
 
 /// Orders that are what they say, and that the nodes' policy forbids.

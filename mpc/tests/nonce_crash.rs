@@ -483,9 +483,11 @@ fn nonces__should_sign_once_through_kill_9() {
     let number = |name: &str, default: u64| {
         std::env::var(name).map_or(default, |text| text.parse().unwrap())
     };
-    let runs = number("COVAULT_NONCE_RUNS", 100);
+    let runs = number("COVAULT_NONCE_RUNS", 1000);
     let first = number("COVAULT_NONCE_SEED", 1);
     let mut life = Life::new();
+    let mut steps = life.steps;
+    let mut visited = BTreeSet::new();
     let (mut shares, mut refused) = (0, 0);
     let mut killed: BTreeMap<String, usize> = BTreeMap::new();
     for run in 0..runs {
@@ -494,18 +496,23 @@ fn nonces__should_sign_once_through_kill_9() {
         }
         let seed = first + run;
         // Each step in turn, and once round again with other dice.
-        let kill_at = 1 + (run * 7 + first) % life.steps;
+        let kill_at = 1 + (run + first) % steps;
+        visited.insert(kill_at);
         let outcome =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| life.run(kill_at, seed)));
         let end = outcome.unwrap_or_else(|_| {
             panic!("COVAULT_NONCE_RUNS={} COVAULT_NONCE_SEED={first} fails at seed {seed}, step {kill_at}", run + 1)
         });
+        steps = steps.max(life.steps);
         shares += end.shares;
         refused += end.refused;
         *killed.entry(end.killed_at.unwrap_or_default()).or_default() += 1;
     }
     println!("{runs} children, {shares} shares, {refused} refused; killed at {killed:?}");
     assert!(shares > 0 && refused > 0);
+    if runs >= 1000 {
+        assert!((1..=steps).eq(visited), "of {steps} steps");
+    }
     if runs >= 100 {
         let names: BTreeSet<&str> = killed.keys().map(String::as_str).collect();
         for name in [

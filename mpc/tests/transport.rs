@@ -13,7 +13,6 @@ mod support;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -31,63 +30,12 @@ use covault_mpc::{
     node::Rebuild,
     nonces::Marks,
 };
-use support::{Medium, SystemEntropy, TestCluster, redis_server::RedisServer, verify};
+use support::{Medium, SystemEntropy, TestCluster, log::Log, redis_server::RedisServer, verify};
 use tokio::{
     task::JoinHandle,
     time::{interval, sleep, timeout},
 };
-
-/// Everything that is logged in this process.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// One test, one process (nextest), one log.
-    fn start() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        log
-    }
-
-    fn lines(&self, text: &str) -> Vec<String> {
-        let log = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
-        let with = log.lines().filter(|line| line.contains(text));
-        with.map(str::to_owned).collect()
-    }
-
-    /// Waits until a line says this, doing the same thing again and again until then.
-    async fn until(&self, text: &str, mut again: impl FnMut()) -> String {
-        let said = timeout(Duration::from_secs(60), async {
-            loop {
-                again();
-                if let Some(line) = self.lines(text).pop() {
-                    return line;
-                }
-                sleep(Duration::from_millis(50)).await;
-            }
-        });
-        let Ok(line) = said.await else {
-            panic!("nobody said {text:?}");
-        };
-        line
-    }
-}
+use tracing_subscriber::filter::LevelFilter;
 
 type Tape = Vec<(Address, Vec<u8>)>;
 
@@ -191,7 +139,7 @@ fn redis() -> (RedisServer, Arc<dyn Bus>) {
 const FROM: std::ops::Range<usize> = 34..66;
 
 async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
-    let log = Log::start();
+    let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.sign_well(&root, 2).await;
     let victim = test.nodes[0].identity.id();
@@ -315,7 +263,7 @@ async fn impostor(
 }
 
 async fn liars_are_refused(bus: Arc<dyn Bus>) {
-    let log = Log::start();
+    let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;
@@ -345,10 +293,21 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
     let expected = [
         "the message is of another epoch than the session",
         "two different messages for round 2",
+        "the sender is not in the session",
     ];
+    let own = Post::new(
+        Arc::clone(&liar),
+        Arc::clone(&tap) as _,
+        Arc::new(SystemEntropy),
+    );
     timeout(Duration::from_secs(120), async {
         loop {
             test.sign_well(&root, 2).await;
+            // The two have signed without it, in a session that it can see on the bus.
+            let theirs = Envelope::parse(tap.last(Kind::Protocol, others[0])).unwrap();
+            if theirs.header.from == others[1] {
+                own.send(theirs.header, b"of somebody else").unwrap();
+            }
             let said = |text: &&str| {
                 let lines = log.lines(text);
                 lines
@@ -426,7 +385,7 @@ fn flood(bus: &Arc<dyn Bus>, identity: Arc<NodeIdentity>, victims: &[NodeId]) ->
 }
 
 async fn floods_hit_the_flooder(bus: Arc<dyn Bus>) {
-    let log = Log::start();
+    let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;
@@ -526,6 +485,55 @@ async fn redis__should_not_let_its_queue_outgrow_the_memory() {
         .take_while(|_| bus.publish(to, vec![0; MAX_MESSAGE]).is_ok())
         .count();
     assert!((16..=17).contains(&taken), "{taken}");
+}
+
+/// A way to a server on which its answers take their time; its URL.
+async fn slow_way_to(server: &RedisServer, bytes_a_second: usize) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let to = server.url().replace("redis://", "");
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let server = tokio::net::TcpStream::connect(&to).await.unwrap();
+            let (mut asked, mut answered) = client.into_split();
+            let (mut answers, mut asks) = server.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut asked, &mut asks).await });
+            tokio::spawn(async move {
+                let mut piece = vec![0; 64 << 10];
+                while let Ok(count @ 1..) = answers.read(&mut piece).await {
+                    if answered.write_all(&piece[..count]).await.is_err() {
+                        break;
+                    }
+                    let took = count as f64 / bytes_a_second as f64;
+                    sleep(Duration::from_secs_f64(took)).await;
+                }
+            });
+        }
+    });
+    url
+}
+
+/// More than the line carries in the time that a read has: in one piece it would never arrive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis__should_read_a_large_backlog_over_a_slow_line() {
+    const COUNT: u8 = 14;
+    let server = RedisServer::start();
+    let me = NodeId([1; 32]);
+    let far = RedisBus::connect(&slow_way_to(&server, 8 << 20).await, "test").unwrap();
+    let mut inbox = far.subscribe(me, false).await.unwrap();
+    let near = RedisBus::connect(&server.url(), "test").unwrap();
+    for number in 0..COUNT {
+        let message = vec![number; MAX_MESSAGE];
+        while near.publish(Address::Inbox(me), message.clone()).is_err() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for number in 0..COUNT {
+        let message = timeout(Duration::from_secs(60), inbox.next()).await;
+        assert_eq!(message.unwrap().unwrap()[0], number);
+    }
 }
 
 /// The messages of ECDSA key generation grow with the number of nodes. `COVAULT_LARGE=1` makes it

@@ -37,7 +37,7 @@ impl Target {
     /// # Errors
     /// When configuration or token cannot be read.
     pub fn client(self) -> anyhow::Result<Client> {
-        let builder = reqwest::Client::builder().timeout(TIMEOUT);
+        let builder = reqwest::Client::builder();
         let (base, token_file, builder) = match (self.url, self.token_file) {
             (Some(url), Some(token_file)) => {
                 (url.trim_end_matches('/').to_owned(), token_file, builder)
@@ -86,6 +86,19 @@ impl Client {
         operation: &str,
         body: &impl Serialize,
     ) -> anyhow::Result<T> {
+        self.call_within(TIMEOUT, operation, body).await
+    }
+
+    /// As [`Client::call`], with so much time for the answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn call_within<T: DeserializeOwned>(
+        &self,
+        patience: Duration,
+        operation: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
         let url = format!("{}/admin/v1/{operation}", self.base);
         let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
             .context("the admin token is not one")?;
@@ -93,6 +106,7 @@ impl Client {
         let response = self
             .http
             .post(&url)
+            .timeout(patience)
             .header("x-mtoken", token)
             .json(body)
             .send()
@@ -135,5 +149,41 @@ mod tests {
         assert_eq!(local_url("[::]:82").unwrap(), "http://[::1]:82");
         assert!(local_url("127.0.0.1:0").is_err());
         assert!(local_url("localhost").is_err());
+    }
+
+    #[tokio::test]
+    async fn call__should_wait_as_long_as_it_is_told_to() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client {
+            base: reachable(listener.local_addr().unwrap()),
+            token: SecretString::from("token"),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+        };
+        // Answers nothing before it is told to.
+        let answering = tokio::sync::watch::channel(false);
+        let (answer, answers) = answering;
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut answers = answers.clone();
+                tokio::spawn(async move {
+                    let mut request = [0; 4096];
+                    let _ = stream.read(&mut request).await;
+                    let _ = answers.wait_for(|now| *now).await;
+                    let text =
+                        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                    let _ = stream.write_all(text.as_bytes()).await;
+                });
+            }
+        });
+        let nothing = serde_json::json!({});
+        let call =
+            |patience| client.call_within::<serde_json::Value>(patience, "listVaults", &nothing);
+        let problem = call(Duration::from_millis(50)).await.unwrap_err();
+        assert!(problem.to_string().contains("does not answer"), "{problem}");
+        let (answered, ()) = tokio::join!(call(Duration::from_secs(60)), async {
+            answer.send_replace(true);
+        });
+        assert_eq!(answered.unwrap(), nothing);
     }
 }

@@ -167,6 +167,7 @@ impl Nodes {
             work_factor: wiring::WORK_FACTOR_RANDOM,
             orchestrators: vec![orchestrator],
             backup_recipients: Vec::new(),
+            least_threshold: None,
             peers: None,
             policy: Policy::development(),
             nonces: Marks::default(),

@@ -33,7 +33,7 @@ enum Command {
     /// Vaults: make, list, refresh, reshare, back up (asks a running orchestrator).
     #[command(subcommand)]
     Vault(vault::Command),
-    /// Make a signer node; admit, remove and list them (asks a running orchestrator).
+    /// Signer nodes: make and restore one here; admit, remove, list them (asks a running orchestrator).
     #[command(subcommand)]
     Node(node::Command),
     Recover(recover::Args),

@@ -3,6 +3,13 @@
 use std::{io::IsTerminal as _, time::Duration};
 
 use indicatif::ProgressBar;
+use tokio::time::Instant;
+
+/// How long to wait before an orchestrator is asked again how something stands that takes seconds
+/// or minutes: each question is a line in its log.
+pub fn pause(started: Instant) -> Duration {
+    (started.elapsed() / 20).clamp(Duration::from_millis(250), Duration::from_secs(3))
+}
 
 /// Tells on stderr what is being waited for, until dropped.
 pub struct Progress {

@@ -1,10 +1,16 @@
 //! `covault recover`: private keys from backups, with no other help.
 
-use std::{io::IsTerminal as _, path::PathBuf};
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, bail};
-use covault_core::derive::KeyPath;
-use covault_mpc::shares::backup::{self, Backup};
+use covault_core::{derive::KeyPath, fault::Fault, ids::VaultId, scheme::Scheme};
+use covault_mpc::{
+    identity::openssh_line,
+    shares::backup::{self, Backup, Misfit, RecoveredKey, Recovery},
+};
 use zeroize::Zeroizing;
 
 use crate::{files, wiring::explain};
@@ -15,9 +21,12 @@ use crate::{files, wiring::explain};
 /// `covault vault backup` and the age identity that they are encrypted to. It needs no
 /// configuration and no other file. Afterwards a key is whole on that machine: move the funds.
 ///
+/// Give it all files that there are: what cannot be read, is of another epoch, or does not belong to
+/// the key is named and left out.
+///
 /// The keys are printed as JSON. secp256k1: "privateKey" (hex, as wallets import it) and
-/// "extendedPrivateKey" (BIP-32, xprv...). Ed25519: "privateKey" is the scalar (32 bytes, little-
-/// endian, hex), which signs as the second half of an expanded key (RFC 8032 section 5.1.5); there
+/// "extendedPrivateKey" (BIP-32, xprv...). Ed25519: "privateKey" is the scalar (32 bytes,
+/// little-endian, hex), which signs as the second half of an expanded key (RFC 8032 section 5.1.5); there
 /// is no seed, because the key was never made from one. A wallet's key is at its keyPath: --path.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -44,7 +53,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             "private keys would be shown on this terminal: use --out FILE, or --yes-show-private-keys"
         );
     }
-    let keys = recover(&args)?;
+    let Recovered { keys, lacking } = recover(&args)?;
     eprintln!(
         "WARNING: these are whole private keys. Whoever sees them has the funds: move the funds to new keys now, and erase these"
     );
@@ -55,10 +64,26 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }
         None => super::answer(keys.trim_end()),
     }
+    if !lacking.is_empty() {
+        bail!(
+            "not every key could be recovered: {}; the others were",
+            lacking.join("; ")
+        );
+    }
     Ok(())
 }
 
-fn recover(args: &Args) -> anyhow::Result<Zeroizing<String>> {
+/// What could be recovered.
+struct Recovered {
+    /// JSON.
+    keys: Zeroizing<String>,
+    /// The keys of which the backups tell and that they do not give, and why.
+    lacking: Vec<String>,
+}
+
+/// The backups that can be read, with their files. The others are named: one bad file must not keep
+/// the rest from giving the key.
+fn open(args: &Args) -> anyhow::Result<(Vec<Backup>, Vec<&Path>)> {
     let mut identities = Vec::new();
     for path in &args.identities {
         let text = std::fs::read_to_string(path)
@@ -67,56 +92,74 @@ fn recover(args: &Args) -> anyhow::Result<Zeroizing<String>> {
         let more = backup::identities(&text).map_err(explain);
         identities.extend(more.with_context(|| path.display().to_string())?);
     }
-    let mut keys: Vec<Vec<Backup>> = Vec::new();
+    let (mut backups, mut files) = (Vec::new(), Vec::new());
     for path in &args.backups {
-        let sealed =
-            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let share = backup::open(&sealed, &identities)
-            .map_err(explain)
-            .with_context(|| path.display().to_string())?;
-        let same = |shares: &&mut Vec<Backup>| {
-            shares.first().is_some_and(|first| {
-                first.vault == share.vault && first.root.public_key == share.root.public_key
-            })
-        };
-        match keys.iter_mut().find(same) {
-            Some(shares) => shares.push(share),
-            None => keys.push(vec![share]),
+        let opened = std::fs::read(path)
+            .map_err(anyhow::Error::from)
+            .and_then(|sealed| backup::open(&sealed, &identities).map_err(explain));
+        match opened {
+            Ok(backup) => {
+                backups.push(backup);
+                files.push(path.as_path());
+            }
+            Err(problem) => left_out(path, &format!("{problem:#}")),
         }
     }
+    if backups.is_empty() {
+        bail!("none of the files is a backup that the identities open");
+    }
+    Ok((backups, files))
+}
+
+fn left_out(path: &Path, why: &str) {
+    eprintln!("WARNING: {} is left out: {why}", path.display());
+}
+
+fn recover(args: &Args) -> anyhow::Result<Recovered> {
+    let (backups, files) = open(args)?;
     let mut entries = Vec::new();
-    for shares in &keys {
-        let Some(first) = shares.first() else {
-            continue;
-        };
-        let root = backup::recover(shares)
-            .map_err(explain)
-            .with_context(|| format!("the {} key of vault {}", first.scheme.name(), first.vault))?;
-        if args.paths.is_empty() {
-            let mut fields = vec![
-                ("path", Zeroizing::new("m".to_owned())),
-                (
-                    "publicKey",
-                    Zeroizing::new(hex::encode(&root.root.public_key)),
-                ),
-                (
-                    "chainCode",
-                    Zeroizing::new(hex::encode(root.root.chain_code)),
-                ),
-                ("privateKey", root.private_hex()),
-            ];
-            fields.extend(root.xprv().map(|xprv| ("extendedPrivateKey", xprv)));
-            entries.push(entry(first, &fields));
+    let (mut given, mut lacking) = (Vec::new(), Vec::new());
+    for Recovery {
+        vault,
+        scheme,
+        key,
+        misfits,
+    } in backup::recover_all(&backups)
+    {
+        for Misfit { place, why } in misfits {
+            if let (Some(path), Some(backup)) = (files.get(place), backups.get(place)) {
+                let node = openssh_line(&backup.node, "");
+                left_out(path, &format!("the backup of {node}: {why}"));
+            }
         }
-        for path in &args.paths {
-            let child = root.child(path).map_err(explain)?;
-            let fields = [
-                ("path", Zeroizing::new(path.to_string())),
-                ("publicKey", Zeroizing::new(hex::encode(&child.public_key))),
-                ("privateKey", child.private_hex()),
-            ];
-            entries.push(entry(first, &fields));
+        match key {
+            Ok(key) => {
+                given.push((vault, scheme));
+                entries.extend(entries_of(args, vault, scheme, &key)?);
+            }
+            Err(fault) => lacking.push((vault, scheme, fault)),
         }
+    }
+    // A file that names a key that nobody else knows does not make a recovered one incomplete.
+    let (other, lacking): (Vec<_>, Vec<_>) = lacking
+        .into_iter()
+        .partition(|(vault, scheme, _)| given.contains(&(*vault, *scheme)));
+    let sentence = |(vault, scheme, fault): (VaultId, Scheme, Fault)| {
+        format!(
+            "the {} key of vault {vault}: {}",
+            scheme.name(),
+            fault.public()
+        )
+    };
+    for other in other {
+        eprintln!(
+            "WARNING: some files name another public key, which is not recovered: {}",
+            sentence(other)
+        );
+    }
+    let lacking: Vec<String> = lacking.into_iter().map(sentence).collect();
+    if entries.is_empty() {
+        bail!("{}", lacking.join("; "));
     }
     let mut text = Zeroizing::new(String::with_capacity(1024 * (entries.len() + 1)));
     text.push_str("[\n");
@@ -127,17 +170,60 @@ fn recover(args: &Args) -> anyhow::Result<Zeroizing<String>> {
         text.push_str(entry);
     }
     text.push_str("\n]\n");
-    Ok(text)
+    Ok(Recovered {
+        keys: text,
+        lacking,
+    })
+}
+
+/// The root key, or the wallets' keys that were asked for.
+fn entries_of(
+    args: &Args,
+    vault: VaultId,
+    scheme: Scheme,
+    key: &RecoveredKey,
+) -> anyhow::Result<Vec<Zeroizing<String>>> {
+    let mut entries = Vec::new();
+    if args.paths.is_empty() {
+        let mut fields = vec![
+            ("path", Zeroizing::new("m".to_owned())),
+            (
+                "publicKey",
+                Zeroizing::new(hex::encode(&key.root.public_key)),
+            ),
+            (
+                "chainCode",
+                Zeroizing::new(hex::encode(key.root.chain_code)),
+            ),
+            ("privateKey", key.private_hex()),
+        ];
+        fields.extend(key.xprv().map(|xprv| ("extendedPrivateKey", xprv)));
+        entries.push(entry(vault, scheme, &fields));
+    }
+    for path in &args.paths {
+        let child = key.child(path).map_err(explain)?;
+        let fields = [
+            ("path", Zeroizing::new(path.to_string())),
+            ("publicKey", Zeroizing::new(hex::encode(&child.public_key))),
+            ("privateKey", child.private_hex()),
+        ];
+        entries.push(entry(vault, scheme, &fields));
+    }
+    Ok(entries)
 }
 
 /// One key as JSON. Every value is of an alphabet that needs no escaping; nothing else holds the
 /// text, so that it can be wiped.
-fn entry(share: &Backup, fields: &[(&str, Zeroizing<String>)]) -> Zeroizing<String> {
-    let vault = share.vault.to_string();
+fn entry(
+    vault: VaultId,
+    scheme: Scheme,
+    fields: &[(&str, Zeroizing<String>)],
+) -> Zeroizing<String> {
+    let vault = vault.to_string();
     let known = [
         ("vaultUuid", vault.as_str()),
-        ("scheme", share.scheme.name()),
-        ("curve", share.root.curve.name()),
+        ("scheme", scheme.name()),
+        ("curve", scheme.curve().name()),
     ];
     let fields = fields.iter().map(|(name, value)| (*name, value.as_str()));
     let mut text = Zeroizing::new(String::with_capacity(1024));

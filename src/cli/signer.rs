@@ -78,6 +78,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         work_factor,
         orchestrators,
         backup_recipients: signer.backup_recipients.clone(),
+        least_threshold: signer.least_threshold(),
         peers,
         policy,
         nonces: Marks {

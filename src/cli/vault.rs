@@ -3,19 +3,15 @@
 mod backup;
 mod life;
 
-use std::time::Duration;
-
 use anyhow::{Context as _, bail};
 
 use super::{
     answer,
     client::{Client, Target},
-    progress::Progress,
+    progress::{self, Progress},
     public_key,
 };
 use crate::http::admin::{CreateVault, Vault, VaultAnswer, VaultsAnswer};
-
-const POLL: Duration = Duration::from_millis(250);
 
 /// Vaults.
 #[derive(Debug, clap::Subcommand)]
@@ -46,6 +42,11 @@ pub enum Command {
         /// and primes on every node (covault node primes).
         #[arg(long, value_name = "BACKEND", value_parser = ["dkls23", "cggmp24"])]
         ecdsa_backend: Option<String>,
+        /// A vault of this name is there and has not all its keys: have those that it lacks made by
+        /// these signers, with this threshold, in place of the ones that were named first. For a
+        /// node that died, or was named by mistake.
+        #[arg(long)]
+        replace: bool,
         #[command(flatten)]
         target: Target,
     },
@@ -126,8 +127,20 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             threshold,
             signers,
             ecdsa_backend,
+            replace,
             target,
-        } => create(&name, threshold, &signers, ecdsa_backend, target).await,
+        } => {
+            let signers: Result<Vec<_>, _> =
+                signers.iter().map(|signer| public_key(signer)).collect();
+            let request = CreateVault {
+                name,
+                threshold,
+                signers: signers?,
+                ecdsa_backend,
+                replace,
+            };
+            create(&request, target).await
+        }
         Command::List { target } => list(target).await,
         Command::Show { which, target } => life::show(which, target).await,
         Command::Refresh(wish) => life::refresh(wish).await,
@@ -136,26 +149,21 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn create(
-    name: &str,
-    threshold: u16,
-    signers: &[String],
-    ecdsa_backend: Option<String>,
-    target: Target,
-) -> anyhow::Result<()> {
+async fn create(request: &CreateVault, target: Target) -> anyhow::Result<()> {
     let client = target.client()?;
-    let signers: Result<Vec<_>, _> = signers.iter().map(|signer| public_key(signer)).collect();
-    let request = CreateVault {
-        name: name.to_owned(),
-        threshold,
-        signers: signers?,
-        ecdsa_backend,
-    };
-    let VaultAnswer { mut vault } = client.call("createVault", &request).await?;
+    let name = &request.name;
+    let VaultAnswer { mut vault } = client.call("createVault", request).await?;
+    if vault.ecdsa_backend == "cggmp24" {
+        eprintln!(
+            "NOTE: cggmp24 shares cannot be refreshed, repaired, reshared or restored to a node. When fewer than {} of these nodes are left, only `covault recover` with backups gives the key: make them now (covault vault backup), and read \"Vaults with cggmp24\" in docs/operating-keys.md",
+            vault.threshold
+        );
+    }
     let progress = Progress::start(format!(
         "vault {name}: {} signers generate its keys",
         vault.signers.len()
     ));
+    let started = tokio::time::Instant::now();
     let mut told = None;
     loop {
         if vault.problem.is_some() && vault.problem != told {
@@ -171,7 +179,7 @@ async fn create(
         if vault.ready {
             break;
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(progress::pause(started)).await;
         vault = vaults(&client)
             .await?
             .into_iter()

@@ -97,6 +97,7 @@ pub struct Signer {
     pub orchestrators: Vec<String>,
     pub backup_recipients: Vec<String>,
     pub peers: Vec<String>,
+    least_threshold: u16,
     pub metrics_listen: String,
     policy_file: PathBuf,
     pub nonce_pool_low: usize,
@@ -115,6 +116,11 @@ impl Signer {
 
     pub fn passphrase_file(&self) -> PathBuf {
         or_in(&self.passphrase_file, &self.data_dir, "passphrase")
+    }
+
+    /// How far a reshare may lower the threshold of a key; `None`: not at all.
+    pub fn least_threshold(&self) -> Option<u16> {
+        (self.least_threshold != 0).then_some(self.least_threshold)
     }
 
     /// The policy file, and whether it must be there: one that is named must.

@@ -49,6 +49,10 @@ pub struct CreateVault {
     /// `dkls23` (the default) or `cggmp24`, which this build may lack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecdsa_backend: Option<String>,
+    /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
+    /// this, whatever it was told before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
 }
 
 /// A vault.
@@ -89,11 +93,29 @@ pub struct VaultsAnswer {
 
 async fn create_vault(call: Call) -> Result<Answer, Fault> {
     let request: CreateVault = decode(&call.body)?;
-    let command = Command::CreateVault {
-        name: request.name,
-        threshold: request.threshold,
-        signers: parse_lines("signers", &request.signers)?,
-        ecdsa: ecdsa_backend(request.ecdsa_backend.as_deref())?,
+    let CreateVault {
+        name,
+        threshold,
+        signers,
+        ecdsa_backend: ecdsa,
+        replace,
+    } = request;
+    let signers = parse_lines("signers", &signers)?;
+    let ecdsa = ecdsa_backend(ecdsa.as_deref())?;
+    let command = if replace {
+        Command::ReplaceSigners {
+            name,
+            threshold,
+            signers,
+            ecdsa,
+        }
+    } else {
+        Command::CreateVault {
+            name,
+            threshold,
+            signers,
+            ecdsa,
+        }
     };
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
     match done.receipt {
@@ -172,12 +194,77 @@ fn vault(view: VaultView) -> Vault {
 }
 
 pub(super) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
-    serde_json::from_slice(body)
-        .map_err(|error| Fault::new(Class::Invalid, format!("malformed request: {error}")))
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let request = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| wrong(&error.path().to_string(), error.inner()))?;
+    json.end().map_err(|error| wrong(".", &error))?;
+    Ok(request)
+}
+
+/// Names the field. serde tells of fields that are missing or unknown in its sentence alone.
+fn wrong(path: &str, error: &serde_json::Error) -> Fault {
+    let sentence = error.to_string();
+    if !error.is_data() {
+        return Fault::new(Class::Invalid, format!("malformed JSON: {sentence}"));
+    }
+    let sentence = sentence
+        .rsplit_once(" at line ")
+        .map_or(sentence.as_str(), |(sentence, _)| sentence);
+    let quoted = |start: &str| {
+        let rest = sentence.strip_prefix(start)?;
+        rest.split_once('`').map(|(name, _)| name)
+    };
+    match (quoted("missing field `"), quoted("unknown field `")) {
+        (Some(name), _) => Fault::field(name, "is required"),
+        (_, Some(name)) => Fault::field(name, "unknown field"),
+        _ if path == "." => Fault::new(Class::Invalid, format!("malformed request: {sentence}")),
+        _ => Fault::field(path, sentence),
+    }
 }
 
 pub(super) fn encode<T: Serialize>(answer: &T) -> Result<Answer, Fault> {
     serde_json::to_string(answer)
         .map(Answer::new)
         .map_err(Fault::bug)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decode__should_name_the_field_that_is_wrong() {
+        let says = |body: &str, start: &str| {
+            let fault = decode::<CreateVault>(body.as_bytes()).unwrap_err();
+            assert_eq!(fault.class(), &Class::Invalid);
+            assert!(fault.public().starts_with(start), "{body}: {fault}");
+        };
+        says(
+            r#"{"name": "a", "threshold": "2", "signers": []}"#,
+            "threshold: ",
+        );
+        says(
+            r#"{"name": "a", "threshold": 2, "signers": ["x", 3]}"#,
+            "signers[1]: ",
+        );
+        says(
+            r#"{"name": "a", "threshold": 70000, "signers": []}"#,
+            "threshold: ",
+        );
+        says(r#"{"name": "a", "signers": []}"#, "threshold: is required");
+        says(
+            r#"{"name": "a", "threshold": 2, "signers": [], "bogus": 1}"#,
+            "bogus: ",
+        );
+        says(r#"{"name": "a""#, "malformed request: ");
+        says("[]", "malformed request: ");
+        says(
+            r#"{"name": "a", "threshold": 2, "signers": []} x"#,
+            "malformed request: ",
+        );
+        let request: CreateVault =
+            decode(br#"{"name": "a", "threshold": 2, "signers": []}"#).unwrap();
+        assert!(!request.replace && request.ecdsa_backend.is_none());
+    }
 }

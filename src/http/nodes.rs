@@ -163,6 +163,7 @@ fn show(view: NodeView) -> Node {
     let NodeView {
         id,
         name,
+        named: _,
         live,
         last_seen_ms,
         version,

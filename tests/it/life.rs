@@ -24,13 +24,6 @@ fn epoch(printed: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Runs a command that must succeed; its standard output.
-fn run(cluster: &Cluster, arguments: &[&str]) -> String {
-    let (done, out, err) = cluster.vault(arguments);
-    assert!(done, "{arguments:?}: {out}\n{err}");
-    out
-}
-
 #[tokio::test]
 async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     let mut cluster = Cluster::start(60_000).await;
@@ -38,7 +31,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
 
-    let printed = run(&cluster, &["refresh", "--name", "treasury"]);
+    let printed = cluster.run(&["refresh", "--name", "treasury"]);
     assert_eq!(epoch(&printed), [1, 1], "{printed}");
     // Of each key one share: the old ones are erased.
     assert_eq!([0, 1, 2].map(|index| shares(&cluster, index)), [2, 2, 2]);
@@ -50,7 +43,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
         std::thread::spawn(move || outcome_of(&mut command))
     };
     eventually("the refresh is under way, or over", async || {
-        let shown = run(&cluster, &["show", "--vault", &vault]);
+        let shown = cluster.run(&["show", "--vault", &vault]);
         (shown.contains("in work") || shown.contains("epoch 2")).then_some(())
     })
     .await;
@@ -76,17 +69,17 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     let stranger = [cluster.keys[0].as_str(), &cluster.keys[fourth]].join(",");
     let (done, _, err) = cluster.vault(&[&reshare[..], &[&stranger, "--timeout", "15"]].concat());
     assert!(!done && err.contains("signer.peers"), "{err}");
-    run(&cluster, &["reshare", "--vault", &vault, "--cancel"]);
+    cluster.run(&["reshare", "--vault", &vault, "--cancel"]);
     cluster.pin_peers();
     let keys = [&cluster.keys[0], &cluster.keys[1], &cluster.keys[fourth]].map(String::as_str);
     let set = keys.join(",");
-    run(&cluster, &[&reshare[..], &[&set]].concat());
+    cluster.run(&[&reshare[..], &[&set]].concat());
     assert_eq!(
         [0, 1, 2, fourth].map(|index| shares(&cluster, index)),
         [2, 2, 0, 2]
     );
     cluster.assert_signs(&evm, &solana, "reshared").await;
-    let listed = run(&cluster, &["show", "--vault", &vault]);
+    let listed = cluster.run(&["show", "--vault", &vault]);
     assert!(
         listed.contains("signer-4") && !listed.contains("signer-3"),
         "{listed}"
@@ -102,20 +95,25 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     cluster.admit();
     cluster.pin_peers();
     let set = [&cluster.keys[1], &cluster.keys[fourth], &new].map(String::as_str);
-    run(&cluster, &[&reshare[..], &[&set.join(",")]].concat());
+    cluster.run(&[&reshare[..], &[&set.join(",")]].concat());
     cluster.signers[1].kill();
     cluster
         .assert_signs(&evm, &solana, "a node was replaced")
         .await;
 
-    // A node has lost its shares and nothing else.
+    // A node has lost its claims: with shares it does not start, and says what to do.
+    fs::remove_file(cluster.signer_folder(1).join("claims.redb")).unwrap();
+    let mut command = covault();
+    command.args(["signer", "--config"]);
+    let (done, _, err) = outcome_of(command.arg(cluster.folder.path().join("signer-2.toml")));
+    assert!(!done && err.contains("vault refresh --lost"), "{err}");
     let folder = cluster.signer_folder(1).join("shares");
     for share in fs::read_dir(folder).unwrap() {
         fs::remove_file(share.unwrap().path()).unwrap();
     }
     cluster.restart_signer(1);
     let lost = cluster.keys[1].clone();
-    run(&cluster, &["refresh", "--vault", &vault, "--lost", &lost]);
+    cluster.run(&["refresh", "--vault", &vault, "--lost", &lost]);
     cluster.signers[fourth].kill();
     cluster
         .assert_signs(&evm, &solana, "a share was repaired")
@@ -147,11 +145,11 @@ async fn reshare__should_say_who_is_missing_and_be_cancelled() {
     assert!(!done && out.is_empty(), "{out}");
     assert!(err.contains(stranger) && err.contains("--cancel"), "{err}");
     cluster.assert_signs(&evm, &solana, "meanwhile").await;
-    run(&cluster, &["reshare", "--name", "treasury", "--cancel"]);
+    cluster.run(&["reshare", "--name", "treasury", "--cancel"]);
     let (done, _, err) = cluster.vault(&["reshare", "--name", "treasury", "--cancel"]);
     assert!(!done && err.contains("cancelled"), "{err}");
     // Nothing is in the way of the next.
-    let printed = run(&cluster, &["refresh", "--name", "treasury"]);
+    let printed = cluster.run(&["refresh", "--name", "treasury"]);
     assert_eq!(epoch(&printed).len(), 2);
 }
 
@@ -287,7 +285,7 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
     let (done, _, err) = restore(&backups[0]);
     assert!(done && err.contains("refresh"), "{err}");
     cluster.restart_signer(0);
-    run(&cluster, &["refresh", "--vault", &vault]);
+    cluster.run(&["refresh", "--vault", &vault]);
     cluster.signers[1].kill();
     let (evm, solana) = (evm.as_str().unwrap(), solana.as_str().unwrap());
     cluster
@@ -296,7 +294,39 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
     // What was backed up before does not fit what there is now.
     let (done, ..) = backup(&cluster, &recipient);
     assert!(done);
-    let mixed: Vec<PathBuf> = [of_node(&folder, "signer-3"), of_node(&folder, "signer-2")].concat();
-    let (done, _, err) = recover(&identity, &mixed, &[]);
-    assert!(!done && err.contains("generation"), "{err}");
+    let of_epoch = |name: &str, epoch: u32| -> Vec<PathBuf> {
+        let files = of_node(&folder, name).into_iter();
+        let fits = |path: &PathBuf| path.to_str().unwrap().contains(&format!(".epoch-{epoch}."));
+        files.filter(fits).collect()
+    };
+    let mixed = [of_epoch("signer-3", 1), of_epoch("signer-1", 0)].concat();
+    assert_eq!(mixed.len(), 4);
+    let (done, out, err) = recover(&identity, &mixed, &[]);
+    assert!(
+        !done && out.is_empty() && err.contains("generation"),
+        "{err}"
+    );
+    // All that there is, and bytes that are none: the keys, and each file that is left out by name.
+    let junk = folder.join("junk.age");
+    fs::write(&junk, b"age-encryption.org/v1\nnothing").unwrap();
+    let cut = folder.join("cut.age");
+    let whole = fs::read(&of_epoch("signer-1", 1)[0]).unwrap();
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let all: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    let (done, out, err) = recover(&identity, &all, &["--path", path]);
+    assert!(done, "{err}");
+    let children: Vec<Value> = serde_json::from_str(&out).unwrap();
+    assert_eq!(children.len(), 2);
+    let key = found(&children, "secp256k1", path);
+    assert_eq!(outside("keyAddress", key)["address"], evm);
+    for left_out in ["junk.age", "cut.age", ".epoch-1.signer-3"] {
+        assert!(
+            err.lines()
+                .any(|line| line.contains(left_out) && line.contains("left out")),
+            "{left_out}: {err}"
+        );
+    }
 }

@@ -17,6 +17,11 @@ mod crash;
 mod dev;
 mod errors;
 mod life;
+mod life_crash;
 mod nodes;
 mod policy;
+#[cfg(feature = "cggmp24")]
+mod primes;
+mod restore;
+mod secrets;
 mod support;

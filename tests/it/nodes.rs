@@ -76,11 +76,6 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// `ssh-ed25519 AAAA...`, without a name.
-fn key(line: &str) -> String {
-    line.split(' ').take(2).collect::<Vec<_>>().join(" ")
-}
-
 /// A command that asks the orchestrator of `cluster`.
 fn ask(cluster: &Cluster, words: &[&str]) -> Output {
     covault()
@@ -100,7 +95,9 @@ fn list(cluster: &Cluster) -> Value {
 /// A node in the list, by its key.
 fn find<'a>(list: &'a Value, part: &str, line: &str) -> Option<&'a Value> {
     let nodes = list[part].as_array().unwrap();
-    nodes.iter().find(|node| node["publicKey"] == key(line))
+    nodes
+        .iter()
+        .find(|node| node["publicKey"] == public_part(line))
 }
 
 #[test]
@@ -125,7 +122,7 @@ fn node_init__should_make_a_node_once_and_print_its_key() {
         .command(&["node", "init", "--name", "it's"])
         .output()
         .unwrap();
-    assert_eq!(key(&line(&again)), key(&made));
+    assert_eq!(public_part(&line(&again)), public_part(&made));
     assert!(
         err(&again).contains("nothing was changed"),
         "{}",
@@ -238,7 +235,7 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
     assert!(find(&list(&cluster), "nodes", &made).is_none());
     let log = cluster.serve.log();
     let said = |line: &&str| {
-        line.contains("an unknown node announces itself") && line.contains(&key(&made))
+        line.contains("an unknown node announces itself") && line.contains(&public_part(&made))
     };
     assert_eq!(
         log.lines().filter(said).count(),
@@ -247,7 +244,7 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
     );
     let listing = ask(&cluster, &["node", "list"]);
     let listing = String::from_utf8(listing.stdout).unwrap();
-    let advice = format!("covault node admit '{}'", key(&made));
+    let advice = format!("covault node admit '{}'", public_part(&made));
     assert!(listing.contains(&advice), "{listing}");
 
     let signers = [cluster.keys[0].clone(), made.clone()].join(",");
@@ -406,7 +403,10 @@ async fn signer__should_refuse_orders_that_name_others_than_its_peers() {
     assert!(!refused.status.success());
     let sentence = err(&refused);
     assert!(sentence.contains("signer.peers of this node"), "{sentence}");
-    assert!(sentence.contains(&key(&cluster.keys[2])), "{sentence}");
+    assert!(
+        sentence.contains(&public_part(&cluster.keys[2])),
+        "{sentence}"
+    );
     let made = create("two", &cluster.keys[..2].join(","));
     assert!(made.status.success(), "{}", err(&made));
 }

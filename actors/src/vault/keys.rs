@@ -1,23 +1,47 @@
 //! Making the keys of a vault: a run is claimed on disk, asked of the cluster in a task beside
 //! the actor, and repeated until it succeeds or the nodes refuse for good.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
     derive::RootKey,
     fault::{Class, Fault},
-    order::KeygenOrder,
+    ids::SessionId,
+    order::{KeygenOrder, NodeId},
     scheme::Scheme,
     wallet::vault::{KeyState, Vault, VaultKey},
 };
-use ractor::ActorRef;
+use ractor::{ActorRef, RpcReplyPort};
 
 use super::{Live, Msg};
 use crate::{
     context::GRACE_MS,
     rows,
+    signing::AbortOnDrop,
     store::{Batch, Expect},
 };
+
+/// What this process does for a key that is not there yet.
+#[derive(Default)]
+pub(super) struct Keygen {
+    /// The run that the cluster is asked for. It ends with the actor: the next one asks again.
+    run: Option<(SessionId, AbortOnDrop)>,
+    tries: u32,
+}
+
+pub(super) type Keygens = HashMap<Scheme, Keygen>;
+
+/// How keys that are not there yet are to be made from now on.
+pub struct KeyPlan {
+    /// Signers needed.
+    pub threshold: u16,
+    /// The nodes that get a share.
+    pub signers: Vec<NodeId>,
+    /// The scheme of the ECDSA key.
+    pub ecdsa: Scheme,
+    /// Where the vault goes.
+    pub reply: RpcReplyPort<Result<Vault, Fault>>,
+}
 
 impl Live {
     pub(super) async fn start_keygen(
@@ -25,6 +49,15 @@ impl Live {
         myself: &ActorRef<Msg>,
         scheme: Scheme,
     ) -> Result<(), Fault> {
+        let wanted = self.vault.keys.iter().any(|key| {
+            key.scheme == scheme && matches!(key.state, KeyState::Wanted | KeyState::Generating(_))
+        });
+        let keygen = self.keygens.entry(scheme).or_default();
+        // It may have been given up, or be at work already.
+        if !wanted || keygen.run.is_some() {
+            return Ok(());
+        }
+        let tries = keygen.tries;
         let now = self.context.now_ms();
         // Less than this is not enough to ask anybody anything.
         let least = now.saturating_add(self.context.settings.keygen_deadline_ms / 4);
@@ -36,7 +69,7 @@ impl Live {
             _ => None,
         });
         let order = match claimed {
-            Some(order) if self.keygen_tries == 0 => order,
+            Some(order) if tries == 0 => order,
             _ => {
                 let order = KeygenOrder {
                     vault: self.vault.id,
@@ -55,8 +88,9 @@ impl Live {
         let signers = Arc::clone(&self.context.signers);
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
+        let session = order.session;
         let actor = myself.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let result = tokio::time::timeout(patience, signers.keygen(&order))
                 .await
                 .unwrap_or_else(|_| {
@@ -66,6 +100,8 @@ impl Live {
                 });
             let _ = actor.cast(Msg::KeygenEnded(Box::new(order), result));
         });
+        let task = AbortOnDrop(task.abort_handle());
+        self.keygens.entry(scheme).or_default().run = Some((session, task));
         Ok(())
     }
 
@@ -75,6 +111,12 @@ impl Live {
         order: &KeygenOrder,
         result: Result<RootKey, Fault>,
     ) -> Result<(), Fault> {
+        let keygen = self.keygens.entry(order.scheme).or_default();
+        match &keygen.run {
+            Some((session, _)) if *session == order.session => keygen.run = None,
+            // Others are to make the key by now.
+            _ => return Ok(()),
+        }
         match result {
             Ok(key) => {
                 self.update(|vault| vault.take(order, key)).await?;
@@ -93,11 +135,11 @@ impl Live {
                         .update(|vault| vault.give_up(order, fault.public()))
                         .await;
                 }
-                self.keygen_tries = self.keygen_tries.saturating_add(1);
                 let scheme = order.scheme;
-                myself.send_after(self.context.pause(self.keygen_tries), move || {
-                    Msg::KeygenDue(scheme)
-                });
+                let keygen = self.keygens.entry(scheme).or_default();
+                keygen.tries = keygen.tries.saturating_add(1);
+                let pause = self.context.pause(keygen.tries);
+                myself.send_after(pause, move || Msg::KeygenDue(scheme));
                 Ok(())
             }
         }
@@ -119,6 +161,46 @@ impl Live {
             let _ = myself.cast(Msg::KeygenDue(scheme));
         }
         Ok(self.vault.clone())
+    }
+
+    /// From now on other nodes, or another number of them, make the keys that are not there. What
+    /// the old ones are at is dropped: a key that comes of it is nobody's.
+    pub(super) async fn make_keys_with(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        plan: KeyPlan,
+    ) -> Result<(), Fault> {
+        let KeyPlan {
+            threshold,
+            signers,
+            ecdsa,
+            reply,
+        } = plan;
+        let mut vault = self.vault.clone();
+        if let Err(refusal) = vault.plan_again(threshold, signers, ecdsa) {
+            let _ = reply.send(Err(refusal));
+            return Ok(());
+        }
+        let old: Vec<Scheme> = self.vault.keys.iter().map(|key| key.scheme).collect();
+        let stored = self
+            .update(|stored| {
+                *stored = vault;
+                Ok(())
+            })
+            .await;
+        if stored.is_ok() {
+            for scheme in old {
+                self.context.note_problem(self.vault.id, scheme, None);
+            }
+            self.keygens.clear();
+            for key in &self.vault.keys {
+                if key.state == KeyState::Wanted {
+                    let _ = myself.cast(Msg::KeygenDue(key.scheme));
+                }
+            }
+        }
+        let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
+        stored
     }
 
     pub(super) async fn update(

@@ -392,13 +392,18 @@ async fn life__should_be_for_operators_and_for_keys_that_are_there() {
     assert_eq!(epochs(&done).iter().sum::<u32>(), 1);
 
     world.signers.away.lock().unwrap().insert(node(2));
+    // Both keys are asked for before either is answered: a silent node is waited for once.
+    let meet = Arc::new(tokio::sync::Barrier::new(2));
+    *world.signers.backups_meet.lock().unwrap() = Some(meet);
     let command = |recipients| Command::BackupVault {
         vault: id.to_string(),
         recipients,
     };
-    let made = gateway
-        .submit(&admin(), command(vec!["age1".into()]), None)
+    let operator = admin();
+    let made = gateway.submit(&operator, command(vec!["age1".into()]), None);
+    let made = tokio::time::timeout(Duration::from_secs(60), made)
         .await
+        .expect("both keys are asked for at once")
         .unwrap();
     let Receipt::Backups(backups) = made.receipt else {
         panic!("{made:?}")
@@ -414,6 +419,33 @@ async fn life__should_be_for_operators_and_for_keys_that_are_there() {
         .await
         .unwrap_err();
     assert!(fault.public().starts_with("recipients: "), "{fault}");
+}
+
+#[tokio::test]
+async fn refresh__should_be_of_the_keys_that_have_one() {
+    let world = World::new();
+    let gateway = world.start().await;
+    assert!(admit(&gateway).await);
+    let command = Command::CreateVault {
+        name: "main".into(),
+        threshold: 2,
+        signers: (1..=3).map(node).collect(),
+        ecdsa: Scheme::Cggmp24,
+    };
+    let made = gateway.submit(&admin(), command, None).await.unwrap();
+    let Receipt::Vault(made) = made.receipt else {
+        panic!("{made:?}")
+    };
+    ready(&gateway, "main").await;
+    reshare(&gateway, made.id, refresh()).await.unwrap();
+    let done = until(&gateway, |vault| {
+        idle(vault) && epochs(vault).iter().sum::<u32>() == 1
+    });
+    for key in done.await.keys {
+        let refreshed = key.generation.unwrap().epoch == 1;
+        assert_eq!(refreshed, key.scheme == Scheme::FrostEd25519);
+    }
+    gateway.stop().await;
 }
 
 /// Makes the vault, refreshes it, gives it to other nodes, and signs; as far as the store lets it.

@@ -20,7 +20,7 @@ mod life;
 mod nodes;
 mod nonces;
 mod one_key;
-
+mod plans;
 mod requests;
 mod restarts;
 mod trouble;

@@ -36,6 +36,12 @@ pub struct OneKey {
     pub failing_keygens: AtomicUsize,
     /// Every key generation that was asked for.
     pub keygens: Mutex<Vec<KeygenOrder>>,
+    /// Key generations that are being waited for. The real cluster takes one call for a session.
+    pub running: Arc<Mutex<BTreeSet<SessionId>>>,
+    /// Key generations with one of these nodes do not end.
+    pub dead: Mutex<BTreeSet<NodeId>>,
+    /// Every call of `backup` waits here, where it is set.
+    pub backups_meet: Mutex<Option<Arc<tokio::sync::Barrier>>>,
     /// Refuse every key generation.
     pub refuse_keygen: std::sync::atomic::AtomicBool,
     /// Every key generation lasts until its order ends, and then says who was missing.
@@ -60,6 +66,15 @@ pub struct OneKey {
     pub admitted: Mutex<Vec<NodeId>>,
     /// Whether `sign` answers at all.
     pub silent: std::sync::atomic::AtomicBool,
+}
+
+/// A call of `keygen`; over when it is dropped, as one of the real cluster's.
+struct Running(Arc<Mutex<BTreeSet<SessionId>>>, SessionId);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().remove(&self.1);
+    }
 }
 
 #[derive(Default)]
@@ -148,7 +163,15 @@ impl Signers for OneKey {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));
         }
+        if !self.running.lock().unwrap().insert(order.session) {
+            return Err(Fault::bug("two calls for one session"));
+        }
+        let _running = Running(Arc::clone(&self.running), order.session);
         self.keygens.lock().unwrap().push(order.clone());
+        let dead = |node: &NodeId| self.dead.lock().unwrap().contains(node);
+        if order.signers.iter().any(dead) {
+            std::future::pending::<()>().await;
+        }
         if self.refuse_keygen.load(Ordering::SeqCst) {
             return Err(Fault::new(Class::Invalid, "the order has expired"));
         }
@@ -289,6 +312,10 @@ impl Signers for OneKey {
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
+        let meet = self.backups_meet.lock().unwrap().clone();
+        if let Some(meet) = meet {
+            meet.wait().await;
+        }
         let holders = order.holders.iter().map(|node| {
             let backup = if self.away.lock().unwrap().contains(node) {
                 Err(Fault::unavailable("is away"))

@@ -1,16 +1,18 @@
-//! Collects the messages of a session's rounds.
+//! Sessions of rounds: collects the messages of each, and takes it when it is complete.
 
 use std::collections::BTreeMap;
 
+use covault_core::port::Entropy;
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-use super::{Abort, Index, Outgoing};
+use super::{Abort, Index, Outgoing, Session, Turn};
 
-type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
+/// One message of each peer.
+pub type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
 
 /// Messages by round and sender. Early ones wait.
-pub(super) struct Gather {
+pub struct Gather {
     peers: Vec<Index>,
     /// The round we wait for; 0 before the start and after the end.
     round: u16,
@@ -97,6 +99,65 @@ impl Gather {
                 body: Zeroizing::new(body.to_vec()),
             })
             .collect()
+    }
+}
+
+/// A session whose rounds are each complete before the next begins.
+pub trait Rounds: Send {
+    /// What it ends with.
+    type Outcome;
+
+    /// Where its messages are collected.
+    fn gather(&self) -> &Gather;
+
+    /// The same, to change.
+    fn gather_mut(&mut self) -> &mut Gather;
+
+    /// What is sent at the start; says with [`Gather::wait_for`] which round comes first.
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<Self::Outcome>, Abort>;
+
+    /// Refuses what is out of place in this session, though it has such a round.
+    fn admit(&self, _from: Index, _round: u16) -> Result<(), Abort> {
+        Ok(())
+    }
+
+    /// Takes a round that is complete. The next one is awaited then.
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Self::Outcome>, Abort>;
+}
+
+impl<R: Rounds> Session<R::Outcome> for R {
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<R::Outcome>, Abort> {
+        self.begin(entropy)
+    }
+
+    fn receive(
+        &mut self,
+        from: Index,
+        round: u16,
+        body: Zeroizing<Vec<u8>>,
+    ) -> Result<Turn<R::Outcome>, Abort> {
+        self.admit(from, round)?;
+        self.gather_mut().put(from, round, body)?;
+        let mut turn = Turn::wait();
+        // Messages of the next round may have come early.
+        while let Some((round, bodies)) = self.gather_mut().complete() {
+            let next = self.take(round, bodies)?;
+            turn.send.extend(next.send);
+            if next.done.is_some() {
+                turn.done = next.done;
+                return Ok(turn);
+            }
+            self.gather_mut().wait_for(round.saturating_add(1));
+        }
+        Ok(turn)
+    }
+
+    fn waiting_for(&self) -> Vec<Index> {
+        self.gather().missing()
+    }
+
+    fn last_round(&self) -> u16 {
+        self.gather().last
     }
 }
 

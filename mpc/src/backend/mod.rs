@@ -28,6 +28,8 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
+#[cfg(all(feature = "cggmp24", feature = "simulation"))]
+pub(crate) use ecdsa_cggmp24::{decoder as cggmp24_decoder, read_primes as read_cggmp24_primes};
 pub use frost_ed25519::Commitments;
 
 /// A party's place in the keygen's list of signers, counted from 1.
@@ -126,6 +128,9 @@ pub trait Session<T>: Send {
 
     /// Whose message is missing.
     fn waiting_for(&self) -> Vec<Index>;
+
+    /// The last round that has messages: there are none of later ones.
+    fn last_round(&self) -> u16;
 }
 
 /// Gives a set of primes that were made ahead ([`crate::primes`]), which is used up by that.

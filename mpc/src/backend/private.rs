@@ -189,11 +189,19 @@ impl<T> Session<T> for Private<T> {
         if round <= KEYS {
             return self.key(from, &body);
         }
-        if self.boxes.is_empty() {
-            self.incoming.push((from, round, body));
-            return Ok(Turn::wait());
+        if !self.boxes.is_empty() {
+            return self.feed(from, round, &body);
         }
-        self.feed(from, round, &body)
+        // Of a later round nobody can have anything to say before we have spoken in the first.
+        let early = self.incoming.iter().any(|(sender, ..)| *sender == from);
+        if round > KEYS.saturating_add(1) || early {
+            return Err(Abort::blame(
+                from,
+                format!("message of round {round} before its time"),
+            ));
+        }
+        self.incoming.push((from, round, body));
+        Ok(Turn::wait())
     }
 
     fn waiting_for(&self) -> Vec<Index> {
@@ -202,6 +210,10 @@ impl<T> Session<T> for Private<T> {
             return self.peers.iter().filter(missing).copied().collect();
         }
         self.inner.waiting_for()
+    }
+
+    fn last_round(&self) -> u16 {
+        self.inner.last_round().saturating_add(KEYS)
     }
 }
 
@@ -250,6 +262,10 @@ mod tests {
 
         fn waiting_for(&self) -> Vec<Index> {
             Vec::new()
+        }
+
+        fn last_round(&self) -> u16 {
+            1
         }
     }
 
@@ -325,6 +341,20 @@ mod tests {
         let abort = outcomes[&1].as_ref().unwrap_err();
         assert_eq!(abort.culprits, [2]);
         assert!(outcomes[&3].is_ok());
+    }
+
+    #[test]
+    fn private__should_keep_one_early_message_of_each_and_no_more() {
+        let mut parties = tellers();
+        let party = parties.get_mut(&1).unwrap();
+        party.start(&SystemEntropy).unwrap();
+        let mut say = |from, round| party.receive(from, round, Zeroizing::new(vec![0; 99]));
+        // Nobody's key is here.
+        assert!(say(2, 2).is_ok());
+        assert!(say(3, 2).is_ok());
+        for (from, round) in [(2, 2), (3, 3), (3, u16::MAX)] {
+            assert_eq!(say(from, round).err().unwrap().culprits, [from]);
+        }
     }
 
     #[test]

@@ -29,8 +29,8 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Dealer, Index, Outgoing, PlainShare, ReshareSetup, Session, Turn,
-    gather::{Gather, decode, encode},
+    Abort, Dealer, Index, Outgoing, PlainShare, ReshareSetup, Turn,
+    gather::{Bodies, Gather, Rounds, decode, encode},
 };
 use crate::entropy::EntropyRng;
 
@@ -46,7 +46,6 @@ struct Deal {
     chain_code: [u8; 32],
 }
 
-type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
 type Commitment<C> = VerifiableSecretSharingCommitment<C>;
 
 /// A ciphersuite of frost-core, of which only field and group are used here.
@@ -420,8 +419,18 @@ impl<C: OnCurve> Reshare<C> {
     }
 }
 
-impl<C: OnCurve> Session<Option<PlainShare>> for Reshare<C> {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<PlainShare>>, Abort> {
+impl<C: OnCurve> Rounds for Reshare<C> {
+    type Outcome = Option<PlainShare>;
+
+    fn gather(&self) -> &Gather {
+        &self.gather
+    }
+
+    fn gather_mut(&mut self) -> &mut Gather {
+        &mut self.gather
+    }
+
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<PlainShare>>, Abort> {
         let body = self.deal(entropy)?;
         let send = self.gather.to_all(1, false, &body);
         self.first.insert(self.setup.me, body);
@@ -429,34 +438,12 @@ impl<C: OnCurve> Session<Option<PlainShare>> for Reshare<C> {
         Ok(Turn::send(send))
     }
 
-    fn receive(
-        &mut self,
-        from: Index,
-        round: u16,
-        body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<Option<PlainShare>>, Abort> {
-        self.gather.put(from, round, body)?;
-        let mut send = Vec::new();
-        while let Some((round, bodies)) = self.gather.complete() {
-            let mut turn = match round {
-                1 => self.first(bodies)?,
-                2 => self.second(&bodies)?,
-                3 => self.third(&bodies)?,
-                _ => self.fourth(&bodies)?,
-            };
-            send.append(&mut turn.send);
-            if turn.done.is_some() {
-                return Ok(Turn {
-                    send,
-                    done: turn.done,
-                });
-            }
-            self.gather.wait_for(round + 1);
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<PlainShare>>, Abort> {
+        match round {
+            1 => self.first(bodies),
+            2 => self.second(&bodies),
+            3 => self.third(&bodies),
+            _ => self.fourth(&bodies),
         }
-        Ok(Turn::send(send))
-    }
-
-    fn waiting_for(&self) -> Vec<Index> {
-        self.gather.missing()
     }
 }

@@ -34,6 +34,10 @@ const BLOCK: Duration = Duration::from_secs(1);
 /// The client's own default of 500 ms would end every blocking read.
 const READ_TIMEOUT: Duration = Duration::from_secs(4);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Entries read at once, of each stream: with the largest messages 64 MiB.
+const READ_COUNT: usize = 16;
+/// Reads of one entry that may take too long before it is given up.
+const MOST_SLOW: u32 = 3;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
@@ -165,6 +169,8 @@ impl Bus for RedisBus {
             reachable: Arc::clone(&self.reachable),
             streams,
             sender,
+            count: READ_COUNT,
+            slow: 0,
         };
         // The position is taken before this returns, so that nothing sent from now on is missed;
         // with Redis away, there is nothing to miss.
@@ -297,6 +303,10 @@ struct Reader {
     reachable: Arc<AtomicBool>,
     streams: Vec<Cursor>,
     sender: Feeder,
+    /// Entries to ask for at once, of each stream.
+    count: usize,
+    /// Reads in a row that did not arrive in time.
+    slow: u32,
 }
 
 type Entry = (String, Vec<Vec<u8>>);
@@ -323,6 +333,11 @@ impl Reader {
                 }
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
+                    if error.is_timeout() && connection.is_some() {
+                        // Perhaps it was too much at once.
+                        self.slow = self.slow.saturating_add(u32::from(self.count == 1));
+                        self.count = 1;
+                    }
                     if backoff == FIRST_BACKOFF {
                         tracing::warn!(%error, "redis: cannot read; trying again");
                     }
@@ -339,6 +354,20 @@ impl Reader {
     /// went back.
     async fn connect(&mut self) -> RedisResult<MultiplexedConnection> {
         let mut connection = open(&self.client, READ_TIMEOUT).await?;
+        if self.slow >= MOST_SLOW {
+            // One entry alone does not come through. What waits is given up, not the node.
+            let (seconds, micros): (u64, u64) =
+                redis::cmd("TIME").query_async(&mut connection).await?;
+            let now_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+            for cursor in &mut self.streams {
+                cursor.last = Some((now_ms, 0));
+            }
+            self.slow = 0;
+            tracing::error!(
+                "redis: an entry is too large to be read in time; all that waits is skipped"
+            );
+            return Ok(connection);
+        }
         for cursor in &mut self.streams {
             let newest: Vec<Entry> = redis::cmd("XREVRANGE")
                 .arg(&cursor.key)
@@ -380,7 +409,7 @@ impl Reader {
         let read = pipe
             .cmd("XREAD")
             .arg("COUNT")
-            .arg(256)
+            .arg(self.count)
             .arg("BLOCK")
             .arg(block)
             .arg("STREAMS");
@@ -392,6 +421,8 @@ impl Reader {
             read.arg(format!("{time}-{sequence}"));
         }
         let (streams,): (Option<Streams>,) = pipe.query_async(connection).await?;
+        self.count = self.count.saturating_mul(2).min(READ_COUNT);
+        self.slow = 0;
         for (key, entries) in streams.unwrap_or_default() {
             let Some(cursor) = self.streams.iter_mut().find(|cursor| cursor.key == key) else {
                 continue;

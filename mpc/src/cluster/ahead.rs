@@ -124,14 +124,23 @@ impl Ahead {
             .contains(node)
     }
 
-    /// Notes what a node, who is certain, has ready.
-    pub(super) fn heard(&self, node: &NodeId, (root, epoch): (Vec<u8>, u32), ids: Vec<u64>) {
+    /// Notes what a node, who is certain, has ready; it has nothing below `floor` any more.
+    pub(super) fn heard(
+        &self,
+        node: &NodeId,
+        (root, epoch): (Vec<u8>, u32),
+        floor: u64,
+        mut ids: Vec<u64>,
+    ) {
+        // No node has more.
+        ids.truncate(MOST);
         let mut pools = self.lock();
         let known = pools
             .get_mut(&root)
             .filter(|pool| pool.epoch == epoch)
             .and_then(|pool| pool.nodes.get_mut(node));
         let Some(known) = known else { return };
+        known.ids = known.ids.split_off(&floor);
         let new = ids.into_iter().filter(|id| *id >= known.spent_below);
         known.ids.extend(new);
         while known.ids.len() > MOST {
@@ -258,7 +267,7 @@ mod tests {
     }
 
     fn hear(ahead: &Ahead, from: u8, ids: std::ops::Range<u64>) {
-        ahead.heard(&node(from), (ROOT.to_vec(), 0), ids.collect());
+        ahead.heard(&node(from), (ROOT.to_vec(), 0), 0, ids.collect());
     }
 
     #[test]
@@ -335,15 +344,20 @@ mod tests {
     #[test]
     fn heard__should_ignore_strangers_other_epochs_and_other_keys() {
         let (_, ahead) = ahead();
-        ahead.heard(&node(3), (ROOT.to_vec(), 0), vec![1]);
-        ahead.heard(&node(1), (ROOT.to_vec(), 1), vec![1]);
-        ahead.heard(&node(1), (vec![1], 0), vec![1]);
+        ahead.heard(&node(3), (ROOT.to_vec(), 0), 0, vec![1]);
+        ahead.heard(&node(1), (ROOT.to_vec(), 1), 0, vec![1]);
+        ahead.heard(&node(1), (vec![1], 0), 0, vec![1]);
         assert!(ahead.levels().iter().all(|level| level.known == 0));
         assert!(ahead.expects(&node(1)) && !ahead.expects(&node(3)));
-        ahead.heard(&node(1), (ROOT.to_vec(), 0), (0..10_000).collect());
+        ahead.heard(&node(1), (ROOT.to_vec(), 0), 0, (0..10_000).collect());
         assert_eq!(
             ahead.levels().iter().map(|level| level.known).max(),
             Some(MOST)
         );
+        // A node that began anew.
+        ahead.heard(&node(1), (ROOT.to_vec(), 0), 20_000, vec![20_001]);
+        let levels = ahead.levels();
+        let level = levels.iter().find(|level| level.node == node(1));
+        assert_eq!(level.map(|level| level.known), Some(1));
     }
 }

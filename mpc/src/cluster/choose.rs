@@ -101,47 +101,60 @@ impl Trouble {
         self.refusals.pop_first()
     }
 
-    /// Whether `node` may be in a team with `others`.
-    fn fits(&self, node: &NodeId, others: &[NodeId]) -> bool {
-        !self.refusals.contains_key(node)
-            && !self.quarrels.contains(&(*node, *node))
-            && others.iter().all(|other| {
-                !self.quarrels.contains(&(*node, *other))
-                    && !self.quarrels.contains(&(*other, *node))
-            })
-    }
-
-    fn failed_together(&self, one: &NodeId, other: &NodeId) -> bool {
-        self.failed
-            .iter()
-            .any(|team| team.contains(one) && team.contains(other))
+    /// Whether the node may be asked at all.
+    fn takes(&self, node: &NodeId) -> bool {
+        !self.refusals.contains_key(node) && !self.quarrels.contains(&(*node, *node))
     }
 }
 
-/// What a choice knows of the nodes.
-struct View<'a> {
+/// Steps that one search for a team may take: whoever can make nodes quarrel could have the search
+/// go through all teams there are. What it does not find in so many is looked for with less care.
+const STEPS: usize = 4_000;
+
+/// What a search has found.
+enum Found {
+    Team(Vec<NodeId>),
+    /// There is no such team.
+    None,
+    /// There may be one.
+    TooLong,
+}
+
+/// Searches for a team of `needed` nodes.
+struct Search<'a> {
+    nodes: &'a [NodeId],
     needed: usize,
     trouble: &'a Trouble,
-    /// Pairs that quarrelled over earlier requests.
-    old: &'a BTreeSet<(NodeId, NodeId)>,
     care: Care,
+    /// Whether two nodes get along, by their places in `nodes`.
+    fits: Vec<Vec<bool>>,
+    /// How many more it may take.
+    steps: usize,
 }
 
 /// Picks `needed` candidates that get along, the preferred ones first.
 pub(super) fn pick(
-    mut candidates: Vec<Candidate>,
+    candidates: Vec<Candidate>,
     needed: usize,
     trouble: &Trouble,
     old: &BTreeSet<(NodeId, NodeId)>,
 ) -> Result<Vec<NodeId>, Choice> {
-    let complete = |nodes: &[NodeId], care| {
-        let view = View {
-            needed,
-            trouble,
-            old,
-            care,
-        };
-        view.complete(nodes, Vec::new())
+    count_and_pick(candidates, needed, trouble, old).0
+}
+
+/// As [`pick`], with how many steps it took.
+fn count_and_pick(
+    mut candidates: Vec<Candidate>,
+    needed: usize,
+    trouble: &Trouble,
+    old: &BTreeSet<(NodeId, NodeId)>,
+) -> (Result<Vec<NodeId>, Choice>, usize) {
+    let mut taken = 0_usize;
+    let mut search = |nodes: &[NodeId], care| {
+        let mut search = Search::new(nodes, needed, trouble, old, care);
+        let found = search.run();
+        taken = taken.saturating_add(STEPS.saturating_sub(search.steps));
+        found
     };
     candidates.sort_by_key(|candidate| candidate.order);
     let live: Vec<NodeId> = candidates
@@ -155,44 +168,113 @@ pub(super) fn pick(
         Care::NewTeam,
         Care::Least,
     ];
-    if let Some(team) = cares.into_iter().find_map(|care| complete(&live, care)) {
-        return Ok(team);
-    }
-    let all: Vec<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
-    Err(match complete(&all, Care::Least) {
-        Some(_) => Choice::Wait,
-        None => Choice::Never,
-    })
+    let team = cares
+        .into_iter()
+        .find_map(|care| match search(&live, care) {
+            Found::Team(team) => Some(team),
+            Found::None | Found::TooLong => None,
+        });
+    let picked = team.ok_or_else(|| {
+        let all: Vec<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
+        match search(&all, Care::Least) {
+            Found::None => Choice::Never,
+            Found::Team(_) | Found::TooLong => Choice::Wait,
+        }
+    });
+    (picked, taken)
 }
 
-impl View<'_> {
-    /// Completes a team from `rest`, going back where it does not work out.
-    fn complete(&self, rest: &[NodeId], team: Vec<NodeId>) -> Option<Vec<NodeId>> {
-        if team.len() == self.needed {
-            return self.may_be_tried(&team).then_some(team);
+impl<'a> Search<'a> {
+    fn new(
+        nodes: &'a [NodeId],
+        needed: usize,
+        trouble: &'a Trouble,
+        old: &BTreeSet<(NodeId, NodeId)>,
+        care: Care,
+    ) -> Self {
+        let mut fits = vec![vec![true; nodes.len()]; nodes.len()];
+        let places: BTreeMap<&NodeId, usize> = nodes.iter().zip(0..).collect();
+        let mut part = |one: &NodeId, other: &NodeId| {
+            if let (Some(one), Some(other)) = (places.get(one), places.get(other)) {
+                for (row, column) in [(*one, *other), (*other, *one)] {
+                    if let Some(fits) = fits.get_mut(row).and_then(|row| row.get_mut(column)) {
+                        *fits = false;
+                    }
+                }
+            }
+        };
+        for (one, other) in &trouble.quarrels {
+            part(one, other);
         }
-        if team.len().saturating_add(rest.len()) < self.needed {
-            return None;
-        }
-        let (next, rest) = rest.split_first()?;
-        if self.fits(next, &team) {
-            let mut with = team.clone();
-            with.push(*next);
-            if let Some(team) = self.complete(rest, with) {
-                return Some(team);
+        if care >= Care::NewPairs {
+            for team in &trouble.failed {
+                for (one, other) in team
+                    .iter()
+                    .flat_map(|one| team.iter().map(move |other| (one, other)))
+                {
+                    part(one, other);
+                }
             }
         }
-        self.complete(rest, team)
+        if care >= Care::NoOldQuarrels {
+            for (one, other) in old {
+                part(one, other);
+            }
+        }
+        Self {
+            nodes,
+            needed,
+            trouble,
+            care,
+            fits,
+            steps: STEPS,
+        }
     }
 
-    fn fits(&self, node: &NodeId, team: &[NodeId]) -> bool {
-        self.trouble.fits(node, team)
-            && team.iter().all(|other| {
-                (self.care < Care::NewPairs || !self.trouble.failed_together(node, other))
-                    && (self.care < Care::NoOldQuarrels
-                        || !(self.old.contains(&(*node, *other))
-                            || self.old.contains(&(*other, *node))))
-            })
+    fn run(&mut self) -> Found {
+        let rest = (0_usize..).zip(self.nodes);
+        let rest: Vec<usize> = rest
+            .filter(|(_, node)| self.trouble.takes(node))
+            .map(|(place, _)| place)
+            .collect();
+        self.complete(&rest, &mut Vec::new())
+    }
+
+    /// Completes a team from `rest`, who get along with all of it, going back where it does not
+    /// work out.
+    fn complete(&mut self, rest: &[usize], team: &mut Vec<usize>) -> Found {
+        if team.len() == self.needed {
+            let nodes = team.iter().filter_map(|place| self.nodes.get(*place));
+            let nodes: Vec<NodeId> = nodes.copied().collect();
+            return if self.may_be_tried(&nodes) {
+                Found::Team(nodes)
+            } else {
+                Found::None
+            };
+        }
+        let mut rest = rest;
+        while let Some((next, after)) = rest.split_first() {
+            if team.len().saturating_add(rest.len()) < self.needed {
+                break;
+            }
+            let Some(left) = self.steps.checked_sub(1) else {
+                return Found::TooLong;
+            };
+            self.steps = left;
+            let fits = |other: &&usize| {
+                let row = self.fits.get(*next);
+                row.and_then(|row| row.get(**other)).copied() == Some(true)
+            };
+            let fitting: Vec<usize> = after.iter().filter(fits).copied().collect();
+            team.push(*next);
+            match self.complete(&fitting, team) {
+                Found::None => {}
+                found => return found,
+            }
+            team.pop();
+            rest = after;
+        }
+        Found::None
     }
 
     fn may_be_tried(&self, team: &[NodeId]) -> bool {
@@ -341,5 +423,65 @@ mod tests {
                 .unwrap(),
             [node(0), node(1)]
         );
+    }
+
+    /// The team of so many live nodes, found in few steps.
+    fn large(
+        count: u8,
+        needed: usize,
+        trouble: &Trouble,
+        old: &BTreeSet<(NodeId, NodeId)>,
+    ) -> Vec<NodeId> {
+        let all = candidates(&vec![true; usize::from(count)]);
+        let (team, steps) = count_and_pick(all, needed, trouble, old);
+        let team = team.ok().unwrap();
+        assert_eq!(team.len(), needed);
+        assert!(steps <= 4 * STEPS, "{steps} steps");
+        team
+    }
+
+    #[test]
+    fn pick__should_take_few_steps_also_where_many_teams_are_possible() {
+        for (count, needed) in [(50, 26), (60, 40), (255, 128)] {
+            let mut trouble = Trouble::default();
+            let mut tried = BTreeSet::new();
+            for _ in 0..20 {
+                let mut team = large(count, needed, &trouble, &BTreeSet::new());
+                trouble.failed(&team);
+                team.sort_unstable();
+                assert!(tried.insert(team), "a team twice");
+            }
+        }
+    }
+
+    #[test]
+    fn pick__should_take_few_steps_whatever_nodes_say_of_each_other() {
+        // About one pair in `odd` does not fit, without a pattern that a search could use.
+        let pairs = |odd: u16| -> BTreeSet<(NodeId, NodeId)> {
+            let pairs = (0..60_u8).flat_map(|one| (0..60_u8).map(move |other| (one, other)));
+            pairs
+                .filter(|(one, other)| {
+                    one != other && (u16::from(*one) * 7 + u16::from(*other) * 3) % odd == 0
+                })
+                .map(|(one, other)| (node(one), node(other)))
+                .collect()
+        };
+        for odd in [11, 13, 17, 23, 31] {
+            // Of before: heeded while a team without them is found soon.
+            large(60, 40, &Trouble::default(), &pairs(odd));
+            // Of now: there may be no team, and that is not looked for without end.
+            let trouble = Trouble {
+                quarrels: pairs(odd),
+                ..Trouble::default()
+            };
+            let all = candidates(&[true; 60]);
+            let (picked, steps) = count_and_pick(all, 40, &trouble, &BTreeSet::new());
+            assert!(steps <= 5 * STEPS, "{steps} steps");
+            if let Ok(team) = picked {
+                for (one, other) in &trouble.quarrels {
+                    assert!(!(team.contains(one) && team.contains(other)));
+                }
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use covault_core::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{AGAIN_MS, GRACE_MS, LOOK, Said, Shared, choose::Trouble};
+use super::{AGAIN_MS, GRACE_MS, LOOK, Said, Shared, Wanted, choose::Trouble};
 use crate::{
     envelope::Kind,
     message::{KeygenRequest, Reply, encode},
@@ -19,7 +19,7 @@ use crate::{
 
 impl Shared {
     pub(super) async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let mut call = self.call(FIRST_EPOCH, order.session, &order.signers)?;
+        let mut call = self.call(Wanted::Key, FIRST_EPOCH, order.session, &order.signers)?;
         self.roster.want(&order.signers);
         // All must be there at the same time.
         while !order.signers.iter().all(|signer| self.roster.live(signer)) {

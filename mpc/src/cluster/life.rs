@@ -12,11 +12,12 @@ use covault_core::{
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
-use super::{AGAIN_MS, Cluster, GRACE_MS, LOOK, Shared, choose::Trouble};
+use super::{AGAIN_MS, Cluster, GRACE_MS, LOOK, Shared, Wanted, choose::Trouble};
 use crate::{
     envelope::Kind,
-    identity::verifying_key,
+    identity::{openssh_line, verifying_key},
     message::{ActivateRequest, BackupRequest, Reply, ReshareRequest, encode},
+    shares::backup::check_sealed,
 };
 
 /// How long nodes have to take new shares into use, or to give a backup, in milliseconds.
@@ -32,22 +33,54 @@ impl Cluster {
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
-    /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
+    /// expired, or have left the run (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused. The next attempt
     /// needs a new session and a new epoch.
     pub async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
-        self.shared.reshare(order).await
+        self.shared
+            .unless_gone(&order.parties(), self.shared.reshare(order))
+            .await
     }
 
     /// Has the new shares taken into use and the old ones erased. Ok when every new holder, and
-    /// every old holder that lives, has confirmed. May be repeated for ever, and must be until it is
-    /// Ok: the order's expiry does not matter any more.
+    /// every old holder that lives, has confirmed. Old holders that are away are to be told later
+    /// ([`Cluster::tell`]). May be repeated for ever: the order's expiry does not matter any more.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Unavailable`] naming who has not confirmed yet,
+    /// [`covault_core::fault::Class::Unavailable`] naming a node that has not confirmed yet,
     /// [`covault_core::fault::Class::Invalid`] when a node refused.
     pub async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
-        self.shared.activate(order, proof).await
+        let everybody: BTreeSet<NodeId> = order
+            .new
+            .holders
+            .iter()
+            .chain(&order.old.holders)
+            .copied()
+            .collect();
+        let everybody: Vec<NodeId> = everybody.into_iter().collect();
+        let needed =
+            |node: &NodeId| order.new.holders.contains(node) || self.shared.roster.live(node);
+        let answers = self.tell(order, proof, &everybody).await?;
+        let answers = answers.into_iter().filter(|(node, _)| needed(node));
+        let mut problems: Vec<Fault> = answers.filter_map(|(_, answer)| answer.err()).collect();
+        // What a node refuses says more than that another one is away.
+        problems.sort_by_key(|fault| *fault.class() == Class::Unavailable);
+        problems.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Shows nodes that a generation of shares is on the disks of its holders: these take it into
+    /// use, and all erase what they have of earlier ones. Each node's answer, in their order; none is
+    /// waited for that does not live. May be repeated for ever, and with any nodes.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when they cannot be asked at all.
+    pub async fn tell(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        nodes: &[NodeId],
+    ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
+        self.shared.tell(order, proof, nodes).await
     }
 
     /// Asks holders for their shares, encrypted with age to the order's recipients. Gives each
@@ -89,7 +122,7 @@ impl Shared {
         order.check()?;
         let statement = order.statement()?;
         let parties = order.parties();
-        let mut call = self.call(order.new.epoch, order.session, &parties)?;
+        let mut call = self.call(Wanted::Statements, order.new.epoch, order.session, &parties)?;
         self.roster.want(&parties);
         // All must be there at the same time.
         while !parties.iter().all(|party| self.roster.live(party)) {
@@ -200,54 +233,52 @@ impl Shared {
         Ok(())
     }
 
-    async fn activate(&self, order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
-        let everybody: BTreeSet<NodeId> = order
-            .new
-            .holders
-            .iter()
-            .chain(&order.old.holders)
-            .copied()
-            .collect();
-        let everybody: Vec<NodeId> = everybody.into_iter().collect();
-        let mut call = self.call(order.new.epoch, order.session, &everybody)?;
-        self.roster.want(&everybody);
+    async fn tell(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        nodes: &[NodeId],
+    ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
+        let mut call = self.call(Wanted::Activation, order.new.epoch, order.session, nodes)?;
+        self.roster.want(nodes);
         let began_ms = self.clock.now_ms();
         let mut again_ms = began_ms;
-        let mut done: BTreeSet<NodeId> = BTreeSet::new();
-        let mut refusal = None;
+        let mut answers: BTreeMap<NodeId, Result<(), Fault>> = BTreeMap::new();
         loop {
             // Requests wait for this: a lost message must not hold them up.
             let now_ms = self.clock.now_ms();
             if now_ms >= again_ms {
-                let silent = everybody.iter().filter(|node| !done.contains(node));
+                let silent = nodes.iter().filter(|node| !answers.contains_key(node));
                 self.send_activation(order, proof, silent)?;
                 again_ms = now_ms.saturating_add(AGAIN_MS);
             }
-            // Old holders that are gone for good must not hold up the others.
-            let waiting: Vec<NodeId> = everybody
+            let waiting = nodes
                 .iter()
-                .filter(|node| !done.contains(node))
-                .filter(|node| order.new.holders.contains(node) || self.roster.live(node))
-                .copied()
-                .collect();
-            if waiting.is_empty() {
-                return refusal.map_or(Ok(()), Err);
-            }
+                .any(|node| !answers.contains_key(node) && self.roster.live(node));
             let late = now_ms >= began_ms.saturating_add(PATIENCE_MS);
-            if late || !waiting.iter().any(|node| self.roster.live(node)) {
-                return Err(refusal.unwrap_or_else(|| self.silent(&everybody, &waiting)));
+            if !waiting || late {
+                break;
             }
             match timeout(LOOK, call.replies.recv()).await {
                 Ok(Some((node, ACTIVATION, Reply::Activated))) => {
-                    done.insert(node);
+                    answers.insert(node, Ok(()));
                 }
                 Ok(Some((node, ACTIVATION, Reply::Refused(fault)))) => {
-                    done.insert(node);
-                    refusal = Some(self.refused(&node, "to take its new share into use", &fault));
+                    let fault = self.refused(&node, "to learn of the new shares", &fault);
+                    answers.insert(node, Err(fault));
                 }
                 _ => {}
             }
         }
+        let answer = |node: &NodeId| {
+            let silent = || {
+                let name = self.roster.name(node);
+                let sentence = format!("{name} has not confirmed that there are new shares");
+                Err(Fault::unavailable(sentence))
+            };
+            (*node, answers.remove(node).unwrap_or_else(silent))
+        };
+        Ok(nodes.iter().map(answer).collect())
     }
 
     /// Sends the statements. Who has taken its share into use already says so again.
@@ -273,7 +304,7 @@ impl Shared {
         &self,
         order: &BackupOrder,
     ) -> Result<Vec<(NodeId, Result<Vec<u8>, Fault>)>, Fault> {
-        let mut call = self.call(order.epoch, order.session, &order.holders)?;
+        let mut call = self.call(Wanted::Backups, order.epoch, order.session, &order.holders)?;
         let began_ms = self.clock.now_ms();
         let body = encode(&BackupRequest {
             order: order.clone(),
@@ -295,7 +326,17 @@ impl Shared {
             }
             match timeout(LOOK, call.replies.recv()).await {
                 Ok(Some((node, _, Reply::Backup(sealed)))) => {
-                    answers.insert(node, Ok(sealed));
+                    let checked = check_sealed(&sealed, order.recipients.len());
+                    let answer = checked.map(|()| sealed).map_err(|fault| {
+                        let name = self.roster.name(&node);
+                        let line = openssh_line(&node, "");
+                        let culprits = vec![line];
+                        Fault::new(
+                            Class::Peer { culprits },
+                            format!("{name}: {}", fault.public()),
+                        )
+                    });
+                    answers.insert(node, answer);
                 }
                 Ok(Some((node, _, Reply::Refused(fault)))) => {
                     let fault = self.refused(&node, "to back up its share", &fault);

@@ -1,16 +1,18 @@
 //! The client of the signer nodes, for the orchestrator.
 
 mod ahead;
+mod calls;
 mod choose;
+mod gone;
 mod keygen;
 mod life;
+mod listen;
 mod roster;
 mod sign;
 mod strangers;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -22,16 +24,16 @@ use covault_core::{
     port::{Clock, Entropy},
     signature::Signature,
 };
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::{
-    bus::{Bus, Subscription},
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    bus::Bus,
+    envelope::{EVERYONE, Header, Kind, Post},
     identity::NodeIdentity,
-    message::{Announcement, NonceNews, Reply, decode},
-    meter,
 };
 use ahead::Ahead;
+use calls::{Call, Calls, Said, Wanted};
+use listen::listen;
 use roster::Roster;
 
 pub use self::{ahead::NonceLevel, strangers::Stranger};
@@ -82,10 +84,6 @@ pub struct NodeStatus {
     pub skew_ms: i64,
 }
 
-/// Who says what about which attempt.
-type Said = (NodeId, u32, Reply);
-type Replies = mpsc::UnboundedSender<Said>;
-
 /// The client of the signer nodes.
 pub struct Cluster {
     shared: Arc<Shared>,
@@ -100,35 +98,11 @@ struct Shared {
     ahead: Ahead,
     attempt: Duration,
     /// Who waits for replies, by session.
-    calls: Mutex<HashMap<SessionId, Waiting>>,
-}
-
-/// A call that waits.
-struct Waiting {
-    /// Whose replies count.
-    nodes: Vec<NodeId>,
-    /// Of which generation of shares they are.
-    epoch: u32,
-    replies: Replies,
-}
-
-/// A registered call; ends with its scope.
-struct Call<'a> {
-    shared: &'a Shared,
-    session: SessionId,
-    replies: mpsc::UnboundedReceiver<Said>,
+    calls: Mutex<Calls>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let mut calls = lock(&self.shared.calls);
-        calls.remove(&self.session);
-        meter::calls(calls.len());
-    }
 }
 
 impl Drop for Cluster {
@@ -176,7 +150,9 @@ impl Cluster {
     /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused.
     pub async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        self.shared.keygen(order).await
+        self.shared
+            .unless_gone(&order.signers, self.shared.keygen(order))
+            .await
     }
 
     /// Signs every input of the order with any `threshold` of the live `holders` (all share
@@ -231,99 +207,7 @@ impl Cluster {
     }
 }
 
-async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
-    while let Some(message) = inbox.next().await {
-        let Some(shared) = shared.upgrade() else {
-            return;
-        };
-        let Ok(envelope) = Envelope::parse(message) else {
-            continue;
-        };
-        let Header {
-            kind,
-            from,
-            epoch,
-            session,
-            attempt,
-            ..
-        } = envelope.header;
-        match kind {
-            Kind::Reply => {
-                // Replies that nobody waits for are not worth a verification, nor are those of
-                // nodes that were not asked, or of another epoch.
-                let call = match lock(&shared.calls).get(&session) {
-                    Some(call) if call.epoch == epoch && call.nodes.contains(&from) => {
-                        call.replies.clone()
-                    }
-                    _ => continue,
-                };
-                match shared.post.open(&envelope) {
-                    Ok(opened) => {
-                        if let Some(reply) = decode::<Reply>(&opened.body) {
-                            // The call may be over.
-                            let _ = call.send((from, attempt, reply.cleaned()));
-                        }
-                    }
-                    Err(error) => tracing::warn!(?from, %error, "reply refused"),
-                }
-            }
-            Kind::Announcement => {
-                if !shared.roster.listens_to(&from) {
-                    continue;
-                }
-                let Ok(opened) = shared.post.open(&envelope) else {
-                    continue;
-                };
-                if let Some(announcement) = decode::<Announcement>(&opened.body) {
-                    shared.roster.heard(from, announcement);
-                }
-            }
-            Kind::Nonces => {
-                if !shared.ahead.expects(&from) {
-                    continue;
-                }
-                match shared.post.open(&envelope) {
-                    Ok(opened) => {
-                        if let Some(NonceNews::Ready { of, ids }) = decode(&opened.body) {
-                            shared.ahead.heard(&from, of, ids);
-                        }
-                    }
-                    Err(error) => tracing::warn!(?from, %error, "message about nonces refused"),
-                }
-            }
-            Kind::SigningOrder
-            | Kind::KeygenOrder
-            | Kind::ReshareOrder
-            | Kind::Activate
-            | Kind::BackupOrder
-            | Kind::Protocol => {}
-        }
-    }
-}
-
 impl Shared {
-    /// Registers for the replies of these nodes.
-    fn call(&self, epoch: u32, session: SessionId, nodes: &[NodeId]) -> Result<Call<'_>, Fault> {
-        let (sender, replies) = mpsc::unbounded_channel();
-        let mut calls = lock(&self.calls);
-        if calls.contains_key(&session) {
-            return Err(Fault::bug("two calls for one session"));
-        }
-        let waiting = Waiting {
-            nodes: nodes.to_vec(),
-            epoch,
-            replies: sender,
-        };
-        calls.insert(session, waiting);
-        meter::calls(calls.len());
-        drop(calls);
-        Ok(Call {
-            shared: self,
-            session,
-            replies,
-        })
-    }
-
     fn send(
         &self,
         kind: Kind,

@@ -168,6 +168,13 @@ impl Roster {
         wanted
     }
 
+    /// Whether the node was admitted by name, or heard before.
+    pub(super) fn is_known(&self, node: &NodeId) -> bool {
+        let state = lock(&self.state);
+        let admitted = state.admitted.as_ref();
+        admitted.is_some_and(|admitted| admitted.contains(node)) || state.known.contains_key(node)
+    }
+
     /// The nodes that announced themselves lately and were not admitted; few, whoever calls.
     pub(super) fn strangers(&self) -> Vec<Stranger> {
         let now_ms = self.clock.now_ms();
@@ -222,7 +229,23 @@ impl Roster {
     }
 
     fn is_live(&self, known: &Known) -> bool {
-        !known.left && self.clock.now_ms() < known.heard_ms.saturating_add(self.live_ms)
+        let now_ms = self.clock.now_ms();
+        // What it says by its own clock counts as well: a bus that holds announcements back could
+        // show a node for as long as it has some left.
+        let latest_ms = known.at_ms.saturating_add(SKEW_MS);
+        !known.left
+            && now_ms < known.heard_ms.saturating_add(self.live_ms)
+            && now_ms < latest_ms.saturating_add(self.live_ms)
+    }
+
+    /// Those whose clocks are too far off, as they were last heard.
+    fn out_of_time<'a>(&self, nodes: &[&'a NodeId]) -> Vec<&'a NodeId> {
+        let state = lock(&self.state);
+        let off = nodes.iter().filter(|node| {
+            let known = state.known.get(node);
+            known.is_some_and(|known| known.skew_ms().unsigned_abs() > SKEW_MS)
+        });
+        off.copied().collect()
     }
 
     pub(super) fn live(&self, node: &NodeId) -> bool {
@@ -230,6 +253,21 @@ impl Roster {
             .known
             .get(node)
             .is_some_and(|known| self.is_live(known))
+    }
+
+    /// Names the start of the node's process, as far as it was heard.
+    pub(super) fn start_of(&self, node: &NodeId) -> Option<[u8; 16]> {
+        let state = lock(&self.state);
+        state.known.get(node).map(|known| known.boot)
+    }
+
+    /// Whether the node was heard in so many milliseconds, and has not said farewell.
+    pub(super) fn heard_within(&self, node: &NodeId, ms: u64) -> bool {
+        let now_ms = self.clock.now_ms();
+        let state = lock(&self.state);
+        state.known.get(node).is_some_and(|known| {
+            !known.left && now_ms < known.heard_ms.saturating_add(ms.max(self.live_ms))
+        })
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
@@ -368,6 +406,7 @@ impl Roster {
             }
         };
         list("missing", &missing);
+        list("check the clocks of", &self.out_of_time(&missing));
         list("accused of breaking the protocol", &accused);
         list("refused", &refused);
         if let Some((_, fault)) = trouble.refusals().next() {
@@ -433,6 +472,31 @@ mod tests {
         assert!(!roster.live(&node));
         roster.heard(node, announcement(1_000_001));
         assert!(roster.live(&node));
+    }
+
+    #[test]
+    fn node__should_not_live_on_announcements_that_were_held_back() {
+        let (clock, roster) = roster();
+        let node = NodeId([1; 32]);
+        let began_ms = clock.now_ms();
+        // It dies after a minute; the bus shows its words one by one, later and later.
+        for second in 0..60 {
+            clock.0.fetch_add(2_000, Ordering::Relaxed);
+            roster.heard(node, announcement(began_ms + 1_000 * second));
+            assert!(roster.live(&node));
+        }
+        for held in 0..60 {
+            clock.0.fetch_add(2_000, Ordering::Relaxed);
+            roster.heard(node, announcement(began_ms + 60_000 + held));
+        }
+        // Long before the last of them is too old to be noted.
+        assert!(clock.now_ms() - began_ms - 60_000 > SKEW_MS + 3_000);
+        assert!(!roster.live(&node));
+        let sentence = roster.too_few(&[node], 1, &Trouble::default());
+        assert!(
+            sentence.public().contains("check the clocks of"),
+            "{sentence}"
+        );
     }
 
     #[test]

@@ -8,10 +8,10 @@ use covault_core::{
     order::{NodeId, SigningOrder},
     signature::{Curve, Signature},
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{
-    Call, GRACE_MS, LOOK, Shared,
+    Call, GRACE_MS, LOOK, Shared, Wanted,
     ahead::Ask,
     choose::{Choice, Trouble},
 };
@@ -50,7 +50,8 @@ impl Shared {
             attempt_ms: 0,
             sent_at_ms: 0,
         };
-        let mut call = self.call(order.epoch, session, holders)?;
+        let wanted = Wanted::Signatures(order.inputs.len(), order.network.curve());
+        let mut call = self.call(wanted, order.epoch, session, holders)?;
         let mut trouble = Trouble::default();
         let mut attempt = 0_u32;
         // The schemes of the other curve make nothing ahead.
@@ -68,8 +69,10 @@ impl Shared {
                 Choice::Team(team) => team,
                 Choice::Wait => {
                     let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
-                    sleep(LOOK.min(left)).await;
-                    continue;
+                    match late(order, &mut call, LOOK.min(left)).await {
+                        Some(signatures) => return Ok(signatures),
+                        None => continue,
+                    }
                 }
                 Choice::Never => return Err(self.give_up(holders, needed, trouble)),
             };
@@ -102,8 +105,10 @@ impl Shared {
                 Ended::Failed => {
                     trouble.failed(&team.signers);
                     // The second try comes at once; what fails again and again must not spin.
-                    if attempt > 0 {
-                        sleep(LOOK).await;
+                    if attempt > 0
+                        && let Some(signatures) = late(order, &mut call, LOOK).await
+                    {
+                        return Ok(signatures);
                     }
                 }
             }
@@ -320,4 +325,24 @@ impl Shared {
         }
         self.roster.misbehaved(&culprits)
     }
+}
+
+/// Waits while there is nobody to ask, and takes the signatures of an earlier attempt if they come.
+async fn late(
+    order: &SigningOrder,
+    call: &mut Call<'_>,
+    patience: Duration,
+) -> Option<Vec<Signature>> {
+    let signed = async {
+        loop {
+            match call.replies.recv().await {
+                Some((_, _, Reply::Signed(signatures))) if verify(order, &signatures).is_ok() => {
+                    return signatures;
+                }
+                Some(_) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    };
+    timeout(patience, signed).await.ok()
 }

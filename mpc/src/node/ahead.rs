@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use covault_core::{ids::SessionId, order::NodeId};
@@ -11,6 +11,7 @@ use covault_core::{ids::SessionId, order::NodeId};
 use super::{
     Node,
     orders::{Key, MAX_INPUTS},
+    refusals::Refusal,
 };
 use crate::{
     backend::{Commitments, Index, MadeNonce},
@@ -42,10 +43,43 @@ struct State {
     tended_ms: u64,
     /// The shares in use, as last seen.
     current: Vec<ShareEpoch>,
-    /// Pools that are being filled.
+    /// Pools that are being filled. See [`Filling`].
     filling: HashSet<ShareEpoch>,
+    /// Peers whose commitments are being parsed. See [`Parsing`].
+    parsing: HashSet<(ShareEpoch, NodeId)>,
     /// When a peer was last asked (true) or answered (false).
     talked: HashMap<(ShareEpoch, NodeId, bool), u64>,
+}
+
+/// Work on one pool: nobody else begins with it until this is dropped, however it ends.
+struct Filling {
+    node: Weak<Node>,
+    key: Arc<Key>,
+    of: ShareEpoch,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.upgrade() {
+            node.pools.lock().filling.remove(&self.of);
+        }
+    }
+}
+
+/// The same for what one peer has committed to.
+struct Parsing {
+    node: Weak<Node>,
+    of: ShareEpoch,
+    peer: NodeId,
+}
+
+impl Drop for Parsing {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.upgrade() {
+            let place = (self.of.clone(), self.peer);
+            node.pools.lock().parsing.remove(&place);
+        }
+    }
 }
 
 /// Nonces that a request names, found.
@@ -87,7 +121,7 @@ impl Pools {
     fn may_talk(&self, of: &ShareEpoch, peer: NodeId, ask: bool, now_ms: u64) -> bool {
         let mut state = self.lock();
         let last = state.talked.entry((of.clone(), peer, ask)).or_insert(0);
-        if now_ms < last.saturating_add(TALK_MS) {
+        if *last > 0 && now_ms.abs_diff(*last) < TALK_MS {
             return false;
         }
         *last = now_ms;
@@ -165,21 +199,23 @@ impl Node {
         let Marks { low, high } = self.pools.marks;
         let begin = level < low.max(1).min(high);
         if begin && self.pools.lock().filling.insert(of.clone()) {
-            self.fill(key, of, Vec::new());
+            // A node that has ended is not kept alive for this.
+            let node = Arc::downgrade(self);
+            self.fill(Filling { node, key, of }, Vec::new());
         }
     }
 
     /// One chunk, then the next: each is begun only when nothing else waits.
-    fn fill(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch, mut made: Vec<MadeNonce>) {
-        // A node that has ended is not kept alive for this.
-        let node = Arc::downgrade(self);
+    fn fill(self: &Arc<Self>, filling: Filling, mut made: Vec<MadeNonce>) {
         self.pool.spawn(Lane::Idle, move || {
-            let Some(node) = node.upgrade() else { return };
-            let level = node.pools.nonces.level(&of);
+            let Some(node) = filling.node.upgrade() else {
+                return;
+            };
+            let level = node.pools.nonces.level(&filling.of);
             let wanted = node.pools.marks.high.saturating_sub(level).min(BATCH);
             let chunk = wanted.saturating_sub(made.len()).min(CHUNK);
             for _ in 0..chunk {
-                match key.signer.make_nonce(&*node.entropy) {
+                match filling.key.signer.make_nonce(&*node.entropy) {
                     Some(Ok(nonce)) => made.push(nonce),
                     Some(Err(fault)) => {
                         tracing::error!(node = %node.name, ?fault, "a nonce could not be made");
@@ -189,36 +225,36 @@ impl Node {
                 }
             }
             if chunk == CHUNK && made.len() < wanted {
-                return node.fill(key, of, made);
+                return node.fill(filling, made);
             }
             let runtime = node.runtime.clone();
-            runtime.spawn(async move { node.store(key, of, made).await });
+            runtime.spawn(async move { node.store(filling, made).await });
         });
     }
 
-    async fn store(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch, made: Vec<MadeNonce>) {
+    async fn store(self: &Arc<Self>, filling: Filling, made: Vec<MadeNonce>) {
         let some = !made.is_empty();
+        let (key, of) = (&filling.key, &filling.of);
         let nonces = &self.pools.nonces;
-        let kept = nonces.keep(&self.claims, &of, made, &*self.entropy).await;
+        let kept = nonces.keep(&self.claims, of, made, &*self.entropy).await;
         let (in_use, enough) = {
             let state = self.pools.lock();
-            let enough = nonces.level(&of) >= self.pools.marks.high;
-            (state.current.contains(&of), enough)
+            let enough = nonces.level(of) >= self.pools.marks.high;
+            (state.current.contains(of), enough)
         };
         match kept {
-            Ok(batch) if in_use => self.tell(&key, &of, batch),
+            Ok(batch) if in_use => self.tell(key, of, batch),
             Ok(_) => {
                 // Burned while they were made.
-                if let Err(error) = nonces.burn_epoch(&self.claims, &of, None).await {
+                if let Err(error) = nonces.burn_epoch(&self.claims, of, None).await {
                     tracing::error!(node = %self.name, %error, "old nonces could not be burned");
                 }
             }
             Err(error) => tracing::warn!(node = %self.name, %error, "nonces could not be stored"),
         }
         if some && in_use && !enough {
-            return self.fill(key, of, Vec::new());
+            self.fill(filling, Vec::new());
         }
-        self.pools.lock().filling.remove(&of);
     }
 
     /// Tells the other holders the commitments, and the orchestrators the numbers.
@@ -234,7 +270,7 @@ impl Node {
                 self.send_news(holder, &made);
             }
         }
-        let ready = ready(of, ids);
+        let ready = self.ready(of, ids);
         for orchestrator in self.trusted.iter().copied() {
             self.send_news(orchestrator, &ready);
         }
@@ -248,6 +284,14 @@ impl Node {
             of: (of.root.clone(), of.epoch),
             floor: lowest.saturating_sub(slack),
             nonces,
+        }
+    }
+
+    fn ready(&self, of: &ShareEpoch, ids: Vec<u64>) -> NonceNews {
+        NonceNews::Ready {
+            of: (of.root.clone(), of.epoch),
+            floor: self.pools.nonces.lowest(of).unwrap_or(0),
+            ids,
         }
     }
 
@@ -282,8 +326,7 @@ impl Node {
     /// Takes a message about nonces, whose sender is certain, on a pool thread.
     pub(super) fn nonce_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
         let Some(news) = decode::<NonceNews>(&opened.body) else {
-            tracing::warn!(node = %self.name, ?from, "unreadable message about nonces");
-            return;
+            return self.drop_message(&from, Refusal::Unreadable);
         };
         let (NonceNews::Made { of, .. } | NonceNews::Ready { of, .. } | NonceNews::Ask { of, .. }) =
             &news;
@@ -327,22 +370,32 @@ impl Node {
                     }
                     let ids: Vec<u64> = nonces.ready(&of).into_iter().map(|(id, _)| id).collect();
                     if !ids.is_empty() {
-                        node.send_news(from, &ready(&of, ids));
+                        node.send_news(from, &node.ready(&of, ids));
                     }
                     node.fill_if_low(key, of);
                 });
             }
-            _ => tracing::warn!(node = %self.name, ?from, "nonces of a stranger to the key"),
+            _ => self.drop_message(&from, Refusal::NoHolder),
         }
     }
 
     /// Parses what a peer has committed to, while nothing else waits.
     fn parse(self: &Arc<Self>, of: ShareEpoch, peer: NodeId) {
-        let node = Arc::downgrade(self);
+        let begin = (of.clone(), peer);
+        if self.pools.lock().parsing.insert(begin) {
+            let node = Arc::downgrade(self);
+            self.parse_on(Parsing { node, of, peer });
+        }
+    }
+
+    fn parse_on(self: &Arc<Self>, parsing: Parsing) {
         self.pool.spawn(Lane::Idle, move || {
-            let Some(node) = node.upgrade() else { return };
-            if node.pools.peers.parse_some(&of, peer) {
-                node.parse(of, peer);
+            let Some(node) = parsing.node.upgrade() else {
+                return;
+            };
+            let peers = &node.pools.peers;
+            if peers.parse_some(&parsing.of, parsing.peer) {
+                node.parse_on(parsing);
             }
         });
     }
@@ -421,12 +474,5 @@ impl Node {
         if let Some(key) = self.keys.get(&of.root) {
             self.fill_if_low(key, of);
         }
-    }
-}
-
-fn ready(of: &ShareEpoch, ids: Vec<u64>) -> NonceNews {
-    NonceNews::Ready {
-        of: (of.root.clone(), of.epoch),
-        ids,
     }
 }

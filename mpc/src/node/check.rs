@@ -46,14 +46,15 @@ impl Node {
         if record.vault != order.vault {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
-        if record.epoch != order.epoch {
-            let problem = format_args!("the shares are of epoch {}", record.epoch);
-            return Err(Fault::field("epoch", problem));
-        }
+        // Before its epoch, which may be an old one: this says what to do.
         if record.restored {
             return Err(refused(
                 "this share was restored from a backup: refresh the vault first",
             ));
+        }
+        if record.epoch != order.epoch {
+            let problem = format_args!("the shares are of epoch {}", record.epoch);
+            return Err(Fault::field("epoch", problem));
         }
         if order.inputs.is_empty() || order.inputs.len() > MAX_INPUTS {
             return Err(Fault::field(

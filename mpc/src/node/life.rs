@@ -5,22 +5,24 @@
 //! all new holders, and only with these do they take the new shares into use and erase the old
 //! ones. So nothing that an orchestrator, the bus or a crash does in between loses the key.
 //!
-//! A pending share is kept until one of a higher epoch is in use: its statement may be shown at any
-//! time. Therefore of the activated generations the latest always has all its shares.
+//! A pending share is kept until one of a higher epoch is proven: its statement may be shown at any
+//! time. And a proof counts only when every node that signed it is one that our configuration pins,
+//! or that we share the key with. Therefore, while these are honest, the latest of the proven
+//! generations always has all its shares (`docs/decisions/0009-resharing.md`).
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+mod waiting;
+
+use std::{collections::HashMap, sync::Arc};
 
 use covault_core::{
-    derive::RootKey,
     fault::{Class, Fault},
-    ids::VaultId,
     order::{Generation, NodeId, ReshareOrder, ReshareProof},
     scheme::Scheme,
 };
 use ed25519_dalek::Signature;
+
+pub(super) use waiting::Life;
+use waiting::Pending;
 
 use super::{
     Node,
@@ -34,57 +36,15 @@ use crate::{
     message::{ActivateRequest, Reply, ReshareRequest},
     pool::Lane,
     runner::Run,
-    shares::{ShareRecord, backup},
+    shares::ShareRecord,
 };
 
-/// Prepared generations of one key that are kept, until one is activated.
-const MAX_PENDING: usize = 32;
-
-/// What is prepared, and who gets backups.
-pub(super) struct Life {
-    /// Held while shares change their place.
-    pending: Mutex<Vec<Pending>>,
-    /// age recipients, as the configuration has them.
-    pub(super) recipients: Vec<String>,
-}
-
-/// A share that waits for its activation on disk.
-struct Pending {
-    vault: VaultId,
-    root: RootKey,
-    epoch: u32,
-    order: [u8; 32],
-}
-
-impl Life {
-    /// # Errors
-    /// [`Class::Invalid`] naming a recipient that is none.
-    pub(super) fn new(records: Vec<ShareRecord>, recipients: Vec<String>) -> Result<Self, Fault> {
-        backup::recipients(&recipients)?;
-        let pending = records
-            .into_iter()
-            .filter_map(|record| {
-                Some(Pending {
-                    vault: record.vault,
-                    epoch: record.epoch,
-                    order: record.order?,
-                    root: record.key.root.clone(),
-                })
-            })
-            .collect();
-        Ok(Self {
-            pending: Mutex::new(pending),
-            recipients: recipients
-                .iter()
-                .map(|line| line.trim().to_owned())
-                .collect(),
-        })
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Vec<Pending>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// Prepared generations of one key that are kept, until one is activated. An honest orchestrator
+/// gives up long before; a hostile one fills no disk.
+const MAX_PENDING: usize = 1024;
+/// How far a new epoch may be above those that are there: runs that fail use epochs up, and nobody
+/// may use up all of them at once.
+const MAX_EPOCH_STEP: u32 = 1024;
 
 /// In the place of the signer of a share that was put back from a backup.
 pub(super) struct Restored;
@@ -146,7 +106,9 @@ impl Node {
         let parties = order.parties();
         let me = index_of(&parties, &self.post.id())?;
         let share = self.old_share(&order)?;
-        self.check_not_banned(&order.root_public_key, &parties)?;
+        // A dealer that leaves may have cheated: it takes no part in what needs oblivious transfers,
+        // and without its share a key that needs all its holders would be lost.
+        self.check_not_banned(&order.root_public_key, &order.new.holders)?;
         self.check_new_epoch(&order)?;
         let dealers = order
             .dealers
@@ -228,21 +190,35 @@ impl Node {
         if old != order.old {
             return Err(Fault::field("old", "is not the generation of our share"));
         }
+        self.check_threshold(order)?;
         let root = &record.key.root;
         let stored = self.shares.load(record.vault, root, record.epoch, false)?;
         plain(&stored).map(Some)
     }
 
-    /// Whoever gets a threshold of shares has the key: an orchestrator must not hand it to nodes of
-    /// its own. New holders must be peers that our configuration pins; without pins, they must hold
-    /// a share already.
+    /// With a lower threshold fewer nodes have the key: only our own configuration allows that.
+    fn check_threshold(&self, order: &ReshareOrder) -> Result<(), Fault> {
+        let (present, new) = (order.old.threshold, order.new.threshold);
+        let least = self.life.least_threshold.unwrap_or(present).min(present);
+        if new >= least {
+            return Ok(());
+        }
+        let sentence = format_args!(
+            "may not go from {present} to {new} here: signer.least_threshold of this node does not allow it"
+        );
+        Err(Fault::field("threshold", sentence))
+    }
+
+    /// Whoever gets a threshold of shares has the key, and whoever proves a generation has earlier
+    /// ones erased: an orchestrator must do neither with nodes of its own. New holders must be peers
+    /// that our configuration pins; without pins, they must hold a share with us already.
     fn check_joining(&self, holders: &[NodeId], record: Option<&ShareRecord>) -> Result<(), Fault> {
         let allowed = |node: &NodeId| match (&self.peers, record) {
             _ if *node == self.post.id() => true,
             (Some(peers), _) => peers.contains(node),
             (None, Some(record)) => record.holders.contains(node),
-            // We give nothing away.
-            (None, None) => true,
+            // What an orchestrator has us prepare with nodes of its own would be worth nothing.
+            (None, None) => false,
         };
         match holders.iter().find(|node| !allowed(node)) {
             None => Ok(()),
@@ -269,27 +245,25 @@ impl Node {
         Err(Fault::new(Class::Peer { culprits: banned }, sentence))
     }
 
-    /// An epoch is never used twice.
+    /// An epoch is never used twice, and they do not run out.
     fn check_new_epoch(&self, order: &ReshareOrder) -> Result<(), Fault> {
-        let pending = self.life.pending();
-        let of_key: Vec<u32> = pending
-            .iter()
-            .filter(|it| it.is_of(order))
-            .map(|it| it.epoch)
-            .collect();
-        if let Some(epoch) = of_key
-            .iter()
-            .max()
-            .filter(|epoch| **epoch >= order.new.epoch)
-        {
-            return Err(Fault::field(
-                "new.epoch",
-                format_args!("must be above {epoch}, which was prepared before"),
+        let refused_epoch = |problem| Err(Fault::field("new.epoch", problem));
+        let waiting = self.life.waiting();
+        let (highest, new) = (waiting.highest(order), order.new.epoch);
+        if let Some(epoch) = highest.filter(|epoch| *epoch >= new) {
+            return refused_epoch(format!("must be above {epoch}, which was prepared before"));
+        }
+        let known = highest.unwrap_or_default().max(order.old.epoch);
+        let most = known.saturating_add(MAX_EPOCH_STEP);
+        if new > most {
+            return refused_epoch(format!(
+                "must be at most {most}: {known} is the last one known"
             ));
         }
-        if of_key.len() >= MAX_PENDING {
+        let of_key = waiting.shares.iter().filter(|it| it.is_of(order)).count();
+        if of_key >= MAX_PENDING {
             return Err(refused(
-                "too many generations are prepared and not activated",
+                "too many generations are prepared and not activated; `covault node forget-prepared --help` tells how to clear them",
             ));
         }
         Ok(())
@@ -297,12 +271,12 @@ impl Node {
 
     /// Whether our share of this very order is on disk.
     fn has_prepared(&self, order: &ReshareOrder, id: &[u8; 32]) -> bool {
-        let pending = self.life.pending();
+        let waiting = self.life.waiting();
         let in_use = self
             .keys
             .get(&order.root_public_key)
             .is_some_and(|key| key.record().order == Some(*id));
-        in_use || pending.iter().any(|it| it.order == *id)
+        in_use || waiting.shares.iter().any(|it| it.order == *id)
     }
 
     fn statement(&self, order: &ReshareOrder) -> Result<Vec<u8>, Fault> {
@@ -322,6 +296,14 @@ impl Node {
         let statement = self.statement(&order)?;
         let id = order.id()?;
         let root = key.root.clone();
+        let mut waiting = self.life.waiting();
+        let in_use = self.keys.get(&root.public_key);
+        let in_use = in_use.map(|key| key.record().epoch);
+        if let Some(epoch) = in_use.max(waiting.highest(&order))
+            && epoch >= order.new.epoch
+        {
+            return Err(stale(epoch));
+        }
         let record = ShareRecord {
             vault: order.vault,
             epoch: order.new.epoch,
@@ -333,15 +315,9 @@ impl Node {
             restored: false,
             key,
         };
-        let mut pending = self.life.pending();
-        if let Some(key) = self.keys.get(&root.public_key)
-            && key.record().epoch >= record.epoch
-        {
-            return Err(stale(key.record().epoch));
-        }
         self.shares.save_pending(&record)?;
         tracing::info!(node = %self.name, epoch = record.epoch, "new share stored, not yet in use");
-        pending.push(Pending {
+        waiting.shares.push(Pending {
             vault: record.vault,
             root,
             epoch: record.epoch,
@@ -350,7 +326,7 @@ impl Node {
         Ok(Reply::Prepared(statement))
     }
 
-    /// Takes a prepared share into use and erases the old ones.
+    /// Takes a prepared share into use, or learns that others have one; erases those of before.
     pub(super) fn activate_order(
         self: &Arc<Self>,
         header: &Header,
@@ -371,10 +347,10 @@ impl Node {
         // Once proven, it never expires: who was away must still learn of it.
         self.check_time(sent_at_ms, order.issued_at_ms, u64::MAX)?;
         check_proof(&order, &proof)?;
-        let mut pending = self.life.pending();
+        let mut waiting = self.life.waiting();
         let current = self.keys.get(&order.root_public_key);
-        if let Some(key) = &current {
-            let record = key.record();
+        let record = current.as_ref().map(|key| key.record());
+        if let Some(record) = record {
             if record.vault != order.vault {
                 return Err(Fault::field("vault", "the key is another vault's"));
             }
@@ -383,27 +359,31 @@ impl Node {
                 return Err(stale(record.epoch));
             }
         }
-        let stays = order.new.holders.contains(&self.post.id());
-        if stays {
-            self.take_into_use(&order, &pending)?;
-        } else if let Some(key) = &current {
-            self.check_joining(&order.new.holders, Some(key.record()))?;
+        let prepared = waiting.shares.iter().find(|it| it.is_of(&order));
+        let prepared = prepared.map(|it| it.root.clone());
+        if order.new.holders.contains(&self.post.id()) {
+            self.take_into_use(&order, &waiting.shares)?;
+        } else {
+            match self.check_joining(&order.new.holders, record) {
+                Ok(()) => waiting.remember(&order),
+                // Nothing is here that could be given up.
+                Err(_) if record.is_none() && prepared.is_none() => {}
+                // On the word of nodes that we do not know, nothing is: not a share in use, and not
+                // one that is prepared, which may be the only one there is.
+                Err(stranger) => return Err(stranger),
+            }
         }
-        let root = match self.keys.get(&order.root_public_key) {
-            Some(key) => Some(key.record().key.root.clone()),
-            None => pending
-                .iter()
-                .find(|it| it.is_of(&order))
-                .map(|it| it.root.clone()),
-        };
+        let root = record.map(|record| record.key.root.clone()).or(prepared);
         if let Some(root) = root {
             self.shares.erase(order.vault, &root, order.new.epoch)?;
         }
-        if !stays {
+        if !order.new.holders.contains(&self.post.id()) {
             self.keys.remove(&order.root_public_key);
         }
-        pending.retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
-        drop(pending);
+        waiting
+            .shares
+            .retain(|it| !it.is_of(&order) || it.epoch > order.new.epoch);
+        drop(waiting);
         self.on_epoch_change();
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
         self.reply(
@@ -447,12 +427,6 @@ impl Node {
     }
 }
 
-impl Pending {
-    fn is_of(&self, order: &ReshareOrder) -> bool {
-        self.vault == order.vault && self.root.public_key == order.root_public_key
-    }
-}
-
 /// The plain share in a stored record.
 pub(super) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
     if record.restored {
@@ -462,7 +436,7 @@ pub(super) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
 }
 
 /// Every new holder says that its share is on disk.
-fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
     let statement = order.statement()?;
     for holder in &order.new.holders {
         let missing = || {

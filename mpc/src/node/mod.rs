@@ -52,6 +52,8 @@ use crate::{
 };
 use ahead::Pools;
 use life::Life;
+#[cfg(feature = "simulation")]
+pub(crate) use life::check_proof;
 use orders::Keys;
 use refusals::{Refusal, Refusals};
 use sessions::Sessions;
@@ -60,6 +62,9 @@ use sessions::Sessions;
 const REAP: Duration = Duration::from_millis(100);
 /// How long an earlier process of the same folder has to let go of it.
 const TAKEOVER: Duration = Duration::from_secs(5);
+
+/// Nonces are numbered from the time of the start, this many to a millisecond: more than are made.
+const NUMBERS_PER_MS: u64 = 4096;
 
 /// Bytes of messages that wait to be verified, at most.
 const MAX_UNVERIFIED: usize = 64 << 20;
@@ -143,6 +148,9 @@ pub struct NodeConfig {
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
     pub backup_recipients: Vec<String>,
+    /// How far an orchestrator may lower the threshold of a key that the node holds a share of;
+    /// `None`: not at all.
+    pub least_threshold: Option<u16>,
     /// How often it announces itself.
     pub heartbeat: Duration,
     /// How many signing nonces it makes ahead, per key.
@@ -248,6 +256,7 @@ impl Node {
             peers,
             check,
             backup_recipients,
+            least_threshold,
             heartbeat: _,
             nonces: marks,
         } = config;
@@ -273,16 +282,24 @@ impl Node {
             }
         };
         let loaded = pool.block_on(move || {
+            shares.sweep()?;
             let keys = Keys::load(shares.load_all()?)?;
             // An activation that was interrupted is finished.
             for (vault, root, epoch) in keys.epochs() {
                 shares.erase(vault, &root, epoch)?;
             }
-            let life = Life::new(shares.load_pending()?, backup_recipients)?;
+            let life = Life::new(shares.load_pending()?, backup_recipients, least_threshold)?;
             let pools = Pools::new(shares.nonces(&claims)?, marks);
             Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
         let (shares, claims, keys, life, pools) = loaded.await??;
+        // Also higher than in any copy of the folder that ran since this one was taken.
+        let number = clock.now_ms().saturating_mul(NUMBERS_PER_MS);
+        let burned = pools.nonces.begin_anew(&claims, number).await;
+        burned.map_err(|cause| {
+            Fault::unavailable("the claims file cannot be written; is the disk full?")
+                .caused_by(cause)
+        })?;
         let boot = random_16(&*entropy);
         Ok(Self {
             name,
@@ -371,9 +388,12 @@ impl Node {
                 }
             }
             Kind::Nonces => {
-                if !self.trusted.contains(&from) && !self.keys.is_holder(&from) {
-                    tracing::warn!(node = %self.name, ?from, "nonces of a stranger");
-                    return;
+                let trusted = self.trusted.contains(&from);
+                if !trusted && !self.keys.is_holder(&from) {
+                    return self.drop_message(&from, Refusal::NoHolder);
+                }
+                if !trusted && !self.is_peer(&from) {
+                    return self.drop_message(&from, Refusal::NoPeer);
                 }
             }
             Kind::Reply | Kind::Announcement => return,

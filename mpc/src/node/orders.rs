@@ -458,12 +458,14 @@ impl Node {
         if let Some(key) = self.keys.of_session(session) {
             // It has succeeded before.
             let record = &key.record;
-            if record.vault != order.vault
-                || record.scheme != order.scheme
-                || record.threshold != order.threshold
-                || record.holders != order.signers
-            {
-                return Err(refused("the session made another key"));
+            let other = [
+                ("vault", record.vault != order.vault),
+                ("scheme", record.scheme != order.scheme),
+                ("threshold", record.threshold != order.threshold),
+                ("signers", record.holders != order.signers),
+            ];
+            if let Some((field, _)) = other.iter().find(|(_, other)| *other) {
+                return Err(Fault::field(*field, "the session made a key with another"));
             }
             let reply = Reply::KeyMade(record.key.root.clone());
             self.reply(from, header.epoch, session, 0, &reply);
@@ -485,22 +487,24 @@ impl Node {
             signers,
             ..
         } = order;
-        let parties = Index::try_from(signers.len()).map_err(|_| refused("too many signers"))?;
+        let parties =
+            Index::try_from(signers.len()).map_err(|_| Fault::field("signers", "are too many"))?;
         let indices: Vec<Index> = (1..=parties).collect();
         let mut distinct = signers.clone();
         distinct.sort_unstable();
         distinct.dedup();
         if distinct.len() != signers.len() {
-            return Err(refused("a signer is named twice"));
+            return Err(Fault::field("signers", "name a node twice"));
         }
         let place = signers.iter().position(|signer| *signer == self.post.id());
         let me = place
             .and_then(|place| indices.get(place).copied())
-            .ok_or_else(|| refused("we are not one of the signers"))?;
+            .ok_or_else(|| Fault::field("signers", "we are not one of them"))?;
         let setup = KeygenSetup {
             context,
             me,
-            threshold: Index::try_from(threshold).map_err(|_| refused("too many signers"))?,
+            threshold: Index::try_from(threshold)
+                .map_err(|_| Fault::field("threshold", "is too high"))?,
             parties,
         };
         let backend = backend::of(scheme)?;

@@ -29,8 +29,14 @@ pub(super) enum Refusal {
     /// A protocol message of a node that is not among the configured peers.
     #[error("message of a node that is no peer")]
     NoPeer,
-    /// More unverified messages in one name than may wait.
-    #[error("flood: too many messages of this sender wait")]
+    /// About nonces, of a node without a share of any key that we have.
+    #[error("message about nonces of a node that holds no key with this one")]
+    NoHolder,
+    /// Well sealed and signed, and not a message.
+    #[error("the message cannot be read")]
+    Unreadable,
+    /// More unverified messages in one name than may wait. Whose they are nobody has verified.
+    #[error("flood: too many messages wait that say they are of this sender")]
     Flood,
     /// More unverified messages than may wait.
     #[error("flood: too many messages wait")]

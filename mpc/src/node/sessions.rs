@@ -11,7 +11,9 @@ use covault_core::{
     order::{NodeId, ReshareOrder},
 };
 
-use super::{Node, orders::MAX_INPUTS, refusals::Refusal};
+use tokio::time::sleep;
+
+use super::{Node, REAP, orders::MAX_INPUTS, refusals::Refusal};
 use crate::{
     envelope::{Header, Kind, Opened},
     message::Reply,
@@ -36,10 +38,12 @@ const MAX_STRANGE_BYTES: usize = 16 << 20;
 /// Of one sender, whoever it is: bytes, and sessions that it was the first to speak in.
 const MAX_EARLY_EACH: usize = 16 << 20;
 const MAX_SESSIONS_EACH: usize = 10_000;
-/// More rounds than any protocol has.
-const MAX_ROUNDS: usize = 10;
-/// Messages of one sender that wait in one session.
-const MAX_QUEUED: usize = MAX_ROUNDS * MAX_INPUTS;
+/// Messages, and bytes, of one sender that wait in one session: more than a round or two of any
+/// protocol has. What a run keeps is bounded by itself.
+const MAX_QUEUED: usize = 8 * MAX_INPUTS;
+const MAX_QUEUED_BYTES: usize = 16 << 20;
+/// What a message costs besides its body, about.
+const OVERHEAD: usize = 256;
 
 type Key = (SessionId, u32);
 
@@ -79,6 +83,8 @@ struct Cell {
 
 struct Mail {
     queue: VecDeque<(Header, Opened)>,
+    /// What of each sender is in the queue: messages, bytes.
+    queued: HashMap<NodeId, (usize, usize)>,
     /// What is counted as early here; empty once the order has come.
     early: HashMap<NodeId, Early>,
     epoch: u32,
@@ -136,6 +142,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Mail {
+    /// Queues a message; false when its sender has too much there.
+    fn put(&mut self, header: Header, opened: Opened) -> bool {
+        let (messages, bytes) = self.queued.entry(header.from).or_default();
+        let more = bytes.saturating_add(cost(&opened));
+        if *messages >= MAX_QUEUED || more > MAX_QUEUED_BYTES {
+            return false;
+        }
+        *messages = messages.saturating_add(1);
+        *bytes = more;
+        self.queue.push_back((header, opened));
+        true
+    }
+
+    /// The next message.
+    fn pop(&mut self) -> Option<(Header, Opened)> {
+        let (header, opened) = self.queue.pop_front()?;
+        if let Some((messages, bytes)) = self.queued.get_mut(&header.from) {
+            *messages = messages.saturating_sub(1);
+            *bytes = bytes.saturating_sub(cost(&opened));
+        }
+        Some((header, opened))
+    }
+}
+
+/// What a message takes of memory, in bytes.
+fn cost(opened: &Opened) -> usize {
+    opened.body.len().saturating_add(OVERHEAD)
+}
+
 impl Table {
     /// The cell of a session; made when missing.
     fn cell(&mut self, key: Key, until_ms: u64) -> Arc<Cell> {
@@ -144,6 +180,7 @@ impl Table {
                 key,
                 mail: Mutex::new(Mail {
                     queue: VecDeque::new(),
+                    queued: HashMap::new(),
                     early: HashMap::new(),
                     epoch: 0,
                     scheduled: false,
@@ -232,14 +269,14 @@ impl Node {
         let key = (session, attempt);
         let mut table = lock(&self.sessions.table);
         let new = !table.cells.contains_key(&key);
-        let early = Early {
-            holder: self.keys.is_holder(&from),
-            bytes: opened.body.len(),
-            sessions: usize::from(new),
-        };
         if new && table.cells.len() >= MAX_SESSIONS {
             return self.drop_message(&from, Refusal::Early);
         }
+        let mut early = Early {
+            holder: self.keys.is_holder(&from),
+            bytes: cost(&opened),
+            sessions: usize::from(new),
+        };
         if new && let Err(refusal) = table.wait(from, early) {
             return self.drop_message(&from, refusal);
         }
@@ -252,23 +289,25 @@ impl Node {
             Some(_) if mail.epoch != epoch => {
                 return self.drop_message(&from, Refusal::WrongEpoch);
             }
-            _ => {}
+            Some(_) => {}
+            None => {
+                // As it was counted first: what is freed must be what was taken.
+                if let Some(own) = mail.early.get(&from) {
+                    early.holder = own.holder;
+                }
+                if !new && let Err(refusal) = table.wait(from, early) {
+                    return self.drop_message(&from, refusal);
+                }
+                let own = mail.early.entry(from).or_default();
+                own.holder = early.holder;
+                own.bytes = own.bytes.saturating_add(early.bytes);
+                own.sessions = own.sessions.saturating_add(early.sessions);
+            }
         }
-        let of_sender = mail.queue.iter().filter(|(header, _)| header.from == from);
-        if of_sender.count() >= MAX_QUEUED {
+        if !mail.put(header, opened) {
             return self.drop_message(&from, Refusal::Queue);
         }
-        if mail.peers.is_none() {
-            if !new && let Err(refusal) = table.wait(from, early) {
-                return self.drop_message(&from, refusal);
-            }
-            let own = mail.early.entry(from).or_default();
-            own.holder = early.holder;
-            own.bytes = own.bytes.saturating_add(early.bytes);
-            own.sessions = own.sessions.saturating_add(early.sessions);
-        }
         drop(table);
-        mail.queue.push_back((header, opened));
         if mail.peers.is_some() && !mail.scheduled {
             mail.scheduled = true;
             let lane = mail.lane;
@@ -338,15 +377,20 @@ impl Node {
             if mail.peers.is_some() {
                 return;
             }
-            mail.queue.retain(|(header, _)| {
+            for _ in 0..mail.queue.len() {
+                let Some((header, opened)) = mail.pop() else {
+                    break;
+                };
                 let refusal = match header {
                     header if !run.is_peer(&header.from) => Refusal::NotInSession,
                     header if header.epoch != epoch => Refusal::WrongEpoch,
-                    _ => return true,
+                    header => {
+                        mail.put(header, opened);
+                        continue;
+                    }
                 };
                 self.drop_message(&header.from, refusal);
-                false
-            });
+            }
             mail.peers = Some(run.peers());
             mail.epoch = epoch;
             mail.scheduled = true;
@@ -368,7 +412,10 @@ impl Node {
             {
                 let mut work = lock(&cell.work);
                 if let Work::Running(running) = &mut *work {
-                    let outcome = running.run.start(&*self.entropy);
+                    let outcome = match self.banned_in(&running.run) {
+                        Some(failed) => Err(failed),
+                        None => running.run.start(&*self.entropy),
+                    };
                     self.proceed(&cell, &mut work, outcome);
                 }
             }
@@ -381,7 +428,7 @@ impl Node {
         loop {
             let (next, until_ms) = {
                 let mut mail = lock(&cell.mail);
-                let next = mail.queue.pop_front();
+                let next = mail.pop();
                 if next.is_none() {
                     mail.scheduled = false;
                 }
@@ -402,12 +449,30 @@ impl Node {
                 sequence,
                 ..
             } = header;
-            let outcome =
-                running
+            // Somebody may have cheated in another session meanwhile. Each trial of a cheat tells
+            // its author something, so there is not a second one: neither is a message of theirs
+            // looked at, nor is the answer to one that was being looked at sent.
+            let outcome = match self.banned_in(&running.run) {
+                Some(failed) => Err(failed),
+                None => running
                     .run
-                    .receive(from, round, sequence, opened.fingerprint, opened.body);
+                    .receive(from, round, sequence, opened.fingerprint, opened.body)
+                    .and_then(|progress| self.banned_in(&running.run).map_or(Ok(progress), Err)),
+            };
             self.proceed(cell, &mut work, outcome);
         }
+    }
+
+    /// How a run ends in which a party is banned from the key.
+    fn banned_in(&self, run: &Run) -> Option<Failed> {
+        let root = run.root()?;
+        let mut peers = run.peers().into_iter();
+        let banned = peers.find(|peer| self.claims.banned(root, peer))?;
+        Some(Failed {
+            reason: "a party is banned from this key".into(),
+            culprits: vec![banned],
+            ban: Vec::new(),
+        })
     }
 
     fn proceed(self: &Arc<Self>, cell: &Cell, work: &mut Work, outcome: Result<Progress, Failed>) {
@@ -487,12 +552,21 @@ impl Node {
             Some(root) if !ban.is_empty() => root.to_vec(),
             _ => return self.reply(orchestrator, epoch, session, attempt, &reply),
         };
+        // In force before this run lets go of its cell, for all that run and all that come.
+        for peer in &ban {
+            self.claims.ban_now(&root, *peer);
+            tracing::error!(node = %self.name, ?peer, "peer banned from this key: it cheated in signing");
+        }
         let (node, now_ms) = (Arc::clone(self), self.clock.now_ms());
         self.runtime.spawn(async move {
             for peer in ban {
-                tracing::error!(node = %node.name, ?peer, "peer banned from this key: it cheated in signing");
-                if let Err(error) = node.claims.ban(&root, peer, now_ms).await {
-                    tracing::error!(node = %node.name, %error, "the ban could not be stored");
+                while let Err(error) = node.claims.ban(&root, peer, now_ms).await {
+                    tracing::error!(node = %node.name, %error, "the ban is not stored yet");
+                    if node.claims.is_broken() {
+                        // The node ends. Nobody hears of the failure from it.
+                        return;
+                    }
+                    sleep(REAP).await;
                 }
             }
             node.reply(orchestrator, epoch, session, attempt, &reply);

@@ -6,9 +6,9 @@
 //! deletes it, and what that transaction took out is handed over when it is on disk. So whatever
 //! happens to the process, a nonce signs one message at most. Numbers grow for ever.
 //!
-//! None is ever in a backup. Do not put an old copy of the claims file back: a nonce that was used
-//! since then would be used again, which gives the share away. Restoring a node raises the epoch of
-//! the shares instead, and [`Nonces::burn_others`] deletes what belongs to the old one.
+//! None is ever in a backup. An old copy of a folder that was put back holds nonces that were used
+//! since, and looks like any other start: therefore a node begins with [`Nonces::begin_anew`], and
+//! uses only what it has made since. To make them again takes milliseconds.
 
 mod peers;
 mod seal;
@@ -25,7 +25,10 @@ use std::{
 use covault_core::{fault::Fault, port::Entropy};
 
 pub(crate) use peers::PeerNonces;
+#[cfg(not(feature = "simulation"))]
 use seal::Sealer;
+#[cfg(feature = "simulation")]
+pub(crate) use seal::Sealer;
 use table::{NonceRow, Stored};
 pub use table::{ShareEpoch, Take};
 
@@ -261,6 +264,16 @@ impl Nonces {
         Ok(())
     }
 
+    /// Deletes everything, and numbers from `number` on, or from where it was if that is higher; on
+    /// disk when it returns. For the start of a node: nobody can tell it from the start of a copy.
+    ///
+    /// # Errors
+    /// [`ClaimError::Store`].
+    pub async fn begin_anew(&self, claims: &Claims, number: u64) -> Result<(), ClaimError> {
+        self.next.fetch_max(number, Ordering::Relaxed);
+        self.burn_others(claims, &[]).await
+    }
+
     /// Deletes everything that is not for one of these shares; with none named: everything.
     ///
     /// # Errors
@@ -276,8 +289,8 @@ impl Nonces {
             old.cloned().collect()
         };
         for of in old {
-            tracing::info!(epoch = of.epoch, "nonces of other shares burned");
             self.burn_epoch(claims, &of, None).await?;
+            tracing::info!(epoch = of.epoch, "nonces of before burned");
         }
         Ok(())
     }

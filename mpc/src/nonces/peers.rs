@@ -78,15 +78,20 @@ impl PeerNonces {
         let Some(known) = peers.get_mut(&place) else {
             return false;
         };
+        let mut unreadable = 0_usize;
         for (id, commitments) in parsed {
             match (known.get_mut(&id), commitments) {
                 (Some(heard), Some(commitments)) => *heard = Heard::Parsed(Arc::new(commitments)),
                 (Some(_), None) => {
-                    tracing::warn!(?peer, "a peer's commitments cannot be read");
+                    unreadable = unreadable.saturating_add(1);
                     known.remove(&id);
                 }
                 (None, _) => {}
             }
+        }
+        drop(peers);
+        if unreadable > 0 {
+            tracing::debug!(?peer, unreadable, "a peer's commitments cannot be read");
         }
         more
     }

@@ -17,7 +17,7 @@ const VERSION: u8 = 1;
 const NONCE: usize = 24;
 
 /// Seals and opens. Never printed; the cipher clears its key on drop.
-pub(super) struct Sealer(XChaCha20Poly1305);
+pub(crate) struct Sealer(XChaCha20Poly1305);
 
 impl Sealer {
     /// With a key that is made from `secret` (HKDF-SHA256, RFC 5869) and good for nothing else.

@@ -120,6 +120,13 @@ pub(crate) fn take(
     Ok((rows.len() == take.ids.len()).then_some(rows))
 }
 
+/// Deletes all nonces. Their numbers stay given out.
+pub(crate) fn clear(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+    transaction.delete_table(NONCES)?;
+    transaction.open_table(NONCES)?;
+    Ok(())
+}
+
 /// Deletes nonces.
 pub(crate) fn burn(
     transaction: &WriteTransaction,

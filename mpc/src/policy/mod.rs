@@ -220,7 +220,19 @@ impl Policy {
             add(&mut totals, spend.asset.clone(), spend.amount)?;
         }
         if !fee.is_zero() {
-            add(&mut totals, Asset::coin(outflow.place), fee)?;
+            let coin = Asset::coin(outflow.place);
+            let limited = self.limits.contains_key(&coin)
+                || self
+                    .most_fee
+                    .keys()
+                    .any(|place| place.meets(&outflow.place));
+            if self.only_listed_assets && !limited {
+                let sentence = format_args!(
+                    "{FLOOR} allows listed assets only, and limits neither {coin} nor its fees"
+                );
+                return Err(Fault::field("fee", sentence));
+            }
+            add(&mut totals, coin, fee)?;
         }
         let mut spending = Vec::with_capacity(totals.len());
         for (asset, amount) in totals {

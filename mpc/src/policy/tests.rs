@@ -332,9 +332,16 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
         "amount: with the fee, more evm:1 ",
     );
     allowed(&dear, token(BOB, BOB, 8));
-    let only = policy(&format!(
-        "only_listed_assets = true\nlimits = [{{ asset = \"evm:1/{TOKEN}\", per_request = \"7\" }}]"
-    ));
+    let only = format!(
+        "only_listed_assets = true\nlimits = [{{ asset = \"evm:1/{TOKEN}\", per_request = \"7\" }}]\n"
+    );
+    // The fee goes out in a coin that is not listed: whoever sets it may be who gets it.
+    refused(
+        &policy(&only),
+        token(TOKEN, BOB, 7),
+        "fee: this signer's policy allows listed assets only, and limits neither evm:1 nor",
+    );
+    let only = policy(&format!("{only}most_fee.\"evm:1\" = \"1000000\""));
     allowed(&only, token(TOKEN, BOB, 7));
     refused(
         &only,

@@ -31,6 +31,8 @@ use crate::{
 
 /// The name of the keyring in a node's folder.
 pub const KEYRING: &str = "keyring.age";
+/// The folder of primes in a node's folder.
+const PRIMES: &str = "primes";
 /// Version of a share's plaintext.
 const VERSION: u8 = 1;
 /// The highest scrypt work factor that is tried; each step doubles time and memory.
@@ -54,6 +56,23 @@ struct Stored {
     restored: bool,
     root: RootKey,
     secret: Vec<u8>,
+}
+
+impl Stored {
+    fn of(record: &ShareRecord) -> Self {
+        Self {
+            vault: record.vault,
+            epoch: record.epoch,
+            scheme: record.scheme,
+            session: record.session,
+            threshold: record.threshold,
+            holders: record.holders.clone(),
+            order: record.order,
+            restored: record.restored,
+            root: record.key.root.clone(),
+            secret: record.key.secret.to_vec(),
+        }
+    }
 }
 
 impl Drop for Stored {
@@ -100,8 +119,11 @@ impl AgeFiles {
                     .ok_or_else(|| refuse("is damaged"))?
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if fs::read_dir(&shares).map_err(failed)?.next().is_some() {
-                    return Err(refuse("is missing, but there are shares that need it"));
+                for (folder, what) in [(&shares, "shares"), (&folder.join(PRIMES), "primes")] {
+                    if holds_any(folder).map_err(failed)? {
+                        let problem = format!("is missing, but there are {what} that need it");
+                        return Err(refuse(&problem));
+                    }
                 }
                 if !(1..=MAX_WORK_FACTOR).contains(&work_factor) {
                     return Err(refuse("needs a work factor from 1 to 22"));
@@ -135,7 +157,51 @@ impl AgeFiles {
     /// # Errors
     /// [`Class::Unavailable`] when their folder cannot be made.
     pub fn primes(&self) -> Result<Primes, Fault> {
-        Primes::open(self.folder.with_file_name("primes"), self.identity.clone())
+        Primes::open(self.folder.with_file_name(PRIMES), self.identity.clone())
+    }
+
+    /// Erases what interrupted writes and takings have left behind: a whole share may be in a file
+    /// that was not renamed yet, and outlive its generation there. Only for who has the folder for
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when the folder cannot be read, [`Class::Unavailable`] when the disk fails.
+    pub(crate) fn sweep(&self) -> Result<(), Fault> {
+        let left = self.files(HALF)?;
+        for path in &left {
+            fs::remove_file(path).map_err(disk)?;
+        }
+        if !left.is_empty() {
+            self.sync()?;
+        }
+        self.primes()?.sweep()
+    }
+
+    /// Erases the pending shares of a vault's key of this scheme, but for the one of the epoch that
+    /// is in use; how many. Only for who has the folder for itself, and knows that no other epoch
+    /// will ever be activated.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming a share that cannot be read, [`Class::Unavailable`] when the disk
+    /// fails.
+    pub fn forget_prepared(
+        &self,
+        vault: VaultId,
+        scheme: Scheme,
+        in_use: u32,
+    ) -> Result<usize, Fault> {
+        let mut forgotten: usize = 0;
+        for path in self.files(PENDING)? {
+            let record = self.read(&path)?;
+            if (record.vault, record.scheme) == (vault, scheme) && record.epoch != in_use {
+                fs::remove_file(&path).map_err(disk)?;
+                forgotten = forgotten.saturating_add(1);
+            }
+        }
+        if forgotten > 0 {
+            self.sync()?;
+        }
+        Ok(forgotten)
     }
 
     fn read(&self, path: &Path) -> Result<ShareRecord, Fault> {
@@ -181,9 +247,26 @@ pub(crate) fn again(plain: &[u8]) -> Option<Vec<u8>> {
         .ok()
 }
 
+/// What [`again`] reads; for fuzz targets.
+#[cfg(feature = "simulation")]
+pub(crate) fn plaintext(record: &ShareRecord) -> Option<Vec<u8>> {
+    bcs::to_bytes(&Stored::of(record)).ok()
+}
+
 /// What the files are called that are in use, and those that are not yet.
 const IN_USE: &str = "age";
 const PENDING: &str = "pending";
+/// What a write has not finished; see [`write_private`].
+const HALF: &str = "new";
+
+/// Whether there is anything in a folder, which need not be there itself.
+fn holds_any(folder: &Path) -> io::Result<bool> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 /// The name of a share's file without epoch: what comes before it, and after.
 fn place(vault: VaultId, root: &RootKey) -> (String, String) {
@@ -211,18 +294,7 @@ impl AgeFiles {
                 "there is a share for this key already",
             ));
         }
-        let stored = Stored {
-            vault: record.vault,
-            epoch: record.epoch,
-            scheme: record.scheme,
-            session: record.session,
-            threshold: record.threshold,
-            holders: record.holders.clone(),
-            order: record.order,
-            restored: record.restored,
-            root: root.clone(),
-            secret: record.key.secret.to_vec(),
-        };
+        let stored = Stored::of(record);
         // Of its final size: a buffer that grows leaves copies behind.
         let size = bcs::serialized_size(&stored)
             .map_err(|_| Fault::bug("a share cannot be encoded"))?
@@ -330,154 +402,5 @@ impl ShareStore for AgeFiles {
 crate::secrets::secret_form!(Stored);
 
 #[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use covault_core::signature::Curve;
-
-    use super::*;
-
-    fn record() -> ShareRecord {
-        ShareRecord {
-            vault: VaultId::from_bytes([1; 16]),
-            epoch: 0,
-            scheme: Scheme::FrostEd25519,
-            session: SessionId::from_bytes([2; 16]),
-            threshold: 2,
-            holders: vec![NodeId([3; 32]), NodeId([4; 32])],
-            order: None,
-            restored: false,
-            key: KeyShare {
-                root: RootKey {
-                    curve: Curve::Ed25519,
-                    public_key: vec![5; 32],
-                    chain_code: [6; 32],
-                },
-                secret: Zeroizing::new(b"the secret share".to_vec()),
-            },
-        }
-    }
-
-    fn open(folder: &Path, passphrase: &str) -> Result<AgeFiles, Fault> {
-        AgeFiles::open(folder, &SecretString::from(passphrase.to_owned()), 4)
-    }
-
-    #[test]
-    fn shares__should_come_back_with_the_passphrase_only() {
-        let folder = tempfile::tempdir().unwrap();
-        open(folder.path(), "right")
-            .unwrap()
-            .save(&record())
-            .unwrap();
-        assert!(open(folder.path(), "wrong").is_err());
-        let records = open(folder.path(), "right").unwrap().load_all().unwrap();
-        assert_eq!(records.len(), 1);
-        let (expected, got) = (record(), &records[0]);
-        assert_eq!(
-            (got.vault, got.epoch, got.session),
-            (expected.vault, expected.epoch, expected.session)
-        );
-        assert_eq!(
-            (got.threshold, &got.holders),
-            (expected.threshold, &expected.holders)
-        );
-        assert_eq!(got.key.root, expected.key.root);
-        assert_eq!(*got.key.secret, *expected.key.secret);
-        assert_eq!(got.index_of(&NodeId([4; 32])), Some(2));
-        assert_eq!(got.index_of(&NodeId([9; 32])), None);
-    }
-
-    #[test]
-    fn shares__should_never_be_overwritten_and_never_lie_open() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let folder = tempfile::tempdir().unwrap();
-        let files = open(folder.path(), "right").unwrap();
-        files.save(&record()).unwrap();
-        assert_eq!(files.save(&record()).unwrap_err().class(), &Class::Conflict);
-        let entries: Vec<_> = fs::read_dir(&files.folder)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        assert_eq!(entries.len(), 1);
-        let path = entries[0].path();
-        let bytes = fs::read(&path).unwrap();
-        assert!(!bytes.windows(10).any(|window| window == b"the secret"));
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
-        assert_eq!(
-            fs::metadata(&files.folder).unwrap().permissions().mode() & 0o777,
-            0o700
-        );
-    }
-
-    #[test]
-    fn shares__should_be_refused_when_damaged_or_without_keyring() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = open(folder.path(), "right").unwrap();
-        files.save(&record()).unwrap();
-        fs::write(files.folder.join("half.new"), b"an interrupted write").unwrap();
-        assert_eq!(files.load_all().unwrap().len(), 1);
-        let path = fs::read_dir(&files.folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .find(|path| path.extension().is_some_and(|extension| extension == "age"))
-            .unwrap();
-        let mut bytes = fs::read(&path).unwrap();
-        let last = bytes.len() - 1;
-        bytes[last] ^= 1;
-        fs::write(&path, bytes).unwrap();
-        assert!(files.load_all().is_err());
-        fs::remove_file(folder.path().join("keyring.age")).unwrap();
-        assert!(open(folder.path(), "right").is_err());
-    }
-
-    fn of_epoch(epoch: u32) -> ShareRecord {
-        ShareRecord {
-            epoch,
-            order: Some([8; 32]),
-            ..record()
-        }
-    }
-
-    fn epochs(records: &[ShareRecord]) -> Vec<u32> {
-        let mut epochs: Vec<u32> = records.iter().map(|record| record.epoch).collect();
-        epochs.sort_unstable();
-        epochs
-    }
-
-    #[test]
-    fn shares__should_be_pending_until_activated_and_gone_when_erased() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = open(folder.path(), "right").unwrap();
-        let (vault, root) = (record().vault, record().key.root);
-        files.save(&record()).unwrap();
-        // Of another key: nothing of it is ever touched.
-        let mut other = of_epoch(0);
-        other.key.root.public_key = vec![6; 32];
-        files.save(&other).unwrap();
-        for epoch in [2, 11] {
-            files.save_pending(&of_epoch(epoch)).unwrap();
-        }
-        assert_eq!(epochs(&files.load_all().unwrap()), [0, 0]);
-        assert_eq!(epochs(&files.load_pending().unwrap()), [2, 11]);
-        assert!(files.activate(vault, &root, 5).is_err(), "there is none");
-        for _ in 0..2 {
-            files.activate(vault, &root, 2).unwrap();
-            // As after a crash before the old one was erased, or while it was.
-            for _ in 0..2 {
-                let files = open(folder.path(), "right").unwrap();
-                assert!(epochs(&files.load_all().unwrap()).contains(&2));
-            }
-            files.erase(vault, &root, 2).unwrap();
-        }
-        assert_eq!(epochs(&files.load_all().unwrap()), [0, 2]);
-        assert_eq!(epochs(&files.load_pending().unwrap()), [11]);
-        assert!(files.load(vault, &root, 0, false).is_err());
-        let loaded = files.load(vault, &root, 2, false).unwrap();
-        assert_eq!((loaded.order, loaded.restored), (Some([8; 32]), false));
-        files.erase(vault, &root, u32::MAX).unwrap();
-        assert_eq!(epochs(&files.load_all().unwrap()), [0]);
-        assert!(files.load_pending().unwrap().is_empty());
-    }
-}
+#[path = "age_file_tests.rs"]
+mod tests;

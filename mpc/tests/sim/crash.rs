@@ -155,6 +155,7 @@ impl Pair {
             trusted: vec![self.identities[0].id()],
             peers: None,
             backup_recipients: Vec::new(),
+            least_threshold: None,
             check: Arc::new(Rebuild),
             heartbeat: ms(1_000),
             nonces: Marks { low: 0, high: 0 },

@@ -258,6 +258,7 @@ impl World {
             // Without them a key stays among its holders.
             peers: Some(self.ids[1..].to_vec()),
             backup_recipients: Vec::new(),
+            least_threshold: None,
             check: Arc::new(Rebuild),
             heartbeat: ms(HEARTBEAT_MS),
             nonces: self.marks,

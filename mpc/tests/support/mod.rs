@@ -2,7 +2,9 @@
 
 #![allow(dead_code)]
 
+pub mod log;
 pub mod redis_server;
+pub mod search;
 
 use std::{
     path::PathBuf,
@@ -121,6 +123,8 @@ pub struct TestNode {
     pub folder: PathBuf,
     /// To whom it encrypts backups.
     pub backup_recipients: Vec<String>,
+    /// How far thresholds may be lowered.
+    pub least_threshold: Option<u16>,
     /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
     pub peers: Option<Vec<NodeId>>,
     name: String,
@@ -188,6 +192,7 @@ impl TestCluster {
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
                 backup_recipients: Vec::new(),
+                least_threshold: None,
                 peers: Some(Vec::new()),
                 running: None,
             })
@@ -233,6 +238,7 @@ impl TestCluster {
             peers,
             check: Arc::clone(&self.check),
             backup_recipients: node.backup_recipients.clone(),
+            least_threshold: node.least_threshold,
             heartbeat: Duration::from_millis(200),
             nonces: self.marks,
         };

@@ -1,5 +1,6 @@
 //! `covault node`: making signer nodes, and the ones that an orchestrator knows.
 
+mod forget;
 mod init;
 mod list;
 mod primes;
@@ -14,6 +15,7 @@ use crate::http::nodes::{AdmitNode, NodeAnswer, Nothing, RemoveNode};
 pub enum Command {
     Init(init::Args),
     Primes(primes::Args),
+    ForgetPrepared(forget::Args),
     /// Let signer nodes be used, by their keys.
     ///
     /// A node that was not admitted is ignored. `covault node init` and `covault node list` print
@@ -85,6 +87,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::List { json, target } => list::run(json, target).await,
         Command::Restore(args) => restore::run(args),
+        Command::ForgetPrepared(args) => forget::run(args),
     }
 }
 

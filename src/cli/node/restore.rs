@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use covault_mpc::{identity::NodeIdentity, shares::backup};
 use zeroize::Zeroizing;
 
@@ -17,9 +17,11 @@ use crate::{
 /// Put shares back into a node's folder, from backups of its own.
 ///
 /// The node must not run, and needs its identity. A restored share does not sign, because the
-/// node no longer knows what it has signed already: refresh the vault afterwards (`covault vault
-/// refresh`), which raises the epoch and gives the node a new share. Where a threshold of other
-/// nodes is well, no backup is needed at all: `covault vault refresh --lost KEY`.
+/// node no longer knows what it has signed already: reshare the vault afterwards to this node and
+/// those that are left (`covault vault reshare`), or refresh it when every holder is there. That
+/// raises the epoch and gives the node a new share. Where a threshold of other nodes is well, no
+/// backup is needed at all: `covault vault refresh --lost KEY`. Shares of cggmp24
+/// keys cannot be restored: that backend has no refresh.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.
@@ -50,21 +52,30 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let more = backup::identities(&text).map_err(explain);
         identities.extend(more.with_context(|| path.display().to_string())?);
     }
+    let mut refused = 0_usize;
     for path in &args.backups {
         let sealed =
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let share = backup::open(&sealed, &identities).map_err(explain);
         let share = share.with_context(|| path.display().to_string())?;
+        if !share.scheme.reshares() {
+            eprintln!("{}: {}", path.display(), backup::unrestorable(share.scheme));
+            refused += 1;
+            continue;
+        }
         backup::restore(&node.data_dir, &secret, work_factor, &identity.id(), &share)
             .map_err(explain)
             .with_context(|| path.display().to_string())?;
         eprintln!(
-            "restored the {} share of vault {}, epoch {}: start the node, then `covault vault refresh --vault {}`. It does not sign before that",
+            "restored the {} share of vault {}, epoch {}: start the node, then `covault vault reshare --vault {}` to the nodes that are left (`covault vault refresh` when every holder is there). It does not sign before that",
             share.scheme.name(),
             share.vault,
             share.epoch,
             share.vault
         );
+    }
+    if refused > 0 {
+        bail!("{refused} of the shares cannot be restored");
     }
     Ok(())
 }

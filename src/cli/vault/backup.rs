@@ -1,10 +1,10 @@
 //! `covault vault backup`: every holder's shares, encrypted to recipients that are kept offline.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_mpc::identity::parse_openssh_line;
+use covault_mpc::{identity::parse_openssh_line, shares::backup::check_sealed};
 
 use super::Which;
 use crate::{
@@ -12,6 +12,9 @@ use crate::{
     files,
     http::admin::life::{Backup, BackupVault, BackupsAnswer},
 };
+
+/// The orchestrator waits 15 seconds for nodes that do not answer, and then says who answered.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -36,11 +39,14 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let vault = args.which.find(&client).await?;
+    let recipients = args.recipients.len();
     let request = BackupVault {
         vault_uuid: vault.uuid.clone(),
         recipients: args.recipients,
     };
-    let BackupsAnswer { backups } = client.call("backupVault", &request).await?;
+    let BackupsAnswer { backups } = client
+        .call_within(PATIENCE, "backupVault", &request)
+        .await?;
     files::make_folder(&args.out)?;
     // By scheme: how many there are, and how many are needed.
     let mut counts: BTreeMap<String, (u16, u16)> = BTreeMap::new();
@@ -62,10 +68,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             );
             continue;
         };
-        *made += 1;
         let sealed = STANDARD
             .decode(backup)
             .context("a backup did not arrive whole")?;
+        if let Err(fault) = check_sealed(&sealed, recipients) {
+            eprintln!(
+                "no backup of the {scheme} share of {public_key}: {}",
+                fault.public()
+            );
+            continue;
+        }
+        *made += 1;
         let id = parse_openssh_line(&public_key).map_err(crate::wiring::explain)?;
         let file = format!(
             "{}.{scheme}.epoch-{epoch}.{}-{}.age",

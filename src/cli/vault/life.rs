@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, bail};
+use covault_core::scheme::Scheme;
 use covault_mpc::identity::parse_openssh_line;
 use serde_json::json;
 
@@ -11,7 +12,7 @@ use crate::{
     cli::{
         answer,
         client::{Client, Target},
-        progress::Progress,
+        progress::{self, Progress},
         public_key,
     },
     http::{
@@ -23,8 +24,6 @@ use crate::{
     },
 };
 
-const POLL: Duration = Duration::from_millis(250);
-
 /// What refresh and reshare have in common.
 #[derive(Debug, clap::Args)]
 pub struct Wish {
@@ -34,7 +33,8 @@ pub struct Wish {
     /// new share where they are among the new holders. Not needed for a node that is away.
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     lost: Vec<String>,
-    /// Only the key of this scheme (frost-ed25519, dkls23); may be repeated. Else every key.
+    /// Only the key of this scheme (frost-ed25519, dkls23); may be repeated. Else every key that can
+    /// have new shares: cggmp24 keys cannot.
     #[arg(long = "scheme", value_name = "SCHEME")]
     schemes: Vec<String>,
     /// How many seconds to wait for the end. What is not done then goes on by itself.
@@ -109,7 +109,19 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
         schemes: wish.schemes.clone(),
     };
     let VaultAnswer { mut vault } = client.call("reshareVault", &request).await?;
-    let meant = |key: &&Key| wish.schemes.is_empty() || wish.schemes.contains(&key.scheme);
+    let meant = |key: &&Key| {
+        if wish.schemes.is_empty() {
+            reshares(key)
+        } else {
+            wish.schemes.contains(&key.scheme)
+        }
+    };
+    for key in before.keys.iter().filter(|key| !reshares(key)) {
+        eprintln!(
+            "vault {name}: its {} shares stay as they are and where they are: this backend has no refresh, repair or reshare",
+            key.scheme
+        );
+    }
     let old = epochs(before.keys.iter().filter(meant));
     let progress = Progress::start(format!("vault {name}: its nodes make new shares"));
     let started = tokio::time::Instant::now();
@@ -140,7 +152,7 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
                 "vault {name}: not done yet: {told}. The present shares sign, and it goes on by itself; `covault vault show` says how it stands, `covault vault reshare --cancel` ends it"
             );
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(progress::pause(started)).await;
         vault = match find_again(&client, &vault.uuid).await {
             Ok(vault) => vault,
             // It may be starting again: what is in work goes on then.
@@ -151,6 +163,11 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
             }
         };
     }
+}
+
+/// Whether a key can get new shares.
+fn reshares(key: &Key) -> bool {
+    Scheme::parse(&key.scheme).is_none_or(Scheme::reshares)
 }
 
 async fn find_again(client: &Client, uuid: &str) -> anyhow::Result<Vault> {

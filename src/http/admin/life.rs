@@ -6,7 +6,7 @@ use axum::Router;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::gateway::{Command, KeyView, Receipt, Reshare, ShareBackup, WorkView};
 use covault_core::{fault::Fault, scheme::Scheme};
-use covault_mpc::identity;
+use covault_mpc::{identity, shares::backup};
 use serde::{Deserialize, Serialize};
 
 use super::{VaultAnswer, decode, encode, parse_lines, vault};
@@ -133,12 +133,20 @@ async fn reshare_vault(call: Call) -> Result<Answer, Fault> {
         schemes,
     } = decode(&call.body)?;
     let to = match threshold {
+        Some(_) if signers.is_empty() => {
+            return Err(Fault::field("signers", "are required with threshold"));
+        }
         Some(threshold) => Some((threshold, parse_lines("signers", &signers)?)),
         None if signers.is_empty() => None,
         None => return Err(Fault::field("threshold", "is required with signers")),
     };
-    let schemes = schemes.iter().map(|name| {
-        Scheme::parse(name).ok_or_else(|| Fault::field("schemes", format!("{name}: unknown")))
+    let schemes = schemes.iter().enumerate().map(|(index, name)| {
+        Scheme::parse(name).ok_or_else(|| {
+            Fault::field(
+                format_args!("schemes[{index}]"),
+                "must be frost-ed25519, dkls23 or cggmp24",
+            )
+        })
     });
     let command = Command::ReshareVault {
         vault: vault_uuid,
@@ -169,6 +177,15 @@ async fn backup_vault(call: Call) -> Result<Answer, Fault> {
         vault_uuid,
         recipients,
     } = decode(&call.body)?;
+    for (index, recipient) in recipients.iter().enumerate() {
+        backup::recipients(std::slice::from_ref(recipient)).map_err(|error| {
+            Fault::field(
+                format_args!("recipients[{index}]"),
+                "must be an age recipient: age1...",
+            )
+            .caused_by(error)
+        })?;
+    }
     let command = Command::BackupVault {
         vault: vault_uuid,
         recipients,
@@ -176,13 +193,13 @@ async fn backup_vault(call: Call) -> Result<Answer, Fault> {
     let done = call.api.gateway.submit(&call.caller, command, None).await?;
     match done.receipt {
         Receipt::Backups(backups) => encode(&BackupsAnswer {
-            backups: backups.into_iter().map(backup).collect(),
+            backups: backups.into_iter().map(show).collect(),
         }),
         other => Err(unexpected(&other)),
     }
 }
 
-fn backup(share: ShareBackup) -> Backup {
+fn show(share: ShareBackup) -> Backup {
     let ShareBackup {
         node,
         name,

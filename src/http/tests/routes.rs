@@ -22,23 +22,27 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::adapters::{OsEntropy, SystemClock};
 
-/// Has root keys (of the generators: everyone knows their private half) and never signs.
+/// The generator of the curve: everyone knows its private half.
+pub(super) fn known_key(order: &KeygenOrder) -> RootKey {
+    let curve = order.scheme.curve();
+    let generator = match curve {
+        Curve::Secp256k1 => "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798",
+        Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
+    };
+    RootKey {
+        curve,
+        public_key: hex::decode(generator).expect("hex"),
+        chain_code: [7; 32],
+    }
+}
+
+/// Has root keys and never signs.
 struct NoSigners;
 
 #[async_trait]
 impl Signers for NoSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
-        let generator = match order.scheme.curve() {
-            Curve::Secp256k1 => {
-                "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
-            }
-            Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
-        };
-        Ok(RootKey {
-            curve: order.scheme.curve(),
-            public_key: hex::decode(generator).expect("hex"),
-            chain_code: [7; 32],
-        })
+        Ok(known_key(order))
     }
 
     async fn sign(&self, _: &SigningOrder, _: &SigningAttempt) -> Result<Vec<Signature>, Fault> {
@@ -67,9 +71,13 @@ async fn app() -> Router {
 }
 
 async fn app_with(strict_idempotency: bool) -> Router {
+    app_over(Arc::new(NoSigners), strict_idempotency).await
+}
+
+pub(super) async fn app_over(signers: Arc<dyn Signers>, strict_idempotency: bool) -> Router {
     let gateway = Gateway::start(Orchestrator {
         store: Arc::new(MemoryStore::new()),
-        signers: Arc::new(NoSigners),
+        signers,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         chains: Chains::default(),
@@ -89,7 +97,7 @@ async fn app_with(strict_idempotency: bool) -> Router {
         ),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
-        max_body_bytes: 1000,
+        max_body_bytes: 2000,
         body_timeout: Duration::from_secs(60),
         execute_wait_ms: 1000,
         strict_idempotency,
@@ -97,15 +105,15 @@ async fn app_with(strict_idempotency: bool) -> Router {
     router(&Arc::new(api)).expect("routes")
 }
 
-struct Ask<'a> {
-    method: Method,
-    path: &'a str,
-    headers: Vec<(&'a str, &'a str)>,
-    body: String,
+pub(super) struct Ask<'a> {
+    pub method: Method,
+    pub path: &'a str,
+    pub headers: Vec<(&'a str, &'a str)>,
+    pub body: String,
 }
 
 /// A well-formed POST with the platform token.
-fn post<'a>(path: &'a str, body: Value) -> Ask<'a> {
+pub(super) fn post<'a>(path: &'a str, body: Value) -> Ask<'a> {
     Ask {
         method: Method::POST,
         path,
@@ -118,7 +126,7 @@ fn post<'a>(path: &'a str, body: Value) -> Ask<'a> {
 }
 
 impl Ask<'_> {
-    async fn of(self, app: &Router) -> (u16, HeaderMap, Value) {
+    pub async fn of(self, app: &Router) -> (u16, HeaderMap, Value) {
         let mut request = Request::builder().method(self.method).uri(self.path);
         for (name, value) in self.headers {
             request = request.header(name, value);
@@ -190,7 +198,7 @@ async fn refusals_of_http__should_have_the_shape_of_the_platform() {
         body: text.to_owned(),
         ..ask()
     };
-    let large = "x".repeat(1001);
+    let large = "x".repeat(2001);
     for (ask, expected) in [
         (without("x-mtoken"), 401),
         (with("x-mtoken", "wrong"), 401),
@@ -361,7 +369,7 @@ async fn vault(app: &Router) -> String {
     }
 }
 
-fn signer(seed: u8) -> covault_core::order::NodeId {
+pub(super) fn signer(seed: u8) -> covault_core::order::NodeId {
     use covault_mpc::identity::NodeIdentity;
     struct Fixed(u8);
     impl Entropy for Fixed {

@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use covault_mpc::shares::{ShareRecord, ShareStore as _, age_file::AgeFiles};
+use secrecy::SecretString;
 use serde_json::json;
 
 use super::*;
@@ -26,6 +28,16 @@ impl Cluster {
 
     /// As [`Cluster::start`], with another policy in every signer's policy file.
     pub async fn start_with(deadline_ms: u64, policy: &str) -> Self {
+        Self::start_prepared(deadline_ms, policy, |_| ()).await
+    }
+
+    /// As [`Cluster::start_with`]; `prepare` gets the folder with the configuration files before
+    /// anything is started.
+    pub async fn start_prepared(
+        deadline_ms: u64,
+        policy: &str,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start(folder.path()).await;
         let port = free_port();
@@ -46,6 +58,7 @@ impl Cluster {
                 );
             fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
         }
+        prepare(folder.path());
         let serve = Self::launch(folder.path(), "serve", "serve");
         let signers = (1..=3)
             .map(|index| Self::launch(folder.path(), "signer", &format!("signer-{index}")))
@@ -142,6 +155,34 @@ impl Cluster {
         }
     }
 
+    /// Waits until the orchestrator hears exactly these signers.
+    pub async fn until_live(&self, signers: &[usize]) {
+        eventually("the signers are live, and no others", async || {
+            let (_, out, _) = self.node(&["list", "--json"]);
+            let list: serde_json::Value = serde_json::from_str(&out).ok()?;
+            let live = |key: &String| {
+                let nodes = list["nodes"].as_array()?.iter();
+                let mut nodes = nodes.filter(|node| node["publicKey"] == public_part(key));
+                nodes.next()?["live"].as_bool()
+            };
+            let as_wanted = |(index, key)| live(key) == Some(signers.contains(&index));
+            self.keys.iter().enumerate().all(as_wanted).then_some(())
+        })
+        .await;
+    }
+
+    /// The shares in a signer's folder, opened with its passphrase.
+    pub fn shares(&self, index: usize) -> Vec<ShareRecord> {
+        self.files(index).load_all().unwrap()
+    }
+
+    /// A signer's keyring and files.
+    pub fn files(&self, index: usize) -> AgeFiles {
+        let folder = self.signer_folder(index);
+        let passphrase = fs::read_to_string(folder.join("passphrase")).unwrap();
+        AgeFiles::open(&folder, &SecretString::from(passphrase.trim()), 1).unwrap()
+    }
+
     /// A signer's OpenSSH line, once it has made its identity.
     pub async fn public_key(&self, index: usize) -> String {
         let path = self.signer_folder(index).join("identity.pub");
@@ -154,6 +195,13 @@ impl Cluster {
 
     pub fn signer_folder(&self, index: usize) -> std::path::PathBuf {
         self.folder.path().join(format!("signer-{}", index + 1))
+    }
+
+    /// `covault node ...` against this orchestrator: whether it succeeded, and what it printed.
+    pub fn node(&self, arguments: &[&str]) -> (bool, String, String) {
+        let mut command = covault();
+        command.arg("node").args(arguments).arg("--config");
+        outcome_of(command.arg(self.folder.path().join("serve.toml")))
     }
 
     /// `covault vault ...` against this orchestrator.
@@ -170,6 +218,13 @@ impl Cluster {
     /// Runs it: whether it succeeded, standard output, standard error.
     pub fn vault(&self, arguments: &[&str]) -> (bool, String, String) {
         outcome_of(&mut self.vault_command(arguments))
+    }
+
+    /// Runs one that must succeed; its standard output.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let (done, out, err) = self.vault(arguments);
+        assert!(done, "{arguments:?}: {out}\n{err}");
+        out
     }
 
     /// kill -9 on the orchestrator, and a new process on the same data.
@@ -252,6 +307,20 @@ impl Cluster {
         );
         assert_eq!(answer["valid"], json!(true), "{what}");
     }
+}
+
+/// `ssh-ed25519 AAAA...`, without what follows.
+pub fn public_part(line: &str) -> String {
+    line.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Changes a configuration file: settings for one of its tables, and tables in front of all.
+pub fn configure(path: &Path, table: &str, settings: &str, before: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    let table = format!("[{table}]");
+    assert!(text.contains(&table), "{text}");
+    let changed = text.replace(&table, &format!("{table}\n{settings}"));
+    fs::write(path, format!("{before}\n{changed}")).unwrap();
 }
 
 /// Runs a command to its end: whether it succeeded, standard output, standard error.

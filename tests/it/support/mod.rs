@@ -3,6 +3,8 @@
 mod client;
 mod cluster;
 mod processes;
+#[path = "../../../mpc/tests/support/search.rs"]
+pub mod search;
 mod solana_stub;
 
 pub use client::*;

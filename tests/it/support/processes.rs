@@ -76,13 +76,26 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// SIGTERM, and the exit code.
-    pub fn terminate(&mut self) -> Option<i32> {
+    /// Stops it in the middle of whatever it does, until [`Process::thaw`].
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
         let sent = Command::new("kill")
-            .arg(self.pid().to_string())
+            .args(["-s", name, &self.pid().to_string()])
             .status()
             .unwrap();
         assert!(sent.success());
+    }
+
+    /// SIGTERM, and the exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        self.signal("TERM");
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().unwrap() {

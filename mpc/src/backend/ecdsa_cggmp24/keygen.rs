@@ -16,11 +16,11 @@ use super::{
 };
 use crate::backend::{Abort, Index, KeyShare, KeygenSetup, PrimeSource, Session};
 
-type CoreMsg = core::Msg<Curve, Level, Sha256>;
-type AuxMsg = aux::Msg<Sha256, Level>;
+pub(super) type CoreMsg = core::Msg<Curve, Level, Sha256>;
+pub(super) type AuxMsg = aux::Msg<Sha256, Level>;
 
 /// Rounds of the key, and of what follows.
-const CORE_LAST: u16 = 5;
+pub(super) const CORE_LAST: u16 = 5;
 const AUX_LAST: u16 = 9;
 const OUTCOME: u16 = 10;
 /// Bytes of the messages of one round: of proofs with 128 numbers of 3,072 bits each, and of others.
@@ -48,13 +48,37 @@ fn aux_round(msg: &AuxMsg) -> u16 {
 
 /// The crate refuses a modulus that is too short. One that is too long would keep us busy for
 /// hours.
-fn aux_fits(msg: &AuxMsg) -> bool {
+pub(super) fn aux_fits(msg: &AuxMsg) -> bool {
     let most = u64::from(Level::RSA_PRIME_BITLEN) * 2;
     match msg {
         aux::Msg::Round2(second) => [&second.N, &second.hat_N, &second.s, &second.t]
             .into_iter()
             .all(|number| number.significant_bits() <= most),
         _ => true,
+    }
+}
+
+/// How the messages of the key look.
+pub(super) fn core_wire(order: Vec<Index>) -> Wire<CoreMsg> {
+    Wire {
+        order,
+        round: core_round,
+        to_one: &[4],
+        last: CORE_LAST,
+        max_bytes: |_| MAX_BODY,
+        collector: None,
+    }
+}
+
+/// How the messages of what follows look.
+pub(super) fn aux_wire(order: Vec<Index>) -> Wire<AuxMsg> {
+    Wire {
+        order,
+        round: aux_round,
+        to_one: &[AUX_LAST],
+        last: AUX_LAST,
+        max_bytes: |round| if round > 7 { MAX_PROOF } else { MAX_BODY },
+        collector: None,
     }
 }
 
@@ -79,14 +103,7 @@ fn run(
     let (me, parties) = (place(setup.me), u16::from(setup.parties));
     let order: Vec<Index> = (1..=setup.parties).collect();
     let over = || Abort::new("the protocol ended early");
-    let wire = Wire::<CoreMsg> {
-        order: order.clone(),
-        round: core_round,
-        to_one: &[4],
-        last: CORE_LAST,
-        max_bytes: |_| MAX_BODY,
-        collector: None,
-    };
+    let wire = core_wire(order.clone());
     let id = execution(b"covault/cggmp24/key", setup);
     let machine = cggmp24::keygen::<Curve>(ExecutionId::new(&id), me, parties)
         .set_threshold(setup.threshold.into())
@@ -98,14 +115,7 @@ fn run(
     // Not before the key is there: a run that fails early costs no primes.
     let primes = primes().map_err(|fault| Abort::new(fault.public()))?;
     let primes = read_primes(&primes)?;
-    let wire = Wire::<AuxMsg> {
-        order,
-        round: aux_round,
-        to_one: &[AUX_LAST],
-        last: AUX_LAST,
-        max_bytes: |round| if round > 7 { MAX_PROOF } else { MAX_BODY },
-        collector: None,
-    };
+    let wire = aux_wire(order);
     let id = execution(b"covault/cggmp24/aux", setup);
     let machine = cggmp24::aux_info_gen(ExecutionId::new(&id), me, parties, primes)
         .enforce_reliable_broadcast(true)

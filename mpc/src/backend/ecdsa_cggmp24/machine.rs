@@ -26,10 +26,10 @@ use crate::backend::{
 };
 
 /// A message on its way to the thread.
-struct Message {
-    from: Index,
-    round: u16,
-    body: Zeroizing<Vec<u8>>,
+pub(super) struct Message {
+    pub from: Index,
+    pub round: u16,
+    pub body: Zeroizing<Vec<u8>>,
 }
 
 /// What the thread says.
@@ -171,13 +171,7 @@ where
             ProceedResult::NeedsOneMoreMessage => {
                 let message = link.next(wire.last)?;
                 count += 1;
-                let incoming = incoming(wire, &message, count)?;
-                // A panic is the sender's doing, too: the crate's big integers do not like zero.
-                let checked =
-                    catch_unwind(AssertUnwindSafe(|| sound(incoming.sender, &incoming.msg)));
-                if !checked.unwrap_or(false) {
-                    return Err(Abort::blame(message.from, "a proof or a number is wrong"));
-                }
+                let incoming = read(wire, &message, count, &mut sound)?;
                 machine
                     .received_msg(incoming)
                     .map_err(|_| Abort::new("the protocol takes no message"))?;
@@ -189,6 +183,22 @@ where
             ProceedResult::Error(error) => return Err(Abort::new(error.to_string())),
         }
     }
+}
+
+/// Decodes a message, and asks whether it is sound.
+pub(super) fn read<M: DeserializeOwned>(
+    wire: &Wire<M>,
+    message: &Message,
+    id: u64,
+    sound: &mut impl FnMut(u16, &M) -> bool,
+) -> Result<Incoming<M>, Abort> {
+    let incoming = incoming(wire, message, id)?;
+    // A panic is the sender's doing, too: the crate's big integers do not like zero.
+    let checked = catch_unwind(AssertUnwindSafe(|| sound(incoming.sender, &incoming.msg)));
+    if !checked.unwrap_or(false) {
+        return Err(Abort::blame(message.from, "a proof or a number is wrong"));
+    }
+    Ok(incoming)
 }
 
 fn incoming<M: DeserializeOwned>(
@@ -400,6 +410,10 @@ impl<T: Send + 'static> Session<T> for Threaded<T> {
             .map(missing)
             .find(|peers| !peers.is_empty())
             .unwrap_or_default()
+    }
+
+    fn last_round(&self) -> u16 {
+        self.rounds.iter().copied().max().unwrap_or(0)
     }
 }
 

@@ -15,6 +15,8 @@
 //!
 //! The crate does not compute in constant time, and does not clear its big integers.
 
+#[cfg(feature = "simulation")]
+pub(crate) mod decoder;
 mod keygen;
 mod machine;
 mod ranges;
@@ -145,7 +147,7 @@ pub(super) fn make_primes(
     Ok(body)
 }
 
-fn read_primes(set: &[u8]) -> Result<Primes, Abort> {
+pub(crate) fn read_primes(set: &[u8]) -> Result<Primes, Abort> {
     match set.split_first() {
         Some((&PRIMES_VERSION, body)) => serde_json::from_slice(body).ok(),
         _ => None,

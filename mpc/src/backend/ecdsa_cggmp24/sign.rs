@@ -21,7 +21,7 @@ use super::{
 };
 use crate::backend::{Abort, Index, Session, SignSetup, Signer, check_signers};
 
-type SignMsg = Msg<Curve, Sha256>;
+pub(super) type SignMsg = Msg<Curve, Sha256>;
 
 /// Rounds of signing.
 const LAST: u16 = 6;
@@ -45,6 +45,18 @@ fn round(msg: &SignMsg) -> u16 {
         Msg::Round2(_) => 4,
         Msg::Round3(_) => 5,
         Msg::Round4(msg::MsgRound4 { .. }) => LAST,
+    }
+}
+
+/// How the messages of signing look.
+pub(super) fn wire(order: Vec<Index>, collector: Option<Index>) -> Wire<SignMsg> {
+    Wire {
+        order,
+        round,
+        to_one: &[2, 4],
+        last: LAST,
+        max_bytes: |_| MAX_BODY,
+        collector,
     }
 }
 
@@ -139,14 +151,7 @@ impl Job {
             .ok_or_else(|| Abort::new("the share does not know a signer"))?;
         let data =
             PrehashedDataToSign::from_scalar(Scalar::<Curve>::from_be_bytes_mod_order(self.digest));
-        let wire = Wire::<SignMsg> {
-            order: self.order,
-            round,
-            to_one: &[2, 4],
-            last: LAST,
-            max_bytes: |_| MAX_BODY,
-            collector: self.collector,
-        };
+        let wire = wire(self.order, self.collector);
         let machine = cggmp24::signing(
             ExecutionId::new(&self.context),
             place_of_me,

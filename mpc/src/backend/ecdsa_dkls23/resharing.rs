@@ -24,11 +24,12 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::{abort, between, blame_only, keygen::scalar, party_index, store};
 use crate::backend::{
     Abort, Index, KeyShare, Outgoing, PlainShare, ReshareSetup, Session, Turn,
-    gather::{Gather, decode, encode},
+    gather::{Bodies, Gather, Rounds, decode, encode},
     reshare::{ROUNDS, Reshare},
 };
 
-type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
+/// Those of the first half, and four of the second.
+const LAST_ROUND: u16 = ROUNDS + 4;
 
 #[derive(Serialize, Deserialize)]
 struct Sixth {
@@ -130,6 +131,10 @@ impl Session<Option<KeyShare>> for Resharing {
             (None, None) => Vec::new(),
         }
     }
+
+    fn last_round(&self) -> u16 {
+        LAST_ROUND
+    }
 }
 
 /// The second half, among the new holders.
@@ -215,7 +220,7 @@ impl Refresh {
             me,
             context,
             root: share.root.clone(),
-            gather: Gather::new(peers, ROUNDS + 4),
+            gather: Gather::new(peers, LAST_ROUND),
             hollow,
             package: PublicKeyPackage::new(pk, verifying, parameters),
             own: Zeroizing::new([0; 32]),
@@ -395,38 +400,47 @@ impl Refresh {
         Ok(self.gather.to_all(ROUNDS + 4, true, &outcome))
     }
 
-    fn receive(
-        &mut self,
-        from: Index,
-        round: u16,
-        body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<Option<KeyShare>>, Abort> {
+    /// What everybody says of the outcome must be the same.
+    fn eighth(&mut self, bodies: &Bodies) -> Result<Turn<Option<KeyShare>>, Abort> {
+        let (share, outcome) = self
+            .outcome
+            .take()
+            .ok_or_else(|| Abort::new("out of order"))?;
+        if bodies.values().any(|body| body.as_slice() != outcome) {
+            return Err(Abort::new("the parties made different shares"));
+        }
+        Ok(Turn::done(Some(share)))
+    }
+}
+
+impl Rounds for Refresh {
+    type Outcome = Option<KeyShare>;
+
+    fn gather(&self) -> &Gather {
+        &self.gather
+    }
+
+    fn gather_mut(&mut self) -> &mut Gather {
+        &mut self.gather
+    }
+
+    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<KeyShare>>, Abort> {
+        self.fragments().map(Turn::send)
+    }
+
+    fn admit(&self, from: Index, round: u16) -> Result<(), Abort> {
         if round <= ROUNDS {
             return Err(Abort::blame(from, "message of a round that is over"));
         }
-        self.gather.put(from, round, body)?;
-        let mut send = Vec::new();
-        while let Some((round, bodies)) = self.gather.complete() {
-            match round - ROUNDS {
-                1 => send.append(&mut self.fifth(&bodies)?),
-                2 => send.append(&mut self.sixth(&bodies)?),
-                3 => send.append(&mut self.seventh(&bodies)?),
-                _ => {
-                    let (share, outcome) = self
-                        .outcome
-                        .take()
-                        .ok_or_else(|| Abort::new("out of order"))?;
-                    if bodies.values().any(|body| body.as_slice() != outcome) {
-                        return Err(Abort::new("the parties made different shares"));
-                    }
-                    return Ok(Turn {
-                        send,
-                        done: Some(Some(share)),
-                    });
-                }
-            }
-            self.gather.wait_for(round + 1);
+        Ok(())
+    }
+
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<KeyShare>>, Abort> {
+        match round.saturating_sub(ROUNDS) {
+            1 => self.fifth(&bodies).map(Turn::send),
+            2 => self.sixth(&bodies).map(Turn::send),
+            3 => self.seventh(&bodies).map(Turn::send),
+            _ => self.eighth(&bodies),
         }
-        Ok(Turn::send(send))
     }
 }

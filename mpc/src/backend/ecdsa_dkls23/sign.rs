@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::{abort, between, blame_only};
 use crate::backend::{
     Abort, Index, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
-    gather::{Gather, decode, encode},
+    gather::{Bodies, Gather, Rounds, decode, encode},
 };
 
 /// Child keys kept ready per root key; each takes up to half a megabyte.
@@ -249,8 +249,18 @@ impl Sign {
     }
 }
 
-impl Session<Option<Signature>> for Sign {
-    fn start(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+impl Rounds for Sign {
+    type Outcome = Option<Signature>;
+
+    fn gather(&self) -> &Gather {
+        &self.gather
+    }
+
+    fn gather_mut(&mut self) -> &mut Gather {
+        &mut self.gather
+    }
+
+    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
         if !matches!(self.state, SignState::New) {
             return Err(Abort::new("out of order"));
         }
@@ -275,34 +285,12 @@ impl Session<Option<Signature>> for Sign {
         Ok(Turn::send(send))
     }
 
-    fn receive(
-        &mut self,
-        from: Index,
-        round: u16,
-        body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
-        self.gather.put(from, round, body)?;
-        let mut turn = Turn::wait();
-        while let Some((round, bodies)) = self.gather.complete() {
-            let next = match round {
-                1 => self.first(&bodies)?,
-                2 => self.second(&bodies)?,
-                _ => self.third(&bodies)?,
-            };
-            turn.send.extend(next.send);
-            if next.done.is_some() {
-                return Ok(Turn {
-                    send: turn.send,
-                    done: next.done,
-                });
-            }
-            self.gather.wait_for(round + 1);
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<Signature>>, Abort> {
+        match round {
+            1 => self.first(&bodies),
+            2 => self.second(&bodies),
+            _ => self.third(&bodies),
         }
-        Ok(turn)
-    }
-
-    fn waiting_for(&self) -> Vec<Index> {
-        self.gather.missing()
     }
 }
 

@@ -14,8 +14,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::{SHARE_VERSION, Stored, abort, identifier};
 use crate::{
     backend::{
-        Abort, Index, KeyShare, KeygenSetup, Outgoing, Session, Turn,
-        gather::{Gather, decode, encode},
+        Abort, Index, KeyShare, KeygenSetup, Outgoing, Turn,
+        gather::{Bodies, Gather, Rounds, decode, encode},
     },
     entropy::EntropyRng,
 };
@@ -282,8 +282,18 @@ impl Keygen {
     }
 }
 
-impl Session<KeyShare> for Keygen {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<KeyShare>, Abort> {
+impl Rounds for Keygen {
+    type Outcome = KeyShare;
+
+    fn gather(&self) -> &Gather {
+        &self.gather
+    }
+
+    fn gather_mut(&mut self) -> &mut Gather {
+        &mut self.gather
+    }
+
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<KeyShare>, Abort> {
         let KeygenSetup {
             me,
             threshold,
@@ -312,35 +322,13 @@ impl Session<KeyShare> for Keygen {
         Ok(Turn::send(send))
     }
 
-    fn receive(
-        &mut self,
-        from: Index,
-        round: u16,
-        body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
-        self.gather.put(from, round, body)?;
-        let mut send = Vec::new();
-        while let Some((round, bodies)) = self.gather.complete() {
-            let mut turn = match round {
-                1 => self.first(bodies)?,
-                2 => self.second(&bodies)?,
-                3 => self.third(&bodies)?,
-                _ => self.fourth(&bodies)?,
-            };
-            send.append(&mut turn.send);
-            if turn.done.is_some() {
-                return Ok(Turn {
-                    send,
-                    done: turn.done,
-                });
-            }
-            self.gather.wait_for(round + 1);
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<KeyShare>, Abort> {
+        match round {
+            1 => self.first(bodies),
+            2 => self.second(&bodies),
+            3 => self.third(&bodies),
+            _ => self.fourth(&bodies),
         }
-        Ok(Turn::send(send))
-    }
-
-    fn waiting_for(&self) -> Vec<Index> {
-        self.gather.missing()
     }
 }
 

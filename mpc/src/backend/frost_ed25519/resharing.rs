@@ -93,4 +93,8 @@ impl Session<Option<KeyShare>> for Resharing {
     fn waiting_for(&self) -> Vec<Index> {
         self.plain.waiting_for()
     }
+
+    fn last_round(&self) -> u16 {
+        self.plain.last_round()
+    }
 }

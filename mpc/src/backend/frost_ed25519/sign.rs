@@ -30,7 +30,7 @@ use super::{
 use crate::{
     backend::{
         Abort, Index, MadeNonce, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
-        gather::{Gather, decode, encode},
+        gather::{Bodies, Gather, Rounds, decode, encode},
     },
     entropy::EntropyRng,
 };
@@ -351,8 +351,18 @@ impl Sign {
     }
 }
 
-impl Session<Option<Signature>> for Sign {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+impl Rounds for Sign {
+    type Outcome = Option<Signature>;
+
+    fn gather(&self) -> &Gather {
+        &self.gather
+    }
+
+    fn gather_mut(&mut self) -> &mut Gather {
+        &mut self.gather
+    }
+
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
         match std::mem::replace(&mut self.state, SignState::Over) {
             SignState::New => {}
             SignState::Ahead(ahead) => {
@@ -371,37 +381,19 @@ impl Session<Option<Signature>> for Sign {
         Ok(Turn::send(self.gather.to_all(1, false, &body)))
     }
 
-    fn receive(
-        &mut self,
-        from: Index,
-        round: u16,
-        body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
+    fn admit(&self, from: Index, round: u16) -> Result<(), Abort> {
         if round < self.begins {
             // Unless whoever asked has told the two of us different things, and then he hears it.
             return Err(Abort::blame(from, "commitments where they were made ahead"));
         }
-        self.gather.put(from, round, body)?;
-        let mut turn = Turn::wait();
-        while let Some((round, bodies)) = self.gather.complete() {
-            let next = match round {
-                1 => self.first(&bodies)?,
-                _ => self.second(&bodies)?,
-            };
-            turn.send.extend(next.send);
-            if next.done.is_some() {
-                return Ok(Turn {
-                    send: turn.send,
-                    done: next.done,
-                });
-            }
-            self.gather.wait_for(2);
-        }
-        Ok(turn)
+        Ok(())
     }
 
-    fn waiting_for(&self) -> Vec<Index> {
-        self.gather.missing()
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<Signature>>, Abort> {
+        match round {
+            1 => self.first(&bodies),
+            _ => self.second(&bodies),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use covault_core::{
     order::NodeId,
     scheme::Scheme,
 };
-pub use recover::{RecoveredChild, RecoveredKey, recover};
+pub use recover::{Misfit, RecoveredChild, RecoveredKey, Recovery, recover, recover_all};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -41,6 +41,18 @@ const TAG: &[u8] = b"covault-backup";
 const VERSION: u8 = 1;
 /// Backups are a few kilobytes.
 const MAX_PLAIN: u64 = 1 << 20;
+/// Recipients of one backup, at most: about 100 bytes of its header each.
+const MAX_RECIPIENTS: usize = 64;
+/// Where the header of an age file must have ended. age parses it from the beginning for each line:
+/// a long one, of a hostile node, would keep us for hours.
+const MAX_HEADER: usize = 16 << 10;
+const DAMAGED: &str = "the backup is damaged, or not one of Covault";
+/// Most bytes of a backup as a file: what it holds, recipients, and age's own.
+pub const MAX_BACKUP: usize = (1 << 20) + (64 << 10);
+
+/// Least bytes behind an age header: a nonce (16), a tag (16), and a share with what it is of.
+const MIN_BODY: usize = 16 + 16 + 100;
+
 /// One node's share as a backup holds it. Never printed; zeroized on drop.
 pub struct Backup {
     /// The vault.
@@ -87,8 +99,13 @@ fn invalid(sentence: impl Into<String>) -> Fault {
 /// Reads recipients (`age1...`).
 ///
 /// # Errors
-/// [`Class::Invalid`] naming the one that is none.
+/// [`Class::Invalid`] naming the one that is none, or when they are more than 64.
 pub fn recipients(lines: &[String]) -> Result<Vec<Recipient>, Fault> {
+    if lines.len() > MAX_RECIPIENTS {
+        return Err(invalid(format!(
+            "a backup has {MAX_RECIPIENTS} recipients at most"
+        )));
+    }
     lines
         .iter()
         .map(|line| {
@@ -152,13 +169,54 @@ pub(crate) fn export(
     Ok(sealed)
 }
 
+/// Whether a node's answer can be a backup: an age file for so many recipients, with something in it.
+/// For whom it is, and what is in it, only an identity can tell.
+///
+/// # Errors
+/// [`Class::Invalid`] when it is none.
+pub fn check_sealed(sealed: &[u8], recipients: usize) -> Result<(), Fault> {
+    let none = |why: &str| invalid(format!("what it sent is not a backup: {why}"));
+    if sealed.len() > MAX_BACKUP {
+        return Err(none("it is too large"));
+    }
+    let parsed = Decryptor::new(sealed).map_err(|cause| none("it is no age file").caused_by(cause));
+    if parsed?.is_scrypt() {
+        return Err(none("it is encrypted to a passphrase"));
+    }
+    // The header ends with the line of its MAC; then come a nonce and what is encrypted.
+    let mut stanzas = 0_usize;
+    let mut body = 0_usize;
+    for line in sealed.split_inclusive(|byte| *byte == b'\n') {
+        body = body.saturating_add(line.len());
+        if line.starts_with(b"-> X25519 ") {
+            stanzas = stanzas.saturating_add(1);
+        }
+        if line.starts_with(b"--- ") {
+            break;
+        }
+    }
+    if stanzas != recipients {
+        return Err(none(&format!(
+            "it is encrypted to {stanzas} recipients and not to {recipients}"
+        )));
+    }
+    if sealed.len().saturating_sub(body) < MIN_BODY {
+        return Err(none("it is cut off"));
+    }
+    Ok(())
+}
+
 /// Opens a backup file with any of the identities.
 ///
 /// # Errors
 /// [`Class::Invalid`] when none fits, or the file is damaged.
 pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
-    let damaged = || invalid("the backup is damaged, or not one of Covault");
-    let mut reader = Decryptor::new(sealed)
+    let damaged = || invalid(DAMAGED);
+    let mut header = sealed.get(..MAX_HEADER).unwrap_or(sealed).windows(4);
+    if !header.any(|window| window == b"\n---") {
+        return Err(damaged());
+    }
+    let mut reader = Decryptor::new_buffered(sealed)
         .map_err(|cause| damaged().caused_by(cause))?
         .decrypt(identities.iter().map(|identity| identity as _))
         .map_err(|cause| invalid("no identity opens the backup").caused_by(cause))?
@@ -168,6 +226,12 @@ pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
     reader
         .read_to_end(&mut plain)
         .map_err(|cause| damaged().caused_by(cause))?;
+    read(&plain)
+}
+
+/// Reads the plaintext of a backup.
+pub(crate) fn read(plain: &[u8]) -> Result<Backup, Fault> {
+    let damaged = || invalid(DAMAGED);
     let (version, body) = plain
         .strip_prefix(TAG)
         .and_then(<[u8]>::split_first)
@@ -200,12 +264,23 @@ pub fn open(sealed: &[u8], identities: &[Identity]) -> Result<Backup, Fault> {
     Ok(backup)
 }
 
+/// Why a share of this scheme cannot be put back into a node.
+pub fn unrestorable(scheme: Scheme) -> String {
+    format!(
+        "a {0} share is not put back: it could never sign, because a restored share signs after a \
+         refresh only, and {0} has none. While enough other nodes hold theirs, they sign; when they \
+         do not, `covault recover` gives the key",
+        scheme.name()
+    )
+}
+
 /// Puts a share back into the folder of the node `node`, which must not run. The share deals in the
 /// next refresh and does not sign before it.
 ///
 /// # Errors
 /// [`Class::Invalid`] when it is another node's, or the folder cannot be used (a node that runs has
-/// it), [`Class::Conflict`] when the folder has a share of this key.
+/// it), [`Class::WrongState`] when its scheme has no refresh, [`Class::Conflict`] when the folder has
+/// a share of this key.
 pub fn restore(
     folder: &Path,
     passphrase: &SecretString,
@@ -215,6 +290,9 @@ pub fn restore(
 ) -> Result<(), Fault> {
     if backup.node != *node {
         return Err(invalid("the backup is of another node's share"));
+    }
+    if !backup.scheme.reshares() {
+        return Err(Fault::new(Class::WrongState, unrestorable(backup.scheme)));
     }
     let shares = AgeFiles::open(folder, passphrase, work_factor)?;
     let known = shares.load_all()?;
@@ -227,8 +305,9 @@ pub fn restore(
             "the folder has a share of this key",
         ));
     }
-    // Locks the folder. Without shares it may be new: the one that is put back does not sign.
-    let claims = Claims::open(&folder.join("claims.redb"), !shares.any()?)?;
+    // Locks the folder, and burns what was made ahead. Without shares it may be new: the one that is
+    // put back does not sign.
+    let claims = Claims::hold(&folder.join("claims.redb"), !shares.any()?)?;
     shares.save(&ShareRecord {
         vault: backup.vault,
         epoch: backup.epoch,

@@ -1,10 +1,15 @@
-//! The private key, from a threshold of backups and nothing else.
+//! The private key, from a threshold of backups and nothing else. What does not fit is set aside: one
+//! damaged file, one of another generation, or one hostile node must not keep the rest from giving
+//! the key.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
+    ids::VaultId,
+    order::NodeId,
+    scheme::Scheme,
     signature::Curve,
 };
 use curve25519_dalek::{Scalar as EdScalar, constants::ED25519_BASEPOINT_TABLE};
@@ -37,54 +42,293 @@ pub struct RecoveredChild {
     secret: Zeroizing<[u8; 32]>,
 }
 
-/// The private root key, from the backups of `threshold` nodes; more are not looked at.
+/// A backup that a key was not made of, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Its place in the list that was given.
+    pub place: usize,
+    /// Without secrets.
+    pub why: String,
+}
+
+/// What the backups of one key give.
+pub struct Recovery {
+    /// The vault that they name.
+    pub vault: VaultId,
+    /// The scheme of the key.
+    pub scheme: Scheme,
+    /// The private key; or why there is none, as [`recover`] says it.
+    pub key: Result<RecoveredKey, Fault>,
+    /// Backups of this key that do not belong to those that gave it: of other generations, or with
+    /// a wrong share, which a hostile node may have given. Empty when there is no key.
+    pub misfits: Vec<Misfit>,
+}
+
+/// The private root key, from the backups of `threshold` nodes. More may be given, among them some
+/// that do not fit: of another generation, or with a wrong share.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Invalid`] when they are too few, of different keys or generations, or do not give the
-/// key.
+/// [`covault_core::fault::Class::Invalid`] when they are of different keys, or of no generation
+/// there are `threshold` that give the key.
 pub fn recover(backups: &[Backup]) -> Result<RecoveredKey, Fault> {
-    let first = backups
+    let mut found = recover_all(backups);
+    let Some(last) = found.pop() else {
+        return Err(invalid("there are no backups"));
+    };
+    if !found.is_empty() {
+        return Err(invalid("the backups are of different keys"));
+    }
+    last.key
+}
+
+/// Every private root key that the backups give, one entry for each vault and public key that they
+/// name.
+pub fn recover_all(backups: &[Backup]) -> Vec<Recovery> {
+    let mut keys: BTreeMap<_, Vec<Candidate<'_>>> = BTreeMap::new();
+    for (place, backup) in backups.iter().enumerate() {
+        let key = (backup.vault, backup.scheme.name(), &backup.root.public_key);
+        let candidate = Candidate { place, backup };
+        keys.entry(key).or_default().push(candidate);
+    }
+    let found = keys.into_values().filter_map(|candidates| {
+        let first = candidates.first()?.backup;
+        let (key, misfits) = match one_key(&candidates) {
+            Ok((key, misfits)) => (Ok(key), misfits),
+            Err(fault) => (Err(fault), Vec::new()),
+        };
+        Some(Recovery {
+            vault: first.vault,
+            scheme: first.scheme,
+            key,
+            misfits,
+        })
+    });
+    found.collect()
+}
+
+#[derive(Clone, Copy)]
+struct Candidate<'a> {
+    place: usize,
+    backup: &'a Backup,
+}
+
+impl Candidate<'_> {
+    /// Shares fit together only where all of this is the same.
+    fn generation(&self) -> (u32, u16, &[NodeId], &[u8; 32]) {
+        let Backup {
+            epoch,
+            threshold,
+            holders,
+            root,
+            ..
+        } = self.backup;
+        (*epoch, *threshold, holders, &root.chain_code)
+    }
+
+    fn needed(&self) -> usize {
+        usize::from(self.backup.threshold)
+    }
+}
+
+/// The key from backups that all name it, and those that do not belong.
+fn one_key(candidates: &[Candidate<'_>]) -> Result<(RecoveredKey, Vec<Misfit>), Fault> {
+    let mut generations: BTreeMap<_, Vec<Candidate<'_>>> = BTreeMap::new();
+    for candidate in candidates {
+        let generation = generations.entry(candidate.generation()).or_default();
+        generation.push(*candidate);
+    }
+    // What most say first.
+    let mut generations: Vec<Vec<Candidate<'_>>> = generations.into_values().rev().collect();
+    generations.sort_by_key(|generation| std::cmp::Reverse(generation.len()));
+    let mut faults = Vec::new();
+    for generation in &generations {
+        let Some(first) = generation.first().map(|candidate| candidate.backup) else {
+            continue;
+        };
+        let fitted = match first.scheme.curve() {
+            Curve::Ed25519 => fit::<Ed25519Sha512>(generation),
+            Curve::Secp256k1 => fit::<Secp256K1Sha256>(generation),
+        };
+        match fitted {
+            Ok((secret, mut misfits)) => {
+                let others = candidates.iter().filter(|candidate| {
+                    !generation.iter().any(|kept| kept.place == candidate.place)
+                });
+                misfits.extend(others.map(|other| Misfit {
+                    place: other.place,
+                    why: if other.backup.epoch == first.epoch {
+                        "it names another threshold, other holders or another chain code than the \
+                         rest"
+                            .into()
+                    } else {
+                        format!(
+                            "it is of epoch {}, and the key was recovered from those of epoch {}",
+                            other.backup.epoch, first.epoch
+                        )
+                    },
+                }));
+                misfits.sort_by_key(|misfit| misfit.place);
+                let root = first.root.clone();
+                return Ok((RecoveredKey { root, secret }, misfits));
+            }
+            Err(fault) => faults.push((first, fault)),
+        }
+    }
+    let epochs: BTreeSet<u32> = faults.iter().map(|(first, _)| first.epoch).collect();
+    let told = faults
+        .iter()
+        .map(|(first, fault)| format!("epoch {}: {}", first.epoch, fault.public()));
+    let told = told.collect::<Vec<_>>().join("; ");
+    Err(match faults.as_slice() {
+        [(_, only)] => only.clone(),
+        _ if epochs.len() > 1 => {
+            let epochs: Vec<String> = epochs.iter().map(u32::to_string).collect();
+            invalid(format!(
+                "the backups are of different generations (epochs {}), which do not fit together \
+                 ({told})",
+                epochs.join(" and ")
+            ))
+        }
+        _ => invalid(format!(
+            "the backups disagree about who holds shares, or about the chain code ({told})"
+        )),
+    })
+}
+
+/// Most sets of shares that are tried where nothing says which are right.
+const MAX_TRIES: usize = 20_000;
+
+/// The private key from backups of one generation, some of which may hold a wrong share; and those.
+fn fit<C: Ciphersuite>(
+    generation: &[Candidate<'_>],
+) -> Result<(Zeroizing<[u8; 32]>, Vec<Misfit>), Fault> {
+    let first = generation
         .first()
         .ok_or_else(|| invalid("there are no backups"))?;
-    for other in backups {
-        if other.vault != first.vault || other.root != first.root || other.scheme != first.scheme {
-            return Err(invalid("the backups are of different keys"));
-        }
-        if other.epoch != first.epoch {
-            return Err(invalid(format!(
-                "the backups are of different generations (epochs {} and {}), which do not fit \
-                 together",
-                first.epoch, other.epoch
-            )));
-        }
-        if other.threshold != first.threshold || other.holders != first.holders {
-            return Err(invalid("the backups disagree about who holds shares"));
+    let needed = first.needed();
+    let root = &first.backup.root;
+    // The same file twice is one.
+    let mut distinct: Vec<Candidate<'_>> = Vec::new();
+    for candidate in generation {
+        let share = &candidate.backup.share;
+        let known = |other: &Candidate<'_>| {
+            let other = &other.backup.share;
+            other.index == share.index && *other.secret == *share.secret
+        };
+        if !distinct.iter().any(known) {
+            distinct.push(*candidate);
         }
     }
-    let distinct: BTreeSet<u8> = backups.iter().map(|backup| backup.share.index).collect();
-    if distinct.len() != backups.len() {
-        return Err(invalid("two backups are of the same node"));
-    }
-    let needed = usize::from(first.threshold);
-    if backups.len() < needed {
+    let holders: BTreeSet<u8> = distinct
+        .iter()
+        .map(|candidate| candidate.backup.share.index)
+        .collect();
+    if needed == 0 || holders.len() < needed {
         return Err(invalid(format!(
-            "{} backups are too few: {needed} are needed",
-            backups.len()
+            "backups of {} nodes are too few: {needed} are needed",
+            holders.len()
         )));
     }
-    let shares: Vec<&PlainShare> = backups
+    let give = |shares: &[Candidate<'_>]| {
+        let shares: Vec<&PlainShare> = shares.iter().map(|one| &one.backup.share).collect();
+        interpolate::<C>(root, &shares)
+    };
+    let (good, secret) = told_by_peers::<C>(&distinct, needed, give)
+        .or_else(|| {
+            let mut tries = MAX_TRIES;
+            try_all(&distinct, needed, &mut Vec::new(), &mut tries, &give)
+        })
+        .ok_or_else(|| {
+            invalid(format!(
+                "no {needed} of the backups give the key: some of their shares are wrong"
+            ))
+        })?;
+    // A share is right when it gives the key together with right ones.
+    let right = |candidate: &Candidate<'_>| {
+        let share = &candidate.backup.share;
+        let same = |other: &&Candidate<'_>| other.backup.share.index == share.index;
+        if let Some(known) = good.iter().find(same) {
+            return *known.backup.share.secret == *share.secret;
+        }
+        let mut with = good.clone();
+        with.pop();
+        with.push(*candidate);
+        give(&with).is_ok()
+    };
+    let wrong = generation.iter().filter(|candidate| !right(candidate));
+    let misfits = wrong.map(|wrong| Misfit {
+        place: wrong.place,
+        why: "its share is wrong: it does not belong to the key. Its node may be hostile, or its \
+              disk bad"
+            .into(),
+    });
+    Ok((secret, misfits.collect()))
+}
+
+/// Shares that are as most others know them in public.
+fn told_by_peers<'a, C: Ciphersuite>(
+    candidates: &[Candidate<'a>],
+    needed: usize,
+    give: impl Fn(&[Candidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
+) -> Option<(Vec<Candidate<'a>>, Zeroizing<[u8; 32]>)> {
+    let public = |share: &PlainShare| {
+        let secret = SigningShare::<C>::deserialize(share.secret.as_slice()).ok()?;
+        VerifyingShare::from(secret).serialize().ok()
+    };
+    let shown: Vec<(Candidate<'a>, Vec<u8>)> = candidates
         .iter()
-        .take(needed)
-        .map(|backup| &backup.share)
+        .filter_map(|candidate| Some((*candidate, public(&candidate.backup.share)?)))
         .collect();
-    let secret = match first.scheme.curve() {
-        Curve::Ed25519 => interpolate::<Ed25519Sha512>(&first.root, &shares),
-        Curve::Secp256k1 => interpolate::<Secp256K1Sha256>(&first.root, &shares),
-    }?;
-    Ok(RecoveredKey {
-        root: first.root.clone(),
-        secret,
+    let views: BTreeSet<_> = candidates
+        .iter()
+        .map(|candidate| &candidate.backup.share.verifying)
+        .collect();
+    views.into_iter().find_map(|view| {
+        let mut fitting: BTreeMap<u8, Candidate<'a>> = BTreeMap::new();
+        for (candidate, public) in &shown {
+            let index = candidate.backup.share.index;
+            if view.get(&index) == Some(public) {
+                fitting.insert(index, *candidate);
+            }
+        }
+        let fitting: Vec<Candidate<'a>> = fitting.into_values().take(needed).collect();
+        if fitting.len() < needed {
+            return None;
+        }
+        let secret = give(&fitting).ok()?;
+        Some((fitting, secret))
     })
+}
+
+/// The first `needed` of the candidates that give the key, whichever they are.
+fn try_all<'a>(
+    rest: &[Candidate<'a>],
+    needed: usize,
+    set: &mut Vec<Candidate<'a>>,
+    tries: &mut usize,
+    give: &impl Fn(&[Candidate<'_>]) -> Result<Zeroizing<[u8; 32]>, Fault>,
+) -> Option<(Vec<Candidate<'a>>, Zeroizing<[u8; 32]>)> {
+    if set.len() == needed {
+        *tries = tries.checked_sub(1)?;
+        return give(set).ok().map(|secret| (set.clone(), secret));
+    }
+    let mut rest = rest;
+    while let Some((next, after)) = rest.split_first() {
+        if set.len().saturating_add(rest.len()) < needed || *tries == 0 {
+            return None;
+        }
+        let index = next.backup.share.index;
+        if set.iter().all(|other| other.backup.share.index != index) {
+            set.push(*next);
+            let found = try_all(after, needed, set, tries, give);
+            if found.is_some() {
+                return found;
+            }
+            set.pop();
+        }
+        rest = after;
+    }
+    None
 }
 
 fn interpolate<C: Ciphersuite>(

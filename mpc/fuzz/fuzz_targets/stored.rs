@@ -1,0 +1,7 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: covault_mpc::fuzz::expect_panics(), |data: &[u8]| {
+    if let Err(finding) = covault_mpc::fuzz::stored(data) {
+        panic!("{finding}");
+    }
+});

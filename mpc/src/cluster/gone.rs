@@ -1,0 +1,62 @@
+//! Runs that need all of their nodes from beginning to end: key generations and reshares. A node
+//! that starts again has forgotten the run, which would otherwise only end with its deadline,
+//! minutes later.
+
+use std::time::Duration;
+
+use covault_core::{fault::Fault, order::NodeId};
+use tokio::time::sleep;
+
+use super::{GRACE_MS, LOOK, Shared, choose::Trouble};
+
+/// A node that was not heard for so long, in milliseconds, is waited for no longer. More than a bus
+/// takes that starts again.
+const AWAY_MS: u64 = 15_000;
+
+impl Shared {
+    /// What becomes of `run`, or sooner that one of its nodes has left it.
+    pub(super) async fn unless_gone<T>(
+        &self,
+        parties: &[NodeId],
+        run: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::select! {
+            // The run first: what it has is good, whoever is gone since.
+            biased;
+            outcome = run => outcome,
+            gone = self.gone(parties) => {
+                let trouble = Trouble::of_silent(&gone);
+                let fault = self.roster.too_few(parties, parties.len(), &trouble);
+                Err(fault.caused_by("a node has started again, or is away"))
+            }
+        }
+    }
+
+    /// Waits until all of these nodes are there, and then until some are not as they were.
+    async fn gone(&self, parties: &[NodeId]) -> Vec<NodeId> {
+        while !parties.iter().all(|party| self.roster.live(party)) {
+            sleep(LOOK).await;
+        }
+        let starts: Vec<_> = parties
+            .iter()
+            .map(|party| self.roster.start_of(party))
+            .collect();
+        loop {
+            sleep(LOOK).await;
+            let as_it_was = |party, start| {
+                self.roster.start_of(party) == start && self.roster.heard_within(party, AWAY_MS)
+            };
+            let gone: Vec<NodeId> = parties
+                .iter()
+                .zip(&starts)
+                .filter(|(party, start)| !as_it_was(party, **start))
+                .map(|(party, _)| *party)
+                .collect();
+            if !gone.is_empty() {
+                // What they have said before they went may still be on its way.
+                sleep(Duration::from_millis(GRACE_MS)).await;
+                return gone;
+            }
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! What comes from the bus: sorted by sender as fast as it comes, then verified one of each sender
+//! in turn, so that who sends without end waits for itself.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Weak,
+};
+
+use covault_core::order::NodeId;
+use futures::FutureExt as _;
+
+use super::{
+    Shared,
+    calls::{Slot, Untaken},
+    lock,
+};
+use crate::{
+    bus::Subscription,
+    envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind},
+    message::{Announcement, NonceNews, Reply, decode},
+};
+
+/// Messages, and bytes, of one sender that wait to be verified.
+const LANE: usize = 512;
+const LANE_BYTES: usize = 4 << 20;
+/// Senders of whom some wait. More than a vault has holders.
+const LANES: usize = 2048;
+/// Messages that are sorted before the next one is verified.
+const SORTED: usize = 256;
+/// Bytes of an announcement: a name, a version, some bans.
+const MAX_ANNOUNCEMENT: usize = 16 << 10;
+/// Bytes of a list of nonces: [`crate::nonces::MOST`] numbers and a key.
+const MAX_NONCES: usize = crate::nonces::MOST * 8 + (4 << 10);
+/// How often it is logged that a node's messages are dropped, in milliseconds.
+const QUIET_MS: u64 = 10_000;
+/// Nodes for whom that is remembered.
+const MAX_SAID: usize = 1024;
+
+/// Why a message was dropped.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Envelope(#[from] EnvelopeError),
+    #[error(transparent)]
+    Untaken(#[from] Untaken),
+    #[error("flood: too many messages of this sender wait")]
+    Lane,
+    #[error("the message is larger than any honest one")]
+    TooLarge,
+}
+
+/// What waits of one sender.
+#[derive(Default)]
+struct Lane {
+    messages: VecDeque<(Envelope, Option<Slot>)>,
+    bytes: usize,
+}
+
+/// What waits, by sender. In order: whose turn it is must not depend on chance.
+#[derive(Default)]
+struct Lanes {
+    lanes: BTreeMap<NodeId, Lane>,
+    /// Whose turn it was.
+    last: Option<NodeId>,
+}
+
+impl Lanes {
+    fn push(&mut self, sender: NodeId, envelope: Envelope, slot: Option<Slot>) -> bool {
+        if self.lanes.len() >= LANES && !self.lanes.contains_key(&sender) {
+            return false;
+        }
+        let lane = self.lanes.entry(sender).or_default();
+        let bytes = lane.bytes.saturating_add(envelope.size());
+        if lane.messages.len() >= LANE || bytes > LANE_BYTES {
+            return false;
+        }
+        lane.bytes = bytes;
+        lane.messages.push_back((envelope, slot));
+        true
+    }
+
+    /// The oldest message of the sender whose turn it is.
+    fn next(&mut self) -> Option<(Envelope, Option<Slot>)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let after = self.last.map_or(Unbounded, Excluded);
+        let following = self.lanes.range((after, Unbounded)).next();
+        let (sender, _) = following.or_else(|| self.lanes.iter().next())?;
+        let sender = *sender;
+        self.last = Some(sender);
+        let lane = self.lanes.get_mut(&sender)?;
+        let message = lane.messages.pop_front();
+        if let Some((envelope, _)) = &message {
+            lane.bytes = lane.bytes.saturating_sub(envelope.size());
+        }
+        if lane.messages.is_empty() {
+            self.lanes.remove(&sender);
+        }
+        message
+    }
+}
+
+/// When it was last said of whom that messages are dropped.
+#[derive(Default)]
+struct Said(HashMap<NodeId, u64>);
+
+impl Said {
+    fn dropped(&mut self, shared: &Shared, from: &NodeId, why: Refusal) {
+        let now_ms = shared.clock.now_ms();
+        let quiet = |at_ms: u64| now_ms.abs_diff(at_ms) < QUIET_MS;
+        if self.0.get(from).is_some_and(|at_ms| quiet(*at_ms)) {
+            return;
+        }
+        if self.0.len() >= MAX_SAID {
+            self.0.retain(|_, at_ms| quiet(*at_ms));
+            if self.0.len() >= MAX_SAID {
+                return;
+            }
+        }
+        self.0.insert(*from, now_ms);
+        let node = shared.roster.name(from);
+        tracing::warn!(%node, %why, "messages to the orchestrator dropped; said once in ten seconds for each node");
+    }
+}
+
+pub(super) async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
+    let mut lanes = Lanes::default();
+    let mut said = Said::default();
+    loop {
+        if lanes.lanes.is_empty() {
+            let Some(message) = inbox.next().await else {
+                return;
+            };
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            shared.sort(message, &mut lanes, &mut said);
+        }
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        for _ in 0..SORTED {
+            match inbox.next().now_or_never() {
+                Some(Some(message)) => shared.sort(message, &mut lanes, &mut said),
+                Some(None) => return,
+                None => break,
+            }
+        }
+        if let Some((envelope, slot)) = lanes.next()
+            && let Err(why) = shared.look_into(&envelope, slot)
+        {
+            said.dropped(&shared, &envelope.header.from, why);
+        }
+        drop(shared);
+        // Verifying takes its time; others have theirs on this thread.
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Shared {
+    /// Puts a message where its sender's wait, when it is worth a verification.
+    fn sort(&self, message: Vec<u8>, lanes: &mut Lanes, said: &mut Said) {
+        let Ok(envelope) = Envelope::parse(message) else {
+            return;
+        };
+        let Header {
+            kind,
+            from,
+            epoch,
+            session,
+            ..
+        } = envelope.header;
+        let mut lane = from;
+        let mut slot = None;
+        let fits = match kind {
+            // Replies that nobody waits for are not worth a verification, nor are those of nodes
+            // that were not asked, or of another epoch.
+            Kind::Reply => {
+                let calls = lock(&self.calls);
+                let Some(found) = calls.get(&session).and_then(|call| call.slot(&from, epoch))
+                else {
+                    return;
+                };
+                let room = found.has_room(envelope.size());
+                slot = Some(found);
+                room.map_err(Refusal::from)
+            }
+            Kind::Announcement => {
+                if !self.roster.listens_to(&from) {
+                    return;
+                }
+                // Strangers can be as many as somebody likes: all share one lane.
+                if !self.roster.is_known(&from) {
+                    lane = EVERYONE;
+                }
+                within(&envelope, MAX_ANNOUNCEMENT)
+            }
+            Kind::Nonces => {
+                if !self.ahead.expects(&from) {
+                    return;
+                }
+                within(&envelope, MAX_NONCES)
+            }
+            Kind::SigningOrder
+            | Kind::KeygenOrder
+            | Kind::ReshareOrder
+            | Kind::Activate
+            | Kind::BackupOrder
+            | Kind::Protocol => return,
+        };
+        let kept = fits.and_then(|()| {
+            let kept = lanes.push(lane, envelope, slot);
+            kept.then_some(()).ok_or(Refusal::Lane)
+        });
+        if let Err(why) = kept {
+            said.dropped(self, &from, why);
+        }
+    }
+
+    /// Verifies a message, and hands it to whom it is for.
+    fn look_into(&self, envelope: &Envelope, slot: Option<Slot>) -> Result<(), Refusal> {
+        let Header {
+            kind,
+            from,
+            attempt,
+            ..
+        } = envelope.header;
+        // It may have been filled since.
+        if let Some(slot) = &slot {
+            slot.has_room(envelope.size())?;
+        }
+        let opened = match self.post.open(envelope) {
+            Ok(opened) => opened,
+            // Anybody can announce anything.
+            Err(_) if kind == Kind::Announcement => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        match (kind, slot) {
+            (Kind::Reply, Some(slot)) => {
+                if let Some(reply) = decode::<Reply>(&opened.body) {
+                    slot.give(from, attempt, reply)?;
+                }
+            }
+            (Kind::Announcement, _) => {
+                if let Some(announcement) = decode::<Announcement>(&opened.body) {
+                    self.roster.heard(from, announcement);
+                }
+            }
+            (Kind::Nonces, _) => {
+                if let Some(NonceNews::Ready { of, floor, ids }) = decode(&opened.body) {
+                    self.ahead.heard(&from, of, floor, ids);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn within(envelope: &Envelope, most: usize) -> Result<(), Refusal> {
+    if envelope.size() > most {
+        return Err(Refusal::TooLarge);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use covault_core::{
+        ids::SessionId,
+        port::Clock,
+        signature::{Curve, Signature},
+    };
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::{
+        bus::{Bus as _, memory::MemoryBus},
+        cluster::{
+            Cluster, ClusterConfig,
+            calls::{Call, EACH, Wanted},
+        },
+        envelope::Post,
+        identity::NodeIdentity,
+        message::encode,
+        test_support::SystemEntropy,
+    };
+
+    struct Noon;
+
+    impl Clock for Noon {
+        fn now_ms(&self) -> u64 {
+            1_000_000
+        }
+    }
+
+    fn session() -> SessionId {
+        SessionId::from_bytes([5; 16])
+    }
+
+    /// A cluster without nodes, and two who speak as nodes: the second is honest.
+    struct World {
+        cluster: Arc<Cluster>,
+        orchestrator: NodeId,
+        hostile: Post,
+        honest: Post,
+    }
+
+    async fn world() -> World {
+        let bus = MemoryBus::new();
+        let identity = || Arc::new(NodeIdentity::generate(&SystemEntropy));
+        let post = || Post::new(identity(), Arc::clone(&bus) as _, Arc::new(SystemEntropy));
+        let orchestrator = identity();
+        let cluster = Cluster::start(ClusterConfig {
+            identity: Arc::clone(&orchestrator),
+            bus: Arc::clone(&bus) as _,
+            clock: Arc::new(Noon),
+            entropy: Arc::new(SystemEntropy),
+            live_for: Duration::from_secs(3),
+            attempt: Duration::from_secs(2),
+        });
+        assert!(bus.reachable());
+        World {
+            cluster: cluster.await.unwrap(),
+            orchestrator: orchestrator.id(),
+            hostile: post(),
+            honest: post(),
+        }
+    }
+
+    impl World {
+        fn call(&self, wanted: Wanted) -> Call<'_> {
+            let nodes = [self.hostile.id(), self.honest.id()];
+            self.cluster
+                .shared
+                .call(wanted, 0, session(), &nodes)
+                .unwrap()
+        }
+
+        fn say(&self, post: &Post, reply: &Reply) {
+            let header = Header {
+                kind: Kind::Reply,
+                sealed: true,
+                epoch: 0,
+                session: session(),
+                attempt: 0,
+                round: 0,
+                sequence: 0,
+                from: post.id(),
+                to: self.orchestrator,
+            };
+            post.send(header, &encode(reply).unwrap()).unwrap();
+        }
+
+        /// Waits until the call keeps so many answers of the node.
+        async fn until_kept(&self, call: &Call<'_>, post: &Post, count: usize) {
+            let kept = timeout(Duration::from_secs(60), async {
+                while call.kept(&post.id()) != count {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            });
+            kept.await.expect("the answers come");
+        }
+    }
+
+    fn failed() -> Reply {
+        Reply::Failed {
+            culprits: Vec::new(),
+            missing: Vec::new(),
+            reason: "x".repeat(1000),
+        }
+    }
+
+    fn signed(count: usize) -> Reply {
+        let (r, s) = ([1; 32], [2; 32]);
+        Reply::Signed(vec![Signature::Ed25519 { r, s }; count])
+    }
+
+    #[tokio::test]
+    async fn call__should_keep_few_answers_of_a_node_that_sends_without_end() {
+        let world = world().await;
+        let mut call = world.call(Wanted::Signatures(1, Curve::Ed25519));
+        for _ in 0..1_000 {
+            world.say(&world.hostile, &failed());
+        }
+        world.say(&world.honest, &signed(1));
+        world.until_kept(&call, &world.honest, 1).await;
+        world.until_kept(&call, &world.hostile, EACH).await;
+        assert_eq!(call.replies.waiting(), EACH + 1);
+        while call.replies.waiting() > 0 {
+            call.replies.recv().await.unwrap();
+        }
+        // Its places are free again.
+        world.say(&world.hostile, &failed());
+        let (from, ..) = call.replies.recv().await.unwrap();
+        assert_eq!(from, world.hostile.id());
+    }
+
+    #[tokio::test]
+    async fn call__should_take_nothing_that_is_no_answer_to_it() {
+        let world = world().await;
+        let call = world.call(Wanted::Signatures(1, Curve::Ed25519));
+        let (r, s) = ([1; 32], [2; 32]);
+        let ecdsa = Signature::Ecdsa { r, s, y_parity: 0 };
+        for reply in [
+            signed(50_000),
+            signed(2),
+            signed(0),
+            Reply::Signed(vec![ecdsa]),
+            Reply::Backup(vec![7; 3 << 20]),
+            Reply::Backup(vec![7; 10]),
+            Reply::Prepared(vec![7; 64]),
+            Reply::Activated,
+        ] {
+            world.say(&world.hostile, &reply);
+        }
+        // What a node says is heard in its order: when this is, the rest was.
+        world.say(&world.hostile, &signed(1));
+        world.until_kept(&call, &world.hostile, 1).await;
+        assert_eq!(call.replies.waiting(), 1);
+        drop(call);
+
+        let call = world.call(Wanted::Backups);
+        world.say(&world.hostile, &Reply::Backup(vec![7; 2 << 20]));
+        for _ in 0..100 {
+            world.say(&world.hostile, &Reply::Backup(vec![7; 1 << 20]));
+        }
+        world.say(&world.honest, &Reply::Backup(vec![8; 5000]));
+        world.until_kept(&call, &world.honest, 1).await;
+        world.until_kept(&call, &world.hostile, 1).await;
+        assert_eq!(call.replies.waiting(), 2);
+    }
+
+    /// Envelopes of a sender, that no signature holds.
+    fn envelope(from: u8, size: usize) -> Envelope {
+        let header = Header {
+            kind: Kind::Nonces,
+            sealed: false,
+            epoch: 0,
+            session: session(),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: NodeId([from; 32]),
+            to: NodeId([9; 32]),
+        };
+        let mut wire = header.to_bytes().to_vec();
+        wire.resize(wire.len().saturating_add(64 + size), 0);
+        Envelope::parse(wire).unwrap()
+    }
+
+    #[test]
+    fn lanes__should_give_every_sender_its_turn() {
+        let mut lanes = Lanes::default();
+        let mut push = |from: u8, size| lanes.push(NodeId([from; 32]), envelope(from, size), None);
+        let kept = (0..10_000).filter(|_| push(1, 10)).count();
+        assert_eq!(kept, LANE);
+        // By bytes too.
+        let kept = (0..100).filter(|_| push(2, 1 << 20)).count();
+        assert!(kept < 4, "{kept}");
+        assert!(push(3, 10) && push(3, 10));
+        let turns: Vec<u8> = (0..7)
+            .map(|_| lanes.next().unwrap().0.header.from.0[0])
+            .collect();
+        assert_eq!(turns, [1, 2, 3, 1, 2, 3, 1]);
+        while lanes.next().is_some() {}
+        assert!(lanes.lanes.is_empty());
+    }
+}

@@ -1,0 +1,155 @@
+//! Targets for the second ECDSA backend, whose cryptography takes seconds. What a peer sends is read
+//! by the backend's own decoder and put to the first check that it meets, without a run around it;
+//! what is cheap enough is run too: the five rounds of the key itself.
+
+use std::{panic, path::PathBuf, sync::OnceLock, thread};
+
+use covault_core::scheme::Scheme;
+use secrecy::SecretString;
+
+use super::{
+    Finding, finding,
+    sessions::{self, PEER, Sample},
+};
+use crate::{
+    backend::{Abort, KeyShare, cggmp24_decoder as decoder, read_cggmp24_primes},
+    shares::{ShareStore as _, age_file::AgeFiles},
+};
+
+/// The name of the threads that the crate may panic on: its sessions' own, and ours.
+const THREAD: &str = "cggmp24";
+
+/// Lets the crate panic where the backend catches it. The fuzzer ends at every panic otherwise.
+pub fn expect_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if thread::current().name() != Some(THREAD) {
+            before(info);
+        }
+    }));
+}
+
+/// Does it on a thread of that name. A panic that is not caught there is a finding.
+fn apart<T: Send>(what: impl FnOnce() -> T + Send) -> Result<T, Finding> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name(THREAD.to_owned());
+        let thread = thread.spawn_scoped(scope, what);
+        let thread = thread.map_err(|error| error.to_string())?;
+        thread.join().map_err(|_| "a decoder panicked".to_owned())
+    })
+}
+
+fn judge(outcome: Result<(), Abort>) -> Result<(), Finding> {
+    match outcome {
+        Err(abort) if abort.culprits != [PEER] => finding(format_args!("not named: {abort:?}")),
+        _ => Ok(()),
+    }
+}
+
+/// Rounds of the key, which are run, and all rounds, which are decoded.
+const RUN: u8 = 5;
+const KEYGEN: u8 = 9;
+const SIGN: u8 = 6;
+
+/// A hostile message in a key generation. The first byte chooses the round, and whether it is run.
+///
+/// # Errors
+/// What should not have happened.
+pub fn cggmp24_keygen(data: &[u8]) -> Result<(), Finding> {
+    let Some((first, body)) = data.split_first() else {
+        return Ok(());
+    };
+    let which = first % (RUN + KEYGEN);
+    if which < RUN {
+        let input = [&[which], body].concat();
+        return sessions::keygen(Scheme::Cggmp24, &input);
+    }
+    let round = u16::from(which.saturating_sub(RUN)).saturating_add(1);
+    judge(apart(|| decoder::keygen(round, body))?)
+}
+
+/// Shares that everybody knows, of parties 1 and 2.
+fn shares() -> Result<Vec<KeyShare>, Finding> {
+    let share = |party: u8| {
+        let folder = format!("../tests/wire/node-v1-{party}");
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let passphrase = SecretString::from("for tests only");
+        let records = AgeFiles::open(&folder, &passphrase, 2)
+            .and_then(|files| files.load_all())
+            .map_err(|fault| format!("{fault:?}"))?;
+        let mut records = records.into_iter();
+        let record = records.find(|record| record.scheme == Scheme::Cggmp24);
+        Ok(record.ok_or("no share of cggmp24")?.key)
+    };
+    [1, 2].into_iter().map(share).collect()
+}
+
+struct Signing {
+    decoder: decoder::Signing,
+    /// The honest peer's, by round.
+    said: Vec<Vec<u8>>,
+}
+
+fn signing() -> Result<&'static Signing, Finding> {
+    static MADE: OnceLock<Result<Signing, Finding>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let shares = shares()?;
+        let (context, said) = sessions::signature_of_two(Scheme::Cggmp24, &shares)?;
+        let share = shares.first().ok_or("no share")?;
+        let decoder = decoder::Signing::new(context, share).ok_or("a share cannot be read")?;
+        Ok(Signing { decoder, said })
+    });
+    made.as_ref().map_err(Clone::clone)
+}
+
+/// A hostile message in a signature, decoded; in the first two rounds its range proofs are verified.
+/// The first byte chooses the round.
+///
+/// # Errors
+/// What should not have happened.
+pub fn cggmp24_sign(data: &[u8]) -> Result<(), Finding> {
+    let Some((first, body)) = data.split_first() else {
+        return Ok(());
+    };
+    let round = u16::from(first % SIGN).saturating_add(1);
+    let signing = signing()?;
+    let mut messages = Vec::new();
+    // The honest half of what is proven.
+    let other = match round {
+        1 => signing.said.get(1).map(|body| (2, body.as_slice())),
+        2 => signing.said.first().map(|body| (1, body.as_slice())),
+        _ => None,
+    };
+    messages.extend(other);
+    messages.push((round, body));
+    let outcome = apart(|| signing.decoder.read(&messages))?;
+    let honest = signing.said.get(usize::from(first % SIGN));
+    if outcome.is_err() && honest.is_some_and(|honest| honest == body) {
+        return finding(format_args!("an honest message is refused: {outcome:?}"));
+    }
+    judge(outcome)
+}
+
+/// A set of primes as it is stored.
+pub(super) fn primes(body: &[u8]) {
+    drop(apart(|| read_cggmp24_primes(body).is_ok()));
+}
+
+/// What the honest peer says, for both targets. Key generation only as far as it is run here.
+///
+/// # Errors
+/// What should not have happened.
+pub fn cggmp24_samples() -> Result<(Vec<Sample>, Vec<Sample>), Finding> {
+    let mut keygen = sessions::said_until_it_ends(Scheme::Cggmp24)?;
+    let decoded: Vec<Sample> = keygen
+        .iter()
+        .filter_map(|sample| {
+            let (first, body) = sample.split_first()?;
+            Some([&[first.saturating_add(RUN)], body].concat())
+        })
+        .collect();
+    keygen.extend(decoded);
+    let sign = (0..).zip(&signing()?.said);
+    let sign = sign.map(|(round, body)| [&[round], body.as_slice()].concat());
+    Ok((keygen, sign.collect()))
+}

@@ -1,0 +1,122 @@
+//! Target for what a hostile orchestrator shows: payload, facts, transaction and digests.
+
+use std::sync::OnceLock;
+
+use covault_core::{
+    chain::{Facts, SigningInput},
+    derive::{KeyPath, RootKey},
+    ids::{RequestId, VaultId},
+    network::Network,
+    order::SigningOrder,
+};
+use serde::Deserialize;
+
+use super::{Finding, finding};
+use crate::{
+    message,
+    node::{Floor, OrderCheck as _},
+    policy::Policy,
+};
+
+/// The fields that nodes decode or rebuild. The others are made to fit, so that these are reached.
+#[derive(Deserialize)]
+struct Shown {
+    network: Network,
+    public_key: Vec<u8>,
+    payload: Vec<u8>,
+    facts: Facts,
+    unsigned: Vec<u8>,
+    inputs: Vec<SigningInput>,
+}
+
+/// Policies that ask all that can be asked.
+fn floors() -> &'static [Floor] {
+    static FLOORS: OnceLock<Vec<Floor>> = OnceLock::new();
+    const STRICT: &str = r#"
+        raw_signing = true
+        messages = true
+        only_listed_assets = true
+        [recipients]
+        "evm:5" = ["0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be"]
+        [most_fee]
+        "evm:1" = "1000000000000000"
+        "solana" = "5000"
+        [[limits]]
+        asset = "evm:1"
+        per_request = "1000000000000000000"
+        per_day = "2000000000000000000"
+        [[limits]]
+        asset = "solana"
+        per_day = "10000000"
+    "#;
+    FLOORS.get_or_init(|| {
+        let mut floors = vec![Floor(Policy::production()), Floor(Policy::development())];
+        floors.extend(Policy::parse(STRICT).map(Floor));
+        floors
+    })
+}
+
+/// Checks an order as a node does before it signs: BCS of (network, public key, payload, facts,
+/// unsigned transaction, inputs), of a wallet that is its vault's root key.
+///
+/// # Errors
+/// What should not have happened.
+pub fn orders(data: &[u8]) -> Result<(), Finding> {
+    if floors().len() != 3 {
+        return finding("a policy cannot be read");
+    }
+    let Some(shown) = message::decode::<Shown>(data) else {
+        return Ok(());
+    };
+    let Shown {
+        network,
+        public_key,
+        payload,
+        facts,
+        unsigned,
+        inputs,
+    } = shown;
+    let Some(Ok(address)) = network.chain().map(|chain| chain.address(&public_key)) else {
+        return Ok(());
+    };
+    let path = KeyPath::new(Vec::new()).map_err(|fault| format!("{fault:?}"))?;
+    let root = RootKey {
+        curve: network.curve(),
+        public_key: public_key.clone(),
+        chain_code: [3; 32],
+    };
+    let Ok(child) = root.child(&path) else {
+        return Ok(());
+    };
+    let order = SigningOrder {
+        request: RequestId::from_bytes([1; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        epoch: 0,
+        network,
+        root_public_key: public_key.clone(),
+        path,
+        public_key,
+        address,
+        payload,
+        facts,
+        unsigned,
+        inputs,
+        issued_at_ms: 1,
+        expires_at_ms: 2,
+    };
+    for floor in floors() {
+        if floor.check(&order, &root, &child).is_err() {
+            continue;
+        }
+        // What passes is what payload and facts give, and nothing else passes.
+        let mut other = order.clone();
+        if let Some(input) = other.inputs.first_mut() {
+            input.message.push(0);
+        }
+        if other != order && floor.check(&other, &root, &child).is_ok() {
+            return finding("another message passes for the same payload");
+        }
+    }
+    drop(order.id());
+    Ok(())
+}

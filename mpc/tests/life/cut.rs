@@ -1,0 +1,120 @@
+//! Runs that are cut off at any round.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU16, Ordering},
+};
+
+use async_trait::async_trait;
+use covault_core::{fault::Class, order::NodeId, signature::Curve};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::{Envelope, Header, Kind},
+};
+use tokio::sync::watch;
+
+use crate::{
+    support::{Medium, now_ms},
+    world::Life,
+};
+
+/// A bus that keeps what some sender sends in one round of a protocol.
+struct Cut {
+    bus: Arc<MemoryBus>,
+    round: AtomicU16,
+    from: Mutex<Option<NodeId>>,
+    /// Messages that it has kept.
+    cut: watch::Sender<usize>,
+}
+
+#[async_trait]
+impl Bus for Cut {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let envelope = Envelope::parse(message.clone()).unwrap();
+        let Header {
+            kind, round, from, ..
+        } = envelope.header;
+        let cut = kind == Kind::Protocol
+            && round == self.round.load(Ordering::Relaxed)
+            && Some(from) == *self.from.lock().unwrap();
+        if cut {
+            self.cut.send_modify(|messages| *messages += 1);
+            return Ok(());
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        self.bus.reachable()
+    }
+}
+
+/// Cuts off node 1, which deals, in every round; then lets the run through. With a patience, until
+/// the run has failed; else, until the orchestrator that had asked for it is gone.
+async fn cut_story(curve: Curve, holders: &[usize], rounds: u16, patience_ms: Option<u64>) {
+    let bus = Arc::new(Cut {
+        bus: MemoryBus::new(),
+        round: AtomicU16::new(0),
+        from: Mutex::default(),
+        cut: watch::channel(0).0,
+    });
+    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let mut life = Life::start_on(medium, curve, 4, 3, 2).await;
+    *bus.from.lock().unwrap() = Some(life.id(1));
+    for round in 1..=rounds {
+        bus.cut.send_replace(0);
+        bus.round.store(round, Ordering::Relaxed);
+        let mut order = life.order(&[0, 1], holders, 2);
+        if let Some(patience_ms) = patience_ms {
+            order.expires_at_ms = now_ms() + patience_ms;
+        }
+        let run = life.test.cluster.reshare(&order);
+        if patience_ms.is_some() {
+            let fault = run.await.unwrap_err();
+            assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
+            assert!(
+                fault.public().contains("node-2"),
+                "round {round}: {fault:?}"
+            );
+            assert!(*bus.cut.borrow() > 0, "no round {round}");
+        } else {
+            let mut cut = bus.cut.subscribe();
+            tokio::select! {
+                outcome = run => panic!("round {round}: {outcome:?}"),
+                cut = cut.wait_for(|messages| *messages > 0) => drop(cut.unwrap()),
+            }
+        }
+        for place in 0..4 {
+            let (in_use, prepared) = life.files(place);
+            assert_eq!(in_use, if place == 3 { vec![] } else { vec![0] });
+            // Only who was heard by nobody can have heard everybody to the end.
+            assert!(
+                prepared.is_empty() || (place == 1 && round == rounds),
+                "round {round}: node {place} has {prepared:?}"
+            );
+        }
+        bus.round.store(0, Ordering::Relaxed);
+        life.signs().await;
+    }
+    bus.cut.send_replace(0);
+    bus.round.store(rounds + 1, Ordering::Relaxed);
+    life.reshare(&[0, 1], holders, 2).await;
+    assert_eq!(*bus.cut.borrow(), 0, "there are more rounds");
+    life.signs().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn life__should_leave_the_old_shares_working_when_cut_off_at_any_round_on_ed25519() {
+    // The keys of the run, deals, echoes, parts, outcomes. Node 1 deals and leaves.
+    cut_story(Curve::Ed25519, &[0, 2, 3], 5, Some(1_500)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn life__should_leave_the_old_shares_working_when_cut_off_at_any_round_on_secp256k1() {
+    // The same, and the four rounds of the crate's refresh. Node 1 deals and stays.
+    cut_story(Curve::Secp256k1, &[0, 1, 3], 9, None).await;
+}

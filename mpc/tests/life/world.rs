@@ -1,0 +1,164 @@
+//! A cluster with a key whose shares change.
+
+use std::fs;
+
+use covault_core::{
+    derive::RootKey,
+    fault::Fault,
+    ids::SessionId,
+    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    port::random_16,
+    scheme::Scheme,
+    signature::Curve,
+};
+
+use crate::support::{Medium, SystemEntropy, TestCluster, now_ms, verify};
+
+/// A cluster, one key of it, and who holds its shares.
+pub struct Life {
+    pub test: TestCluster,
+    pub root: RootKey,
+    pub generation: Generation,
+    /// The highest epoch that was tried.
+    pub tried: u32,
+}
+
+pub type Statements = Vec<(NodeId, Vec<u8>)>;
+
+pub fn session() -> SessionId {
+    SessionId::from_random(random_16(&SystemEntropy))
+}
+
+impl Life {
+    /// `nodes` nodes, of which the first `holders` get a key.
+    pub async fn start(curve: Curve, nodes: usize, holders: usize, threshold: u16) -> Self {
+        Self::start_on(Medium::memory(), curve, nodes, holders, threshold).await
+    }
+
+    pub async fn start_on(
+        medium: Medium,
+        curve: Curve,
+        nodes: usize,
+        holders: usize,
+        threshold: u16,
+    ) -> Self {
+        let test = TestCluster::start(medium, nodes).await;
+        test.until_live(nodes).await;
+        let mut order = test.keygen_order(curve, threshold);
+        order.signers.truncate(holders);
+        let root = test.cluster.keygen(&order).await.unwrap();
+        let generation = Generation {
+            epoch: 0,
+            threshold,
+            holders: order.signers,
+        };
+        Self {
+            test,
+            root,
+            generation,
+            tried: 0,
+        }
+    }
+
+    pub fn id(&self, place: usize) -> NodeId {
+        self.test.nodes[place].identity.id()
+    }
+
+    /// From the places of dealers to the places of new holders.
+    pub fn order(&mut self, dealers: &[usize], holders: &[usize], threshold: u16) -> ReshareOrder {
+        self.tried += 1;
+        ReshareOrder {
+            vault: self.test.vault,
+            session: session(),
+            scheme: Scheme::default_of(self.root.curve),
+            root_public_key: self.root.public_key.clone(),
+            old: self.generation.clone(),
+            dealers: dealers.iter().map(|place| self.id(*place)).collect(),
+            new: Generation {
+                epoch: self.tried,
+                threshold,
+                holders: holders.iter().map(|place| self.id(*place)).collect(),
+            },
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 300_000,
+        }
+    }
+
+    pub async fn prepare(&self, order: &ReshareOrder) -> ReshareProof {
+        self.test.cluster.reshare(order).await.unwrap()
+    }
+
+    /// Shows the nodes a proof.
+    pub async fn tell(
+        &self,
+        order: &ReshareOrder,
+        proof: &ReshareProof,
+        nodes: &[NodeId],
+    ) -> Vec<(NodeId, Result<(), Fault>)> {
+        self.test.cluster.tell(order, proof, nodes).await.unwrap()
+    }
+
+    pub async fn reshare(&mut self, dealers: &[usize], holders: &[usize], threshold: u16) {
+        let order = self.order(dealers, holders, threshold);
+        let proof = self.prepare(&order).await;
+        self.test.cluster.activate(&order, &proof).await.unwrap();
+        self.generation = order.new;
+    }
+
+    pub async fn sign_as(&self, generation: &Generation, patience_ms: u64) -> Result<(), Fault> {
+        let mut order = self.test.order(&self.root);
+        order.epoch = generation.epoch;
+        let signatures = self
+            .test
+            .cluster
+            .sign(
+                &order,
+                session(),
+                &generation.holders,
+                generation.threshold,
+                now_ms() + patience_ms,
+            )
+            .await?;
+        verify(&order, &signatures);
+        Ok(())
+    }
+
+    pub async fn signs(&self) {
+        self.sign_as(&self.generation, 60_000).await.unwrap();
+    }
+
+    /// The epochs of a node's share files, in use and pending.
+    pub fn files(&self, place: usize) -> (Vec<u32>, Vec<u32>) {
+        let of = |extension: &str| {
+            let mut epochs: Vec<u32> = fs::read_dir(self.test.nodes[place].folder.join("shares"))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .filter(|name| name.ends_with(extension))
+                .map(|name| name.split('.').nth(2).unwrap().parse().unwrap())
+                .collect();
+            epochs.sort_unstable();
+            epochs
+        };
+        (of(".age"), of(".pending"))
+    }
+
+    pub fn live(&self) -> usize {
+        let nodes = self.test.cluster.nodes();
+        nodes.iter().filter(|it| it.live).count()
+    }
+
+    /// Without a word; the cluster has noticed that it was away when this returns.
+    pub async fn crash(&mut self, place: usize) {
+        let live = self.live();
+        self.test.kill_node(place).await;
+        self.test.until_live(live - 1).await;
+    }
+
+    pub async fn restart(&mut self, place: usize) {
+        let live = self.live();
+        self.test.stop_node(place).await;
+        self.test.until_live(live - 1).await;
+        self.test.start_node(place);
+        self.test.until_live(live).await;
+    }
+}

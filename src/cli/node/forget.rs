@@ -1,0 +1,52 @@
+//! `covault node forget-prepared`: makes room on a node whose prepared shares nobody will use.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use covault_core::{ids::VaultId, scheme::Scheme};
+use covault_mpc::shares::age_file::AgeFiles;
+
+use super::keyring;
+use crate::{cli::answer, config::Config, files, passphrase, wiring::explain};
+
+/// Erase the shares that a node has prepared for generations that never came into use.
+///
+/// Not needed in normal life: the next refresh or reshare erases them. It is for a node that refuses
+/// because too many are prepared, which takes an orchestrator that was hostile. The node must not
+/// run.
+///
+/// It is safe only while the orchestrator's store knows of no other generation than the one in use:
+/// `covault vault show` prints it, and shows nothing in work. Ask an orchestrator that you trust, on
+/// its own store and not on an old copy of it. Erasing what other nodes take into use later would
+/// lose the key.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The node's configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The vault's uuid.
+    #[arg(long, value_name = "UUID")]
+    vault: String,
+    /// The scheme of the key: frost-ed25519 or dkls23.
+    #[arg(long, value_name = "SCHEME")]
+    scheme: String,
+    /// The epoch that `covault vault show` prints for the key: a share of this one is kept.
+    #[arg(long, value_name = "EPOCH")]
+    in_use: u32,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let (config, _) = Config::load(args.config.as_deref())?;
+    let node = &config.signer;
+    let vault: VaultId = args.vault.parse().context("--vault is not a uuid")?;
+    let scheme = Scheme::parse(&args.scheme).context("--scheme is unknown")?;
+    let _owned = files::own_folder(&node.data_dir)?;
+    let passphrase = passphrase::obtain(node, &keyring(node))?;
+    let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
+        .map_err(explain)?;
+    let forgotten = shares
+        .forget_prepared(vault, scheme, args.in_use)
+        .map_err(explain)?;
+    answer(forgotten);
+    Ok(())
+}

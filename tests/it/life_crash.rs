@@ -1,0 +1,204 @@
+//! kill -9 of signer processes while a refresh or reshare is under way: the vault signs all the
+//! time, what was wanted comes about or is cancelled, and nothing is left of the old shares then.
+
+use std::{fs, thread::JoinHandle, time::Duration};
+
+use super::support::*;
+
+/// The share files of a signer: curve, epoch, and whether it is pending.
+fn files(cluster: &Cluster, index: usize) -> Vec<(String, u32, bool)> {
+    let folder = cluster.signer_folder(index).join("shares");
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .filter_map(|file| {
+            // VAULT.CURVE.EPOCH.KEY.age, or .pending; anything else is being written.
+            let name = file.unwrap().file_name().into_string().unwrap();
+            let parts: Vec<&str> = name.split('.').collect();
+            let [_, curve, epoch, _, state @ ("age" | "pending")] = parts[..] else {
+                return None;
+            };
+            Some((curve.to_owned(), epoch.parse().unwrap(), state == "pending"))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The epoch of a signer's share in use.
+fn epoch(cluster: &Cluster, index: usize, curve: &str) -> Option<u32> {
+    let mut files = files(cluster, index).into_iter();
+    files.find_map(|(of, epoch, pending)| (of == curve && !pending).then_some(epoch))
+}
+
+/// The epoch of a signer's newest share that waits to be taken into use.
+fn prepared(cluster: &Cluster, index: usize, curve: &str) -> Option<u32> {
+    let files = files(cluster, index).into_iter();
+    files
+        .filter_map(|(of, epoch, pending)| (of == curve && pending).then_some(epoch))
+        .max()
+}
+
+/// Of each key one share, of these epochs; nothing older, nothing that waits.
+async fn until_only(cluster: &Cluster, epochs: [u32; 2]) {
+    let [secp256k1, ed25519] = epochs;
+    let wanted = [
+        ("ed25519".to_owned(), ed25519, false),
+        ("secp256k1".to_owned(), secp256k1, false),
+    ];
+    eventually("the old shares are gone", async || {
+        let clean = |index| files(cluster, index) == wanted;
+        (0..3).all(clean).then_some(())
+    })
+    .await;
+}
+
+/// A command that an operator waits for meanwhile.
+fn start(cluster: &Cluster, arguments: &[&str]) -> JoinHandle<(bool, String, String)> {
+    let mut command = cluster.vault_command(arguments);
+    std::thread::spawn(move || outcome_of(&mut command))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Back {
+    /// The orchestrator takes the new shares into use while the signer is away.
+    After,
+    /// The signer is back before that.
+    Before,
+    /// The orchestrator is killed, too.
+    WithOrchestrator,
+}
+
+/// A vault, and a wallet on each curve.
+struct Story {
+    vault: String,
+    evm: String,
+    solana: String,
+}
+
+impl Story {
+    async fn signs(&self, cluster: &Cluster, what: &str) {
+        cluster.assert_signs(&self.evm, &self.solana, what).await;
+    }
+}
+
+#[tokio::test]
+async fn killed_signer__should_stop_neither_the_vault_nor_its_new_shares() {
+    let mut cluster = Cluster::start(60_000).await;
+    let vault = cluster.create_vault("treasury");
+    let story = Story {
+        evm: cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await,
+        solana: cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await,
+        vault,
+    };
+    dies_between_prepare_and_activate(&mut cluster, &story).await;
+    dies_whenever_it_likes(&mut cluster, &story).await;
+    does_not_come_back(&mut cluster, &story).await;
+}
+
+async fn dies_between_prepare_and_activate(cluster: &mut Cluster, story: &Story) {
+    let vault = &*story.vault;
+    let all = cluster.keys.join(",");
+    let reshare = |threshold: &'static str| {
+        let set = ["--threshold", threshold, "--signers", &all];
+        [&["reshare", "--vault", vault][..], &set].concat()
+    };
+    let steps = [
+        (0, Back::After, vec!["refresh", "--vault", vault]),
+        (1, Back::Before, reshare("3")),
+        (2, Back::WithOrchestrator, reshare("2")),
+    ];
+    for (old, (victim, back, command)) in (0..).zip(steps) {
+        let (what, new) = (format!("{back:?}"), old + 1);
+        let waiting = start(cluster, &command);
+        // The Ed25519 key is done in no time, the other takes a second at least.
+        eventually("the first key has its new shares", async || {
+            let done = |index| epoch(cluster, index, "ed25519") == Some(new);
+            (0..3).all(done).then_some(())
+        })
+        .await;
+        cluster.serve.freeze();
+        eventually("all have prepared, and none is told", async || {
+            let done = |index| prepared(cluster, index, "secp256k1") == Some(new);
+            (0..3).all(done).then_some(())
+        })
+        .await;
+        cluster.signers[victim].kill();
+        assert_eq!(epoch(cluster, victim, "secp256k1"), Some(old), "{what}");
+        match back {
+            Back::After => {
+                cluster.serve.thaw();
+                // Two of three are enough, with the new shares.
+                eventually("the new shares are in use", async || {
+                    let others = (0..3).filter(|index| *index != victim);
+                    let mut epochs = others.map(|index| epoch(cluster, index, "secp256k1"));
+                    epochs.all(|epoch| epoch == Some(new)).then_some(())
+                })
+                .await;
+                story.signs(cluster, &what).await;
+                assert!(!waiting.is_finished(), "a node does not know of it yet");
+                cluster.restart_signer(victim);
+            }
+            Back::Before => {
+                cluster.restart_signer(victim);
+                cluster.serve.thaw();
+            }
+            Back::WithOrchestrator => {
+                cluster.serve.kill();
+                cluster.restart_signer(victim);
+                cluster.kill_and_restart_serve().await;
+            }
+        }
+        let (done, out, err) = waiting.join().unwrap();
+        assert!(done, "{what}: {out}\n{err}");
+        // Whatever was killed: what had been prepared is what is in use.
+        until_only(cluster, [new, new]).await;
+        story.signs(cluster, &what).await;
+    }
+    // With the one that was killed last, and without another.
+    cluster.signers[0].kill();
+    story.signs(cluster, "with the last").await;
+    cluster.restart_signer(0);
+    cluster.until_live(&[0, 1, 2]).await;
+}
+
+/// How many moments are tried; COVAULT_CRASH_ROUNDS makes it more.
+fn rounds() -> u64 {
+    std::env::var("COVAULT_CRASH_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap())
+}
+
+async fn dies_whenever_it_likes(cluster: &mut Cluster, story: &Story) {
+    for round in 0..rounds() {
+        let victim = usize::try_from(round % 3).unwrap();
+        let waiting = start(cluster, &["refresh", "--vault", &story.vault]);
+        // From "has not heard of it" over "in the middle" to "taken into use".
+        let moment = (97 + 611 * round) % 2_400;
+        tokio::time::sleep(Duration::from_millis(moment)).await;
+        cluster.signers[victim].kill();
+        story.signs(cluster, "while it is away").await;
+        cluster.restart_signer(victim);
+        let (done, out, err) = waiting.join().unwrap();
+        assert!(done, "killed after {moment} ms: {out}\n{err}");
+        let epochs = ["secp256k1", "ed25519"].map(|curve| epoch(cluster, victim, curve).unwrap());
+        until_only(cluster, epochs).await;
+    }
+}
+
+/// The wish says who is missing, and is cancelled.
+async fn does_not_come_back(cluster: &mut Cluster, story: &Story) {
+    cluster.signers[2].kill();
+    cluster.until_live(&[0, 1]).await;
+    let waiting = start(cluster, &["refresh", "--vault", &story.vault]);
+    eventually("it is said who is missing", async || {
+        let shown = cluster.run(&["show", "--vault", &story.vault]);
+        (shown.contains("in work: new shares") && shown.contains("signer-3 (ssh")).then_some(())
+    })
+    .await;
+    story.signs(cluster, "with the old shares").await;
+    cluster.run(&["reshare", "--vault", &story.vault, "--cancel"]);
+    let (done, _, err) = waiting.join().unwrap();
+    assert!(!done && err.contains("cancelled"), "{err}");
+    cluster.restart_signer(2);
+    cluster.until_live(&[0, 1, 2]).await;
+    cluster.signers[0].kill();
+    story.signs(cluster, "cancelled").await;
+}
