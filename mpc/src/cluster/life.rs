@@ -245,17 +245,19 @@ impl Shared {
         let mut again_ms = began_ms;
         let mut answers: BTreeMap<NodeId, Result<(), Fault>> = BTreeMap::new();
         loop {
-            let now_ms = self.clock.now_ms();
-            let silent = nodes.iter().filter(|node| !answers.contains_key(node));
-            if !silent.clone().any(|node| self.roster.live(node))
-                || now_ms >= began_ms.saturating_add(PATIENCE_MS)
-            {
-                break;
-            }
             // Requests wait for this: a lost message must not hold them up.
+            let now_ms = self.clock.now_ms();
             if now_ms >= again_ms {
+                let silent = nodes.iter().filter(|node| !answers.contains_key(node));
                 self.send_activation(order, proof, silent)?;
                 again_ms = now_ms.saturating_add(AGAIN_MS);
+            }
+            let waiting = nodes
+                .iter()
+                .any(|node| !answers.contains_key(node) && self.roster.live(node));
+            let late = now_ms >= began_ms.saturating_add(PATIENCE_MS);
+            if !waiting || late {
+                break;
             }
             match timeout(LOOK, call.replies.recv()).await {
                 Ok(Some((node, ACTIVATION, Reply::Activated))) => {
