@@ -32,8 +32,8 @@ use crate::{
     signing::AbortOnDrop,
 };
 
-/// Runs of one wish that may fail, while this process runs: because somebody refused or cheated,
-/// or for any reason.
+/// Runs of one wish that may fail, while this process runs: because somebody refused or cheated (or
+/// as many as there are holders: each of them deals in some of these runs only), or for any reason.
 const MAX_REFUSED: u32 = 3;
 const MAX_FAILED: u32 = 10;
 
@@ -241,7 +241,7 @@ impl Live {
             return Ok(());
         }
         work.next_run = None;
-        let tries = work.tries;
+        let (tries, failed_runs) = (work.tries, work.failed_runs);
         let Some(live) = live_key(&self.vault, scheme) else {
             return Ok(());
         };
@@ -256,7 +256,7 @@ impl Live {
                 Ok((order.clone(), true))
             }
             Reshare::Preparing { target, .. } | Reshare::Wanted(target) => {
-                self.dealers(live, target, tries > 0).map(|dealers| {
+                self.dealers(live, target, failed_runs).map(|dealers| {
                     let new = Generation {
                         epoch: live.next_epoch,
                         threshold: target.threshold,
@@ -310,8 +310,14 @@ impl Live {
     }
 
     /// Who deals: live holders that use their shares, as many as are needed. Which of them failed to
-    /// is not known, so each further try takes others.
-    fn dealers(&self, live: &LiveKey, target: &Target, others: bool) -> Result<Vec<NodeId>, Fault> {
+    /// is not known, so each further run takes the next ones: among as many runs as there are holders
+    /// are some without any one of them.
+    fn dealers(
+        &self,
+        live: &LiveKey,
+        target: &Target,
+        failed_runs: u32,
+    ) -> Result<Vec<NodeId>, Fault> {
         let nodes = self.context.signers.nodes();
         let is_live = |node: &NodeId| nodes.iter().any(|view| view.id == *node && view.live);
         let away = |all: &[NodeId]| {
@@ -348,13 +354,12 @@ impl Live {
                 list("do not use their present shares yet", untold),
             )));
         }
-        if others {
-            let mut dice = [0_u8; 16];
-            able.sort_by_cached_key(|_| {
-                self.context.entropy.fill(&mut dice);
-                dice
-            });
-        }
+        let first = usize::try_from(failed_runs)
+            .unwrap_or_default()
+            .saturating_mul(needed)
+            .checked_rem(able.len())
+            .unwrap_or_default();
+        able.rotate_left(first);
         able.truncate(needed);
         Ok(able)
     }
@@ -389,7 +394,9 @@ impl Live {
                 if *fault.class() != Class::Unavailable {
                     work.refused_runs = work.refused_runs.saturating_add(1);
                 }
-                if work.failed_runs < MAX_FAILED && work.refused_runs < MAX_REFUSED {
+                let holders = u32::try_from(order.old.holders.len()).unwrap_or(MAX_FAILED);
+                let refused = work.refused_runs < MAX_REFUSED.max(holders);
+                if work.failed_runs < MAX_FAILED.max(holders) && refused {
                     self.try_reshare_later(myself, scheme, &fault);
                     return Ok(());
                 }
