@@ -258,7 +258,8 @@ impl World {
             // Without them a key stays among its holders.
             peers: Some(self.ids[1..].to_vec()),
             backup_recipients: Vec::new(),
-            least_threshold: None,
+            // Thresholds go up and down.
+            least_threshold: Some(2),
             check: Arc::new(Rebuild),
             heartbeat: ms(HEARTBEAT_MS),
             nonces: self.marks,
