@@ -258,7 +258,7 @@ impl World {
             // Without them a key stays among its holders.
             peers: Some(self.ids[1..].to_vec()),
             backup_recipients: Vec::new(),
-            // It goes up and down.
+            // Thresholds go up and down.
             least_threshold: Some(2),
             check: Arc::new(Rebuild),
             heartbeat: ms(HEARTBEAT_MS),

@@ -170,12 +170,34 @@ fn sees(sabotage: Sabotage, what: &str) {
 #[test]
 fn simulation__should_notice_a_nonce_that_is_used_twice() {
     sees(Sabotage::RepeatedRandomness, "uses a nonce twice");
+    sees(
+        Sabotage::RepeatedRandomness,
+        "uses a nonce made ahead twice",
+    );
     sees(Sabotage::RepeatedRandomness, "shows one commitment as");
 }
 
 #[test]
 fn simulation__should_notice_a_second_digest() {
     sees(Sabotage::RestoredFolders, "signs a second digest");
+}
+
+/// A start deletes what was made ahead: nobody can tell an old copy of a folder from the folder.
+#[test]
+fn simulation__should_use_no_nonce_twice_when_old_folders_are_put_back() {
+    let mut sum = Report::default();
+    for seed in 0..20 {
+        let report = run(Setting {
+            sabotage: Sabotage::RestoredFolders,
+            pools: Pools::All,
+            ..setting(seed)
+        });
+        let nonces = |it: &&String| it.contains("uses a nonce");
+        let twice = report.violations.iter().find(nonces);
+        assert_eq!(twice, None, "{seed}");
+        sum.add(&report);
+    }
+    assert!(sum.one_round > 20 && sum.crashes > 20);
 }
 
 #[test]
