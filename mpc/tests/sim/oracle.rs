@@ -62,7 +62,8 @@ struct Seen {
     /// The nonce point of each signature, and what it signs.
     points: BTreeMap<Vec<u8>, (Vec<u8>, Vec<u8>)>,
     /// What was signed for each request.
-    signed: BTreeMap<RequestId, Vec<u8>>,
+    /// What was signed for each request, and the epoch of the shares.
+    signed: BTreeMap<RequestId, (Vec<u8>, u32)>,
     /// Shares that were made with nonces made ahead.
     one_round: u64,
     violations: Vec<String>,
@@ -350,12 +351,15 @@ impl Oracle {
         }
     }
 
-    /// The orchestrator got signatures.
-    pub fn signed(&self, order: &SigningOrder, signatures: &[Signature]) {
+    /// The orchestrator got signatures. It asks for two digests of one request at times, which the
+    /// real one never does. No honest node takes part in both; so there are two only where quorums
+    /// `meet` in no honest node, or are of two generations, whose holders may be others.
+    pub fn signed(&self, order: &SigningOrder, signatures: &[Signature], meet: bool) {
         let content = content(order);
         let mut seen = self.seen();
-        let known = seen.signed.entry(order.request).or_insert(content.clone());
-        if *known != content {
+        let this = (content, order.epoch);
+        let known = seen.signed.entry(order.request).or_insert(this.clone());
+        if known.0 != this.0 && known.1 == this.1 && meet {
             let what = format!("two digests were signed for request {}", order.request);
             seen.violated(what);
         }

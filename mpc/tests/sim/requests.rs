@@ -93,7 +93,9 @@ pub async fn once(
     match &outcome {
         Ok(signatures) => {
             verify(order, signatures);
-            world.oracle.signed(order, signatures);
+            let liars = holders.len() - world.honest(holders);
+            let meet = 2 * usize::from(*threshold) > holders.len() + liars;
+            world.oracle.signed(order, signatures, meet);
             world
                 .trace
                 .note(format_args!("signed {} with {epoch}", order.request));
