@@ -7,7 +7,7 @@ use std::{
 
 use covault_core::{
     ids::{RequestId, SessionId},
-    order::{NodeId, SigningOrder},
+    order::{Generation, NodeId, SigningOrder},
     signature::Signature,
 };
 use covault_mpc::{
@@ -61,8 +61,8 @@ struct Seen {
     messages: BTreeMap<(NodeId, Slot, u16), Vec<u8>>,
     /// The nonce point of each signature, and what it signs.
     points: BTreeMap<Vec<u8>, (Vec<u8>, Vec<u8>)>,
-    /// What was signed for each request.
-    signed: BTreeMap<RequestId, Vec<u8>>,
+    /// What was signed for each request, and with which shares.
+    signed: BTreeMap<RequestId, (Vec<u8>, Generation)>,
     /// Shares that were made with nonces made ahead.
     one_round: u64,
     violations: Vec<String>,
@@ -351,11 +351,13 @@ impl Oracle {
     }
 
     /// The orchestrator got signatures.
-    pub fn signed(&self, order: &SigningOrder, signatures: &[Signature]) {
+    pub fn signed(&self, order: &SigningOrder, with: &Generation, signatures: &[Signature]) {
         let content = content(order);
         let mut seen = self.seen();
-        let known = seen.signed.entry(order.request).or_insert(content.clone());
-        if *known != content {
+        let new = (content, with.clone());
+        let (known, before) = seen.signed.entry(order.request).or_insert(new.clone());
+        // Nodes remember, each for itself.
+        if *known != new.0 && share_a_node(before, with) {
             let what = format!("two digests were signed for request {}", order.request);
             seen.violated(what);
         }
@@ -407,6 +409,18 @@ fn frost_message(seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Ve
             "{from:?} makes a share without a nonce in {slot:?}"
         )),
     }
+}
+
+/// Whether every quorum of one has a node in common with every quorum of the other.
+fn share_a_node(one: &Generation, other: &Generation) -> bool {
+    let common = one.holders.iter().filter(|it| other.holders.contains(it));
+    let common = common.count();
+    // How many of those in common a quorum needs at least.
+    let needs = |of: &Generation| {
+        let alone = of.holders.len() - common;
+        usize::from(of.threshold).saturating_sub(alone)
+    };
+    needs(one) + needs(other) > common
 }
 
 fn content(order: &SigningOrder) -> Vec<u8> {

@@ -93,7 +93,7 @@ pub async fn once(
     match &outcome {
         Ok(signatures) => {
             verify(order, signatures);
-            world.oracle.signed(order, signatures);
+            world.oracle.signed(order, generation, signatures);
             world
                 .trace
                 .note(format_args!("signed {} with {epoch}", order.request));
