@@ -7,7 +7,7 @@ use std::{
 
 use covault_core::{
     ids::{RequestId, SessionId},
-    order::{NodeId, SigningOrder},
+    order::{Generation, NodeId, SigningOrder},
     signature::Signature,
 };
 use covault_mpc::{
@@ -61,9 +61,8 @@ struct Seen {
     messages: BTreeMap<(NodeId, Slot, u16), Vec<u8>>,
     /// The nonce point of each signature, and what it signs.
     points: BTreeMap<Vec<u8>, (Vec<u8>, Vec<u8>)>,
-    /// What was signed for each request.
-    /// What was signed for each request, and the epoch of the shares.
-    signed: BTreeMap<RequestId, (Vec<u8>, u32)>,
+    /// What was signed for each request, and with which shares.
+    signed: BTreeMap<RequestId, (Vec<u8>, Generation)>,
     /// Shares that were made with nonces made ahead.
     one_round: u64,
     violations: Vec<String>,
@@ -351,15 +350,14 @@ impl Oracle {
         }
     }
 
-    /// The orchestrator got signatures. It asks for two digests of one request at times, which the
-    /// real one never does. No honest node takes part in both; so there are two only where quorums
-    /// `meet` in no honest node, or are of two generations, whose holders may be others.
-    pub fn signed(&self, order: &SigningOrder, signatures: &[Signature], meet: bool) {
+    /// The orchestrator got signatures.
+    pub fn signed(&self, order: &SigningOrder, with: &Generation, signatures: &[Signature]) {
         let content = content(order);
         let mut seen = self.seen();
-        let this = (content, order.epoch);
-        let known = seen.signed.entry(order.request).or_insert(this.clone());
-        if known.0 != this.0 && known.1 == this.1 && meet {
+        let new = (content, with.clone());
+        let (known, before) = seen.signed.entry(order.request).or_insert(new.clone());
+        // Nodes remember, each for itself, if they are honest.
+        if *known != new.0 && share_an_honest_node(before, with, self.byzantine) {
             let what = format!("two digests were signed for request {}", order.request);
             seen.violated(what);
         }
@@ -411,6 +409,19 @@ fn frost_message(seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Ve
             "{from:?} makes a share without a nonce in {slot:?}"
         )),
     }
+}
+
+/// Whether every quorum of one has an honest node in common with every quorum of the other.
+fn share_an_honest_node(one: &Generation, other: &Generation, liar: Option<NodeId>) -> bool {
+    let common = one.holders.iter().filter(|it| other.holders.contains(it));
+    let common: Vec<NodeId> = common.copied().collect();
+    let liars = common.iter().filter(|node| Some(**node) == liar).count();
+    // How many of those in common a quorum needs at least.
+    let needs = |of: &Generation| {
+        let alone = of.holders.len() - common.len();
+        usize::from(of.threshold).saturating_sub(alone)
+    };
+    needs(one) + needs(other) > common.len() + liars
 }
 
 fn content(order: &SigningOrder) -> Vec<u8> {

@@ -93,9 +93,7 @@ pub async fn once(
     match &outcome {
         Ok(signatures) => {
             verify(order, signatures);
-            let liars = holders.len() - world.honest(holders);
-            let meet = 2 * usize::from(*threshold) > holders.len() + liars;
-            world.oracle.signed(order, signatures, meet);
+            world.oracle.signed(order, generation, signatures);
             world
                 .trace
                 .note(format_args!("signed {} with {epoch}", order.request));
