@@ -17,9 +17,8 @@ use covault_core::{
     chain::SigningInput,
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
-    order::{Generation, NodeId, ReshareOrder, SigningOrder},
+    order::{NodeId, SigningOrder},
     port::random_16,
-    scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
@@ -335,25 +334,7 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
     test.until_live(3).await;
     let root = test.keygen(Curve::Secp256k1, 2).await;
 
-    let order = ReshareOrder {
-        vault: test.vault,
-        session: SessionId::from_random(random_16(&SystemEntropy)),
-        scheme: Scheme::Dkls23,
-        root_public_key: root.public_key.clone(),
-        old: Generation {
-            epoch: 0,
-            threshold: 2,
-            holders: test.holders(),
-        },
-        dealers: test.holders()[..2].to_vec(),
-        new: Generation {
-            epoch: 1,
-            threshold: 2,
-            holders: test.holders(),
-        },
-        issued_at_ms: now_ms(),
-        expires_at_ms: now_ms() + 120_000,
-    };
+    let order = test.refresh_order(&root, 0, 2);
     let cluster = Arc::clone(&test.cluster);
     // What was said before is not of this run.
     let _ = timeout(Duration::ZERO, bus.spoken.notified()).await;

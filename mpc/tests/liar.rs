@@ -25,7 +25,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
     network::Network,
-    order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
+    order::{KeygenOrder, NodeId, SigningOrder},
     payload::{Payload, WireKind},
     port::random_16,
     schema::wire,
@@ -172,22 +172,7 @@ impl World {
 
     /// Makes a new generation of shares: there is a stale epoch now.
     async fn refresh(&mut self) {
-        let generation = |epoch| Generation {
-            epoch,
-            threshold: 2,
-            holders: self.test.holders(),
-        };
-        let order = ReshareOrder {
-            vault: self.test.vault,
-            session: SessionId::from_random(random_16(&SystemEntropy)),
-            scheme: Scheme::default_of(self.root.curve),
-            root_public_key: self.root.public_key.clone(),
-            old: generation(self.epoch),
-            dealers: self.test.holders()[..2].to_vec(),
-            new: generation(self.epoch + 1),
-            issued_at_ms: now_ms(),
-            expires_at_ms: now_ms() + 120_000,
-        };
+        let order = self.test.refresh_order(&self.root, self.epoch, 2);
         let proof = self.test.cluster.reshare(&order).await.unwrap();
         self.test.cluster.activate(&order, &proof).await.unwrap();
         self.epoch += 1;

@@ -21,9 +21,8 @@ use covault_core::{
     chain::SigningInput,
     derive::RootKey,
     ids::SessionId,
-    order::{Generation, NodeId, ReshareOrder, SigningOrder},
+    order::{NodeId, SigningOrder},
     port::random_16,
-    scheme::Scheme,
     signature::Curve,
 };
 use covault_mpc::{
@@ -285,22 +284,7 @@ async fn nodes__should_burn_their_nonces_when_the_epoch_changes() {
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, MARKS.high).await;
     until_one_round(&noting, &test, &root, 2).await;
-    let generation = |epoch| Generation {
-        epoch,
-        threshold: 2,
-        holders: test.holders(),
-    };
-    let order = ReshareOrder {
-        vault: test.vault,
-        session: SessionId::from_random(random_16(&SystemEntropy)),
-        scheme: Scheme::FrostEd25519,
-        root_public_key: root.public_key.clone(),
-        old: generation(0),
-        dealers: test.holders(),
-        new: generation(1),
-        issued_at_ms: now_ms(),
-        expires_at_ms: now_ms() + 60_000,
-    };
+    let order = test.refresh_order(&root, 0, 2);
     let proof = test.cluster.reshare(&order).await.unwrap();
     test.cluster.activate(&order, &proof).await.unwrap();
     // One round again, with nonces of the new shares.

@@ -361,7 +361,8 @@ impl Node {
         }
         let prepared = waiting.shares.iter().find(|it| it.is_of(&order));
         let prepared = prepared.map(|it| it.root.clone());
-        if order.new.holders.contains(&self.post.id()) {
+        let stays = order.new.holders.contains(&self.post.id());
+        if stays {
             self.take_into_use(&order, &waiting.shares)?;
         } else {
             match self.check_joining(&order.new.holders, record) {
@@ -377,7 +378,7 @@ impl Node {
         if let Some(root) = root {
             self.shares.erase(order.vault, &root, order.new.epoch)?;
         }
-        if !order.new.holders.contains(&self.post.id()) {
+        if !stays {
             self.keys.remove(&order.root_public_key);
         }
         // Of the same epoch may be one of another run: its file is still there, and may be needed.

@@ -21,7 +21,7 @@ use covault_core::{
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
     network::Network,
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{Generation, KeygenOrder, NodeId, ReshareOrder, SigningOrder},
     payload::{Payload, WireKind},
     port::{Clock, Entropy, random_16},
     schema::wire,
@@ -276,6 +276,26 @@ impl TestCluster {
             scheme: Scheme::default_of(curve),
             threshold,
             signers: self.holders(),
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 120_000,
+        }
+    }
+
+    /// To give the same nodes new shares of a key, instead of those of `epoch`.
+    pub fn refresh_order(&self, root: &RootKey, epoch: u32, threshold: u16) -> ReshareOrder {
+        let generation = |epoch| Generation {
+            epoch,
+            threshold,
+            holders: self.holders(),
+        };
+        ReshareOrder {
+            vault: self.vault,
+            session: SessionId::from_random(random_16(&SystemEntropy)),
+            scheme: Scheme::default_of(root.curve),
+            root_public_key: root.public_key.clone(),
+            old: generation(epoch),
+            dealers: self.holders()[..usize::from(threshold)].to_vec(),
+            new: generation(epoch + 1),
             issued_at_ms: now_ms(),
             expires_at_ms: now_ms() + 120_000,
         }
