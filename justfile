@@ -20,7 +20,7 @@ test *arguments:
 
 # The golden vectors alone; COVAULT_VECTORS names another folder
 vectors:
-    cargo nextest run --test vectors --no-capture
+    cargo nextest run -p covault-core --test vectors --no-capture
 
 # kill -9 of every piece for hours instead of some times
 crash-long rounds="400":

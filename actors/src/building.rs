@@ -46,7 +46,7 @@ pub fn account(request: &Request, needs: &Needs) -> Option<Account> {
             chain_id: needs.chain_id,
             address: request.address.clone(),
         }),
-        Needs::Nothing | Needs::Evm(_) | Needs::Solana(_) => None,
+        _ => None,
     }
 }
 
@@ -77,7 +77,7 @@ pub fn draft(
 fn claim_of(request: &Request, payload: &Payload, facts: &Facts) -> Option<NonceClaim> {
     let assigned = match facts {
         Facts::Evm(facts) => facts.nonce,
-        Facts::Nothing | Facts::Solana(_) => None,
+        _ => None,
     };
     Some(NonceClaim {
         network: request.network,
@@ -91,6 +91,6 @@ fn claim_of(request: &Request, payload: &Payload, facts: &Facts) -> Option<Nonce
 fn chosen_nonce(payload: &Payload) -> Option<u64> {
     match payload {
         Payload::Evm(EvmPayload::Transaction(transaction)) => transaction.nonce,
-        Payload::Evm(EvmPayload::Message(_)) | Payload::Solana(_) | Payload::Raw(_) => None,
+        _ => None,
     }
 }

@@ -402,7 +402,7 @@ impl Live {
             return Ok(());
         };
         let chain = building::chain(request.network)?;
-        let signed = chain.assemble(payload, &draft.unsigned, &signatures)?;
+        let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
         let delivery = if draft.broadcast {
             Event::SendingStarted
         } else {

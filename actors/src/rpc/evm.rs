@@ -147,7 +147,7 @@ impl ChainClient for EvmNode {
         match needs {
             Needs::Evm(needs) => self.gather(needs).await,
             Needs::Nothing => Ok(Facts::Nothing),
-            Needs::Solana(_) => Err(refused(
+            _ => Err(refused(
                 "not an EVM question".into(),
                 ExecuteCode::Unspecified,
             )),

@@ -68,7 +68,7 @@ impl ChainClient for SolanaNode {
                     })
                     .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))
             }
-            Needs::Evm(_) => Err(ChainError::Refused(Refusal {
+            _ => Err(ChainError::Refused(Refusal {
                 reason: "not a Solana question".into(),
                 code: ExecuteCode::Unspecified,
             })),

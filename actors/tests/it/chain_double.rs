@@ -96,6 +96,7 @@ impl ChainClient for ChainDouble {
                     }),
                 })
             }
+            other => panic!("nothing is known about {other:?}"),
         })
     }
 

@@ -1,14 +1,18 @@
 //! Aptos and Movement payload kinds. Not built yet: the shape is checked, then the kind is
 //! refused.
 
-use super::field::{amount, default_type, optional_amount, required, required_bytes};
-use crate::{amount::parse_u64, fault::Fault, schema::wire};
+use super::{
+    Family, Kind, WireKind,
+    field::{amount, default_type, not_built, optional_amount, required, required_bytes},
+    outflow::Outflow,
+};
+use crate::{amount::parse_u64, fault::Fault, network::Network, schema::wire};
 
 /// Aptos and Movement mainnet; testnets are not supported.
 const CHAIN_IDS: [u64; 2] = [1, 126];
 
 /// Checks an aptosSendNative: chain, addresses, octa, gas.
-pub(super) fn send_native(wire: &wire::AptosSendNative) -> Result<(), Fault> {
+fn check_send_native(wire: &wire::AptosSendNative) -> Result<(), Fault> {
     common(wire.chain_id, &wire.from, wire.gas_fee.as_ref())?;
     required("to", &wire.to)?;
     amount("value", &wire.value, parse_u64)?;
@@ -16,7 +20,7 @@ pub(super) fn send_native(wire: &wire::AptosSendNative) -> Result<(), Fault> {
 }
 
 /// Checks an aptosSendCoin: chain, addresses, coin, amount, gas.
-pub(super) fn send_coin(wire: &wire::AptosSendCoin) -> Result<(), Fault> {
+fn check_send_coin(wire: &wire::AptosSendCoin) -> Result<(), Fault> {
     common(wire.chain_id, &wire.from, wire.gas_fee.as_ref())?;
     required("to", &wire.to)?;
     required("coinTag", &wire.coin_tag)?;
@@ -25,13 +29,13 @@ pub(super) fn send_coin(wire: &wire::AptosSendCoin) -> Result<(), Fault> {
 }
 
 /// Checks an aptosSendCustom: chain, sender, payload, gas.
-pub(super) fn send_custom(wire: &wire::AptosSendCustom) -> Result<(), Fault> {
+fn check_send_custom(wire: &wire::AptosSendCustom) -> Result<(), Fault> {
     common(wire.chain_id, &wire.from, wire.gas_fee.as_ref())?;
     required_bytes("payload", &wire.payload)
 }
 
 /// Checks an aptosMessage: sender, content without line breaks in the fields of one line.
-pub(super) fn message(wire: &wire::AptosMessage) -> Result<(), Fault> {
+fn check_message(wire: &wire::AptosMessage) -> Result<(), Fault> {
     required("from", &wire.from)?;
     default_type(wire.r#type)?;
     let content = wire
@@ -71,4 +75,54 @@ fn common(chain_id: u64, from: &str, gas: Option<&wire::AptosGas>) -> Result<(),
         )?;
     }
     Ok(())
+}
+
+/// A checked Aptos payload. None is built yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AptosPayload {}
+
+impl Family for AptosPayload {
+    fn kind(&self) -> Kind {
+        match *self {}
+    }
+
+    fn from(&self) -> &str {
+        match *self {}
+    }
+
+    fn to_wire(&self) -> WireKind {
+        match *self {}
+    }
+
+    fn outflow(&self, _wallet: Network) -> Outflow {
+        match *self {}
+    }
+
+    fn chain_id(&self) -> Option<u64> {
+        match *self {}
+    }
+
+    fn is_transaction(&self) -> bool {
+        match *self {}
+    }
+}
+
+pub(super) fn send_native(wire: &wire::AptosSendNative) -> Result<AptosPayload, Fault> {
+    check_send_native(wire)?;
+    Err(not_built("Aptos"))
+}
+
+pub(super) fn send_coin(wire: &wire::AptosSendCoin) -> Result<AptosPayload, Fault> {
+    check_send_coin(wire)?;
+    Err(not_built("Aptos"))
+}
+
+pub(super) fn send_custom(wire: &wire::AptosSendCustom) -> Result<AptosPayload, Fault> {
+    check_send_custom(wire)?;
+    Err(not_built("Aptos"))
+}
+
+pub(super) fn message(wire: &wire::AptosMessage) -> Result<AptosPayload, Fault> {
+    check_message(wire)?;
+    Err(not_built("Aptos"))
 }

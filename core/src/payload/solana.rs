@@ -4,8 +4,8 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{
-    Kind, WireKind,
-    field::{amount, decimals, default_type, required},
+    Family, Kind, WireKind,
+    field::{amount, decimals, default_type, not_built, required},
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
@@ -103,7 +103,7 @@ pub(super) fn message(wire: &wire::SolanaMessage) -> Result<SolanaPayload, Fault
 }
 
 /// Checks a solanaSendSplToken or sonicSvmSendSplToken.
-pub(super) fn send_token(cluster: Cluster, wire: &wire::SolanaSendSplToken) -> Result<(), Fault> {
+fn check_send_token(cluster: Cluster, wire: &wire::SolanaSendSplToken) -> Result<(), Fault> {
     chain_id(cluster, wire.chain_id)?;
     address("from", &wire.from)?;
     address("to", &wire.to)?;
@@ -113,7 +113,7 @@ pub(super) fn send_token(cluster: Cluster, wire: &wire::SolanaSendSplToken) -> R
 }
 
 /// Checks a solanaSendCustom or sonicSvmSendCustom.
-pub(super) fn send_custom(cluster: Cluster, wire: &wire::SolanaSendCustom) -> Result<(), Fault> {
+fn check_send_custom(cluster: Cluster, wire: &wire::SolanaSendCustom) -> Result<(), Fault> {
     chain_id(cluster, wire.chain_id)?;
     address("from", &wire.from)?;
     if !(1..=MAX_TRANSACTIONS).contains(&wire.tx_base64.len()) {
@@ -132,10 +132,10 @@ pub(super) fn send_custom(cluster: Cluster, wire: &wire::SolanaSendCustom) -> Re
     Ok(())
 }
 
-impl SolanaPayload {
+impl Family for SolanaPayload {
     /// Nothing that is signed tells Solana from Sonic SVM (a blockhash is just a number to who
     /// has not seen the chain), so their coins count as one.
-    pub(super) fn outflow(&self) -> Outflow {
+    fn outflow(&self, _wallet: Network) -> Outflow {
         let place = Place::network(Network::Solana);
         let (nature, spends) = match self {
             SolanaPayload::SendNative(send) => {
@@ -155,7 +155,7 @@ impl SolanaPayload {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    fn kind(&self) -> Kind {
         match self {
             SolanaPayload::SendNative(send) => match send.cluster {
                 Cluster::Solana => Kind::SolanaSendNative,
@@ -165,14 +165,25 @@ impl SolanaPayload {
         }
     }
 
-    pub(super) fn from(&self) -> &str {
+    fn from(&self) -> &str {
         match self {
             SolanaPayload::SendNative(send) => &send.from,
             SolanaPayload::Message(message) => &message.from,
         }
     }
 
-    pub(super) fn to_wire(&self) -> WireKind {
+    fn chain_id(&self) -> Option<u64> {
+        match self {
+            SolanaPayload::SendNative(send) => Some(send.cluster.chain_id()),
+            SolanaPayload::Message(_) => None,
+        }
+    }
+
+    fn is_transaction(&self) -> bool {
+        !matches!(self, SolanaPayload::Message(_))
+    }
+
+    fn to_wire(&self) -> WireKind {
         match self {
             SolanaPayload::SendNative(send) => {
                 let wire = wire::SolanaSendNative {
@@ -214,4 +225,20 @@ fn address(name: &str, text: &str) -> Result<String, Fault> {
     parse_key(text)
         .map(|key| key.to_string())
         .map_err(|error| Fault::field(name, error))
+}
+
+pub(super) fn send_token(
+    cluster: Cluster,
+    wire: &wire::SolanaSendSplToken,
+) -> Result<SolanaPayload, Fault> {
+    check_send_token(cluster, wire)?;
+    Err(not_built("sending Solana tokens"))
+}
+
+pub(super) fn send_custom(
+    cluster: Cluster,
+    wire: &wire::SolanaSendCustom,
+) -> Result<SolanaPayload, Fault> {
+    check_send_custom(cluster, wire)?;
+    Err(not_built("signing Solana transactions made elsewhere"))
 }

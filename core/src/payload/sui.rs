@@ -1,10 +1,14 @@
 //! Sui payload kinds. Not built yet: the shape is checked, then the kind is refused.
 
-use super::field::{amount, default_type, optional_amount, required, required_bytes};
-use crate::{amount::parse_u64, fault::Fault, schema::wire};
+use super::{
+    Family, Kind, WireKind,
+    field::{amount, default_type, not_built, optional_amount, required, required_bytes},
+    outflow::Outflow,
+};
+use crate::{amount::parse_u64, fault::Fault, network::Network, schema::wire};
 
 /// Checks a suiSendNative: addresses, MIST, gas.
-pub(super) fn send_native(wire: &wire::SuiSendNative) -> Result<(), Fault> {
+fn check_send_native(wire: &wire::SuiSendNative) -> Result<(), Fault> {
     required("from", &wire.from)?;
     required("to", &wire.to)?;
     amount("value", &wire.value, parse_u64)?;
@@ -12,7 +16,7 @@ pub(super) fn send_native(wire: &wire::SuiSendNative) -> Result<(), Fault> {
 }
 
 /// Checks a suiSendCoin: addresses, coin, amount, gas.
-pub(super) fn send_coin(wire: &wire::SuiSendCoin) -> Result<(), Fault> {
+fn check_send_coin(wire: &wire::SuiSendCoin) -> Result<(), Fault> {
     required("from", &wire.from)?;
     required("to", &wire.to)?;
     required("coinTag", &wire.coin_tag)?;
@@ -21,13 +25,13 @@ pub(super) fn send_coin(wire: &wire::SuiSendCoin) -> Result<(), Fault> {
 }
 
 /// Checks a suiSendCustom: sender, payload.
-pub(super) fn send_custom(wire: &wire::SuiSendCustom) -> Result<(), Fault> {
+fn check_send_custom(wire: &wire::SuiSendCustom) -> Result<(), Fault> {
     required("from", &wire.from)?;
     required_bytes("payload", &wire.payload)
 }
 
 /// Checks a suiMessage: sender. An empty message is a message.
-pub(super) fn message(wire: &wire::SuiMessage) -> Result<(), Fault> {
+fn check_message(wire: &wire::SuiMessage) -> Result<(), Fault> {
     required("from", &wire.from)?;
     default_type(wire.r#type)
 }
@@ -44,4 +48,54 @@ fn gas(gas: Option<&wire::SuiGas>) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// A checked Sui payload. None is built yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SuiPayload {}
+
+impl Family for SuiPayload {
+    fn kind(&self) -> Kind {
+        match *self {}
+    }
+
+    fn from(&self) -> &str {
+        match *self {}
+    }
+
+    fn to_wire(&self) -> WireKind {
+        match *self {}
+    }
+
+    fn outflow(&self, _wallet: Network) -> Outflow {
+        match *self {}
+    }
+
+    fn chain_id(&self) -> Option<u64> {
+        match *self {}
+    }
+
+    fn is_transaction(&self) -> bool {
+        match *self {}
+    }
+}
+
+pub(super) fn send_native(wire: &wire::SuiSendNative) -> Result<SuiPayload, Fault> {
+    check_send_native(wire)?;
+    Err(not_built("Sui"))
+}
+
+pub(super) fn send_coin(wire: &wire::SuiSendCoin) -> Result<SuiPayload, Fault> {
+    check_send_coin(wire)?;
+    Err(not_built("Sui"))
+}
+
+pub(super) fn send_custom(wire: &wire::SuiSendCustom) -> Result<SuiPayload, Fault> {
+    check_send_custom(wire)?;
+    Err(not_built("Sui"))
+}
+
+pub(super) fn message(wire: &wire::SuiMessage) -> Result<SuiPayload, Fault> {
+    check_message(wire)?;
+    Err(not_built("Sui"))
 }

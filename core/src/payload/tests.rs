@@ -253,7 +253,9 @@ fn kinds__should_be_accepted_when_built_and_refused_by_name_when_not() {
                 assert!(!kind.is_built(), "{fault}");
                 assert_eq!(fault.class(), &Class::Invalid);
                 assert!(
-                    fault.public().starts_with(&format!("{}: ", kind.name())),
+                    fault
+                        .public()
+                        .starts_with(&format!("{}.from: ", kind.name())),
                     "{fault}"
                 );
                 assert!(
@@ -270,7 +272,7 @@ fn kinds__should_be_accepted_when_built_and_refused_by_name_when_not() {
         .find(|wire| Kind::of(wire) == Kind::TonSendNative);
     assert_eq!(
         Payload::parse(ton.unwrap()).unwrap_err().public(),
-        "tonSendNative: TON is not available in this version of Covault"
+        "tonSendNative.from: TON is not available in this version of Covault"
     );
 }
 

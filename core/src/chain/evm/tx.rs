@@ -172,12 +172,14 @@ pub(crate) fn erc20_transfer(input: &[u8]) -> Option<(Address, U256)> {
 
 /// The most that the transaction can cost in wei: all its gas at its highest price.
 pub(super) fn most_fee(unsigned: &[u8]) -> Result<U256, Fault> {
-    if unsigned.is_empty() {
-        return Ok(U256::ZERO);
-    }
     let decoded = decode(unsigned).map_err(undecodable)?;
     // 64 and 128 bits: it always fits.
     Ok(U256::from(decoded.gas_limit).saturating_mul(U256::from(decoded.most_price)))
+}
+
+/// The nonce of a transaction.
+pub(super) fn nonce(unsigned: &[u8]) -> Result<u64, Fault> {
+    Ok(decode(unsigned).map_err(undecodable)?.nonce)
 }
 
 /// The name of the first thing in which a transaction differs from another.

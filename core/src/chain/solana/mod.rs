@@ -9,6 +9,7 @@ mod tests;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use solana_hash::Hash;
 use solana_message::{Message, VersionedMessage};
 use solana_pubkey::Pubkey;
@@ -16,13 +17,10 @@ use solana_system_interface::instruction::transfer;
 
 use crate::{
     amount::U256,
-    chain::{Chain, Signed, SigningInput, Unsigned, raw},
+    chain::{Resource, Rules, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
-    payload::{
-        Payload,
-        solana::{SendNative, SolanaPayload},
-    },
+    payload::solana::{SendNative, SolanaPayload},
     signature::{Curve, Signature},
 };
 
@@ -82,7 +80,13 @@ const LAMPORTS_PER_SIGNATURE: u64 = 5000;
 /// The Solana rules.
 pub struct Solana;
 
-impl Chain for Solana {
+impl Rules for Solana {
+    type Payload = SolanaPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Solana;
+
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key: [u8; 32] = public_key
             .try_into()
@@ -103,53 +107,42 @@ impl Chain for Solana {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &Payload) -> super::Needs {
+    fn needs(&self, payload: &SolanaPayload) -> Option<Needs> {
         match payload {
-            Payload::Solana(SolanaPayload::SendNative(send)) => super::Needs::Solana(Needs {
+            SolanaPayload::SendNative(send) => Some(Needs {
                 chain_id: send.cluster.chain_id(),
                 blockhash: true,
             }),
-            Payload::Solana(SolanaPayload::Message(_)) | Payload::Evm(_) | Payload::Raw(_) => {
-                super::Needs::Nothing
-            }
+            SolanaPayload::Message(_) => None,
         }
+    }
+
+    /// The network knows a transaction by its message: two equal transfers with one blockhash are
+    /// one transfer.
+    fn uses(&self, _payload: &SolanaPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        let whole = unsigned
+            .signing
+            .iter()
+            .map(|input| Resource::Whole(Sha256::digest(&input.message).into()));
+        Ok(whole.collect())
     }
 
     fn build(
         &self,
-        payload: &Payload,
-        facts: &super::Facts,
-        public_key: &[u8],
+        payload: &SolanaPayload,
+        facts: Option<&Facts>,
+        _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let sender = self.address(public_key)?;
-        let kind = payload.kind();
-        if payload.from() != sender {
-            return Err(Fault::field("from", "is not the wallet's address").under(kind));
-        }
-        match (payload, facts) {
-            (Payload::Solana(SolanaPayload::SendNative(send)), super::Facts::Solana(facts)) => {
-                send_native(send, facts).map_err(|fault| fault.under(kind))
-            }
-            (Payload::Solana(SolanaPayload::Message(message)), super::Facts::Nothing) => {
-                Ok(Unsigned {
-                    bytes: Vec::new(),
-                    signing: vec![input(message.content.clone())],
-                })
-            }
-            (Payload::Raw(payload), super::Facts::Nothing) => {
-                raw::build(Network::Solana, payload, &sender).map_err(|fault| fault.under(kind))
-            }
-            (Payload::Evm(_), _) => Err(Fault::bug("an EVM payload for a Solana wallet")),
-            (Payload::Solana(_) | Payload::Raw(_), _) => {
-                Err(Fault::bug("the facts are not those that were asked for"))
-            }
+        match payload {
+            SolanaPayload::SendNative(send) => send_native(send, facts.ok_or_else(not_those)?),
+            SolanaPayload::Message(message) => Ok(Unsigned {
+                bytes: Vec::new(),
+                signing: vec![input(message.content.clone())],
+            }),
         }
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
-        if unsigned.is_empty() {
-            return Ok(U256::ZERO);
-        }
         let message = message_of(unsigned)
             .ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))?;
         let signatures = u64::from(message.header.num_required_signatures);
@@ -175,31 +168,22 @@ impl Chain for Solana {
 
     fn assemble(
         &self,
-        payload: &Payload,
+        _payload: &SolanaPayload,
         unsigned: &Unsigned,
         signatures: &[Signature],
-    ) -> Result<Option<Signed>, Fault> {
-        let [input] = unsigned.signing.as_slice() else {
+        _public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
             return Err(Fault::bug("the payload has exactly one thing to sign"));
         };
-        let [signature @ Signature::Ed25519 { .. }] = signatures else {
-            return Err(Fault::bug(
-                "the payload takes exactly one Ed25519 signature",
-            ));
-        };
-        match payload {
-            Payload::Solana(SolanaPayload::SendNative(_)) => {}
-            Payload::Solana(SolanaPayload::Message(_)) | Payload::Raw(_) => return Ok(None),
-            Payload::Evm(_) => return Err(Fault::bug("an EVM payload for a Solana wallet")),
-        }
         if transaction(&[0; SIGNATURE_BYTES], &input.message) != unsigned.bytes {
             return Err(Fault::bug("what was signed is not the transaction"));
         }
         let signature = signature.to_bytes();
-        Ok(Some(Signed {
+        Ok(Signed {
             transaction: STANDARD.encode(transaction(&signature, &input.message)),
             tx_hash: bs58::encode(signature).into_string(),
-        }))
+        })
     }
 }
 

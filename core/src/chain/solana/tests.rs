@@ -6,10 +6,14 @@ use solana_message::{legacy, v0};
 
 use super::*;
 use crate::{
+    chain::Chain,
     chain::{self, evm},
+    payload::Payload,
     payload::WireKind,
     schema::wire,
 };
+
+const SOLANA: &dyn Chain = &Solana;
 
 const BLOCKHASH: &str = "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR";
 
@@ -22,7 +26,7 @@ fn public_key() -> Vec<u8> {
 }
 
 fn from() -> String {
-    Solana.address(&public_key()).unwrap()
+    SOLANA.address(&public_key()).unwrap()
 }
 
 fn send() -> Payload {
@@ -63,18 +67,19 @@ fn transfer__should_ask_for_a_blockhash_and_nothing_else() {
         chain_id: 101,
         blockhash: true,
     });
-    assert_eq!(Solana.needs(&send()), wanted);
-    assert_eq!(Solana.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
+    assert_eq!(SOLANA.needs(&send()), wanted);
+    assert_eq!(SOLANA.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
 }
 
 #[test]
 fn transfer__should_be_readable_by_the_sdk() {
-    let unsigned = Solana.build(&send(), &facts(), &public_key()).unwrap();
-    let signed = Solana
+    let unsigned = SOLANA.build(&send(), &facts(), &public_key()).unwrap();
+    let signed = SOLANA
         .assemble(
             &send(),
             &unsigned,
             &[signature(&unsigned.signing[0].message)],
+            &public_key(),
         )
         .unwrap()
         .unwrap();
@@ -94,7 +99,7 @@ fn transfer__should_be_readable_by_the_sdk() {
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     use crate::fault::Class;
     let class = |payload: &Payload, facts: &chain::Facts, key: &[u8]| {
-        Solana
+        SOLANA
             .build(payload, facts, key)
             .unwrap_err()
             .class()
@@ -122,7 +127,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
 
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
-    let unsigned = Solana.build(&send(), &facts(), &public_key()).unwrap();
+    let unsigned = SOLANA.build(&send(), &facts(), &public_key()).unwrap();
     let good = signature(&unsigned.signing[0].message);
     let ecdsa = Signature::Ecdsa {
         r: [1; 32],
@@ -130,23 +135,34 @@ fn assemble__should_refuse_what_was_not_built() {
         y_parity: 0,
     };
     for signatures in [&[][..], &[ecdsa], &[good.clone(), good.clone()]] {
-        assert!(Solana.assemble(&send(), &unsigned, signatures).is_err());
+        assert!(
+            SOLANA
+                .assemble(&send(), &unsigned, signatures, &public_key())
+                .is_err()
+        );
     }
     let mut other = unsigned.clone();
     other.bytes[80] ^= 1;
-    assert!(Solana.assemble(&send(), &other, &[good]).is_err());
+    assert!(
+        SOLANA
+            .assemble(&send(), &other, &[good], &public_key())
+            .is_err()
+    );
 }
 
 #[test]
 fn assemble__should_give_nothing_for_a_message() {
     let payload = message(b"hello").unwrap();
-    let unsigned = Solana
+    let unsigned = SOLANA
         .build(&payload, &chain::Facts::Nothing, &public_key())
         .unwrap();
     assert_eq!(unsigned.signing[0].message, b"hello");
     assert!(unsigned.bytes.is_empty());
     let signature = signature(b"hello");
-    assert_eq!(Solana.assemble(&payload, &unsigned, &[signature]), Ok(None));
+    assert_eq!(
+        SOLANA.assemble(&payload, &unsigned, &[signature], &public_key()),
+        Ok(None)
+    );
 }
 
 #[test]
@@ -196,7 +212,7 @@ fn address__should_be_base58_of_32_bytes() {
     }
     assert_eq!(parse_key(&"1".repeat(32)).unwrap().to_bytes(), [0; 32]);
     for key in [[0xff; 32], [0; 32], [2; 32]] {
-        assert!(Solana.address(&key).is_err());
+        assert!(SOLANA.address(&key).is_err());
     }
 }
 
@@ -205,7 +221,7 @@ proptest! {
     fn address__should_return_what_was_written(bytes: [u8; 32]) {
         let text = Pubkey::new_from_array(bytes).to_string();
         prop_assert_eq!(parse_key(&text).unwrap().to_bytes(), bytes);
-        prop_assert_eq!(Solana.parse_address(&text).unwrap(), text);
+        prop_assert_eq!(SOLANA.parse_address(&text).unwrap(), text);
     }
 
     #[test]
