@@ -2,6 +2,7 @@
 // Reads one JSON object from standard input, {"ask": name, ...}, and prints one.
 import { readFileSync } from "node:fs";
 import { ethers } from "ethers";
+import * as bitcoin from "bitcoinjs-lib";
 import nacl from "tweetnacl";
 import { PublicKey, Transaction } from "@solana/web3.js";
 import { ed25519 } from "@noble/curves/ed25519";
@@ -38,6 +39,13 @@ const answers = {
       bytes(content),
       bytes(signature),
       new PublicKey(address).toBytes(),
+    ),
+  }),
+  // The same script as a regtest address.
+  bitcoinRegtest: ({ address }) => ({
+    address: bitcoin.address.fromOutputScript(
+      bitcoin.address.toOutputScript(address),
+      bitcoin.networks.regtest,
     ),
   }),
   // What does this signed Solana transaction say, and are its signatures good?
