@@ -77,7 +77,7 @@ kinds! {
     EvmSendNative "evmSendNative" Evm built,
     EvmSendErc20 "evmSendErc20" Evm built,
     EvmSendCustom "evmSendCustom" Evm built,
-    BtcSendNative "btcSendNative" Bitcoin planned,
+    BtcSendNative "btcSendNative" Bitcoin built,
     TronSendNative "tronSendNative" Tron planned,
     TronSendTrc10 "tronSendTrc10" Tron planned,
     TronSendTrc20 "tronSendTrc20" Tron planned,
