@@ -37,14 +37,15 @@ async fn bitcoin__should_move_the_exact_amount_and_lock_what_it_spends() {
     node.mine(1).await;
     let mut fees = 0;
     for hash in &hashes {
-        let transaction = node
-            .call("getrawtransaction", json!([hash, 2]))
-            .await;
+        let transaction = node.call("getrawtransaction", json!([hash, 2])).await;
         assert_eq!(transaction["confirmations"], 1, "{transaction}");
         let fee = satoshi(&transaction["fee"]);
         let size = transaction["vsize"].as_u64().unwrap();
         // Counted with signatures of 72 bytes, so at most some bytes more than the rate.
-        assert!((size * 7..=(size + 4) * 7).contains(&fee), "{fee} for {size}");
+        assert!(
+            (size * 7..=(size + 4) * 7).contains(&fee),
+            "{fee} for {size}"
+        );
         fees += fee;
     }
     let sent: u64 = amounts.iter().sum();

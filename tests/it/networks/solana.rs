@@ -47,9 +47,11 @@ async fn solana__should_move_coins_and_tokens_by_the_exact_amount() {
             .unwrap()
             .to_owned();
         for (amount, pays) in [(250_001u128, true), (1, false)] {
-            api.sign(json!({"solanaSendSplToken": {"from": from, "to": to, "mintAddress": mint,
-                "amount": amount.to_string(), "decimals": 6, "chainId": 101}}))
-                .await;
+            api.sign(
+                json!({"solanaSendSplToken": {"from": from, "to": to, "mintAddress": mint,
+                "amount": amount.to_string(), "decimals": 6, "chainId": 101}}),
+            )
+            .await;
             let before = left;
             left = lamports(&node, &from).await;
             let paid = before - left;
@@ -88,9 +90,9 @@ async fn equal_solana_payments__should_both_arrive() {
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, SOLANA).await;
-    node.call("test_airdrop", json!([from, "10000000000"])).await;
-    let payment =
-        json!({"solanaSendNative": {"from": from, "to": to, "value": "1000000"}});
+    node.call("test_airdrop", json!([from, "10000000000"]))
+        .await;
+    let payment = json!({"solanaSendNative": {"from": from, "to": to, "value": "1000000"}});
     let first = api.sign(payment.clone()).await;
     // With the blockhash of the first it would be the first.
     let second = api.create(payment).await;
@@ -110,7 +112,8 @@ async fn solana_transactions_made_elsewhere__should_keep_what_others_signed() {
     let chains = [format!("sonic={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;
-    node.call("test_airdrop", json!([from, "10000000000"])).await;
+    node.call("test_airdrop", json!([from, "10000000000"]))
+        .await;
     for version in ["legacy", "v0"] {
         let blockhash = node.call("test_nextBlock", json!([])).await;
         // The wallet pays the fee and sends; another account, which has signed, gets.

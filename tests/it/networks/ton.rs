@@ -18,7 +18,14 @@ async fn information(node: &Node, address: &str) -> (u128, String) {
 }
 
 async fn reqwest_get(url: &str) -> Value {
-    http_client().get(url).send().await.unwrap().json().await.unwrap()
+    http_client()
+        .get(url)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap()
 }
 
 async fn fees(node: &Node, address: &str) -> u128 {
@@ -46,9 +53,11 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     assert_eq!(information(&node, &from).await.1, "uninitialized");
 
     let amount: u128 = 1_234_567_891;
-    api.sign(json!({"tonSendNative": {"from": from, "to": to, "value": amount.to_string(),
-        "comment": "rent"}}))
-        .await;
+    api.sign(
+        json!({"tonSendNative": {"from": from, "to": to, "value": amount.to_string(),
+        "comment": "rent"}}),
+    )
+    .await;
     assert_eq!(information(&node, &from).await.1, "active");
     let (left, _) = information(&node, &from).await;
     let paid = fees(&node, &from).await;
@@ -69,15 +78,23 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     });
     futures::future::join_all(sends).await;
     let (after, _) = information(&node, &to).await;
-    assert!(after > got + 99_000_000 && after <= got + 100_000_000, "{after}");
+    assert!(
+        after > got + 99_000_000 && after <= got + 100_000_000,
+        "{after}"
+    );
 
     let minted = node
-        .post("/api/v2/test/mint", json!({"owner": from, "amount": "1000000"}))
+        .post(
+            "/api/v2/test/mint",
+            json!({"owner": from, "amount": "1000000"}),
+        )
         .await;
     let jetton = minted["minter"].as_str().unwrap();
-    api.sign(json!({"tonSendToken": {"from": from, "to": to, "mintAddress": jetton,
-        "amount": "250001", "comment": "jettons"}}))
-        .await;
+    api.sign(
+        json!({"tonSendToken": {"from": from, "to": to, "mintAddress": jetton,
+        "amount": "250001", "comment": "jettons"}}),
+    )
+    .await;
     for (owner, expected) in [(&to, 250_001), (&from, 749_999)] {
         assert_eq!(balance(api, TON, owner, Some(jetton)).await, expected);
     }

@@ -415,6 +415,7 @@ fn settle__should_leave_it_to_build_to_refuse_what_nothing_can_pay() {
     }
     let other = chain::Facts::Solana(chain::solana::Facts {
         recent_blockhash: String::new(),
+        token: None,
     });
     let fault = BITCOIN.settle(&payload, other, &BTreeSet::new());
     assert_eq!(fault.unwrap_err().class(), &Class::Bug);
@@ -480,6 +481,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     };
     let other = chain::Facts::Solana(chain::solana::Facts {
         recent_blockhash: String::new(),
+        token: None,
     });
     assert_eq!(class(&chain::Facts::Nothing), Class::Bug);
     assert_eq!(class(&other), Class::Bug);
