@@ -115,7 +115,8 @@ impl Network {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
             Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
-            Network::Tron | Network::Aptos | Network::Sui | Network::Ton | Network::Stellar => None,
+            Network::Tron => Some(&chain::tron::Tron),
+            Network::Aptos | Network::Sui | Network::Ton | Network::Stellar => None,
         }
     }
 }

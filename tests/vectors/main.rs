@@ -39,7 +39,10 @@ const FORMAT: &str = "chain-golden-vectors/1";
 const ADDRESS: &str = "addressDerivation";
 
 /// Kinds of the vectors that are another kind of the API, with content made by the client.
-const ALIASES: [(&str, &str); 1] = [("solanaMessage(offchain)", "solanaMessage")];
+const ALIASES: [(&str, &str); 2] = [
+    ("solanaMessage(offchain)", "solanaMessage"),
+    (tron::TIP_191, "rawMessage"),
+];
 
 /// Fields that say something about a case and have no bearing on its bytes, or repeat in
 /// another form what is compared.
@@ -376,7 +379,7 @@ fn validate(
     wallet: Network,
     context: &Map<String, Value>,
 ) -> Result<(Payload, KnownChains), Fault> {
-    let input = case.body.get("input").cloned().unwrap_or_default();
+    let input = dialect(wallet).input(case.body).map_err(Fault::bug)?;
     if let Some(batch) = dialect(wallet).batch(case.kind, &input) {
         return batch.map(|payload| (payload, KnownChains::default()));
     }
@@ -404,6 +407,11 @@ trait Dialect {
     /// Fields of what is expected that repeat, in another form, what is compared.
     fn expected_notes(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// The payload of a case, by its field names in JSON.
+    fn input(&self, body: &Map<String, Value>) -> Result<Value, String> {
+        Ok(body.get("input").cloned().unwrap_or_default())
     }
 
     /// Compares what else is expected of an address.
@@ -735,12 +743,12 @@ fn signature(value: &Value) -> Result<Signature, String> {
             s: half(s)?,
         });
     }
-    only_known(object, &[&["r", "s", "v", "yParity"]])?;
-    let y_parity = object
-        .get("yParity")
-        .and_then(Value::as_u64)
-        .ok_or("no yParity")?;
+    only_known(object, &[&["r", "s", "v", "yParity", "recid"]])?;
     let v: u64 = number(object, "v")?;
+    let y_parity = match object.get("yParity").or_else(|| object.get("recid")) {
+        Some(stated) => stated.as_u64().ok_or("yParity is not a number")?,
+        None => v.checked_sub(27).ok_or("no yParity")?,
+    };
     // Plain, as Bitcoin and messages have it, or EIP-155.
     if ![Some(v), v.checked_sub(27), v.checked_sub(35).map(|v| v % 2)].contains(&Some(y_parity)) {
         return Err(format!("v is {v} and yParity {y_parity}"));

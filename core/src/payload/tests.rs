@@ -13,6 +13,8 @@ const ALICE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const BTC: &str = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4";
 const SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
+const TRON: &str = "THzTXf73sKMCzyNaDGFn84jWuRZTJq6fxL";
+const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
 
 fn gas(max_fee: &str, max_priority_fee: Option<&str>, gas_limit: &str) -> Option<WireGas> {
     Some(WireGas {
@@ -126,20 +128,20 @@ fn samples() -> Vec<WireKind> {
             network_fee: 1,
         }),
         WireKind::TronSendNative(wire::TronSendNative {
-            from: from(),
-            to: from(),
+            from: TRON.into(),
+            to: USDT.into(),
             value: one(),
         }),
         WireKind::TronSendTrc10(wire::TronSendTrc10 {
-            from: from(),
-            to: from(),
+            from: TRON.into(),
+            to: USDT.into(),
             asset_name: one(),
             amount: one(),
         }),
         WireKind::TronSendTrc20(wire::TronSendTrc20 {
-            from: from(),
-            to: from(),
-            contract_address: from(),
+            from: TRON.into(),
+            to: TRON.into(),
+            contract_address: USDT.into(),
             amount: one(),
             fee_limit: None,
         }),
@@ -676,6 +678,43 @@ fn key() -> impl Strategy<Value = String> {
     any::<[u8; 32]>().prop_map(|bytes| bs58::encode(bytes).into_string())
 }
 
+fn tron_address() -> impl Strategy<Value = String> {
+    any::<[u8; 20]>().prop_map(|bytes| {
+        let bytes = [&[0x41][..], &bytes].concat();
+        bs58::encode(bytes).with_check().into_string()
+    })
+}
+
+fn tron_kind() -> impl Strategy<Value = WireKind> {
+    let addresses = (tron_address(), tron_address(), tron_address());
+    let fee_limit = prop::option::of(1..=15_000_000_000_i64);
+    (addresses, 1..=i64::MAX, 1..=i64::MAX, fee_limit, 0..3).prop_map(
+        |((from, to, token), amount, asset, fee_limit, choice)| {
+            let amount = amount.to_string();
+            match choice {
+                0 => WireKind::TronSendNative(wire::TronSendNative {
+                    from,
+                    to,
+                    value: amount,
+                }),
+                1 => WireKind::TronSendTrc10(wire::TronSendTrc10 {
+                    from,
+                    to,
+                    asset_name: asset.to_string(),
+                    amount,
+                }),
+                _ => WireKind::TronSendTrc20(wire::TronSendTrc20 {
+                    from,
+                    to,
+                    contract_address: token,
+                    amount,
+                    fee_limit: fee_limit.map(|limit| limit.to_string()),
+                }),
+            }
+        },
+    )
+}
+
 fn fees() -> impl Strategy<Value = Option<WireGas>> {
     prop::option::of(
         (any::<u128>(), any::<Option<u128>>(), 10_000_000..u64::MAX).prop_map(
@@ -813,13 +852,16 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                 content,
             })
         }),
-        (prop_oneof![address(), key()], 0..3, bytes()).prop_map(|(from, hash, content)| {
-            WireKind::RawMessage(wire::RawMessage {
-                from,
-                content,
-                ecdsa_hash_function: hash,
-            })
-        }),
+        tron_kind(),
+        (prop_oneof![address(), key(), tron_address()], 0..3, bytes()).prop_map(
+            |(from, hash, content)| {
+                WireKind::RawMessage(wire::RawMessage {
+                    from,
+                    content,
+                    ecdsa_hash_function: hash,
+                })
+            }
+        ),
     ]
 }
 
