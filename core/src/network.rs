@@ -114,12 +114,8 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
-            Network::Bitcoin
-            | Network::Tron
-            | Network::Aptos
-            | Network::Sui
-            | Network::Ton
-            | Network::Stellar => None,
+            Network::Stellar => Some(&chain::stellar::Stellar),
+            Network::Bitcoin | Network::Tron | Network::Aptos | Network::Sui | Network::Ton => None,
         }
     }
 }

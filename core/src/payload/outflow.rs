@@ -126,7 +126,7 @@ impl Asset {
         if place.network == Network::Evm && place.chain_id.is_none() {
             return Err(invalid("must name its chain, e.g. evm:1"));
         }
-        let token = token.map(|token| chain.parse_address(token)).transpose()?;
+        let token = token.map(|token| chain.parse_token(token)).transpose()?;
         Ok(Self { place, token })
     }
 }
