@@ -733,7 +733,7 @@ fn signature(value: &Value) -> Result<Signature, String> {
     let object = value.as_object().ok_or("a signature is not an object")?;
     let half = |bytes: &[u8]| <[u8; 32]>::try_from(bytes).map_err(|_| "not 32 bytes".to_owned());
     if let Some(bytes) = object.get("ed25519") {
-        only_known(object, &[&["ed25519"]])?;
+        only_known(object, &[&["ed25519", "hint"]])?;
         let bytes = hex(bytes.as_str().ok_or("ed25519 is not a string")?)?;
         let (r, s) = bytes
             .split_at_checked(32)

@@ -102,10 +102,10 @@ kinds! {
     SonicSvmSendNative "sonicSvmSendNative" Solana built,
     SonicSvmSendSplToken "sonicSvmSendSplToken" Solana built,
     SonicSvmSendCustom "sonicSvmSendCustom" Solana built,
-    StellarSendNative "stellarSendNative" Stellar planned,
-    StellarSendAsset "stellarSendAsset" Stellar planned,
-    StellarSendCustom "stellarSendCustom" Stellar planned,
-    StellarChangeTrust "stellarChangeTrust" Stellar planned,
+    StellarSendNative "stellarSendNative" Stellar built,
+    StellarSendAsset "stellarSendAsset" Stellar built,
+    StellarSendCustom "stellarSendCustom" Stellar built,
+    StellarChangeTrust "stellarChangeTrust" Stellar built,
 }
 
 #[cfg(test)]
