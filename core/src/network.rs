@@ -114,10 +114,11 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
+            Network::Aptos => Some(&chain::aptos::Aptos),
             Network::Stellar => Some(&chain::stellar::Stellar),
             Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
             Network::Tron => Some(&chain::tron::Tron),
-            Network::Aptos | Network::Sui | Network::Ton => None,
+            Network::Sui | Network::Ton => None,
         }
     }
 }

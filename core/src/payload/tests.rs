@@ -19,6 +19,7 @@ const XLM: &str = "GAPM4TUV6XTYQTOIGHZ4M7NI6EYJMXRZCIBXBQFOESIYLVTHW5PZSES2";
 const XLM_ISSUER: &str = "GA5ZSEJYB37JRC5AVCIA5MOP4RHTM335X2KGX3IHOJAPP5RE34K4KZVN";
 /// A v1 envelope of `XLM` that pays lumens.
 const XLM_TX: &str = "AAAAAgAAAAAezk6V9eeITcgx88Z9qPEwll45EgNwwK4kkYXWZ7dfmQAAAGQAAFrzEHpAAQAAAAEAAAAAAAAAAAAAAABpBf2sAAAAAAAAAAEAAAAAAAAAAQAAAAC0v49DWDiDYE5bx7v1BZG06w03qY4j95a5WYD0ShIWAQAAAAAAAAAABfXhAAAAAAAAAAAA";
+const APTOS: &str = "0x50fad405492e779413ce1d4d91c4e4b0d32ecd399b931d488cd4a07161f42c51";
 
 fn gas(max_fee: &str, max_priority_fee: Option<&str>, gas_limit: &str) -> Option<WireGas> {
     Some(WireGas {
@@ -150,23 +151,23 @@ fn samples() -> Vec<WireKind> {
         }),
         WireKind::AptosSendNative(wire::AptosSendNative {
             chain_id: 1,
-            from: from(),
-            to: from(),
+            from: APTOS.into(),
+            to: APTOS.into(),
             value: one(),
             gas_fee: None,
         }),
         WireKind::AptosSendCoin(wire::AptosSendCoin {
             chain_id: 126,
-            from: from(),
-            to: from(),
-            coin_tag: from(),
+            from: APTOS.into(),
+            to: APTOS.into(),
+            coin_tag: APTOS.into(),
             amount: one(),
             gas_fee: None,
         }),
         WireKind::AptosSendCustom(wire::AptosSendCustom {
             chain_id: 1,
-            from: from(),
-            payload: vec![1],
+            from: APTOS.into(),
+            payload: br#"{"type":"entry_function_payload","function":"0x1::a::b"}"#.to_vec(),
             gas_fee: None,
         }),
         WireKind::SuiSendNative(wire::SuiSendNative {
@@ -190,7 +191,7 @@ fn samples() -> Vec<WireKind> {
         WireKind::SolanaSendSplToken(token()),
         message(b"hello", evm_message::Type::Unspecified),
         WireKind::AptosMessage(wire::AptosMessage {
-            from: from(),
+            from: APTOS.into(),
             content: Some(Default::default()),
             ..Default::default()
         }),
