@@ -6,6 +6,8 @@
 //! part of it was not looked at.
 
 #![allow(non_snake_case)]
+// All of this is a test; clippy takes only functions with #[test] for one.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod aptos;
 mod bitcoin;
@@ -302,17 +304,18 @@ fn valid(case: &Case<'_>, network: &str) -> Outcome {
         return Err("the key is of another curve than the network".into());
     }
     let public_key = hex(text(key, "publicKey")?)?;
-    let address = chain.address(&public_key).map_err(public)?;
+    let address = dialect(wallet).sender(chain, &public_key, context)?;
     same("address", address.as_str(), text(expected, "address")?)?;
+    let owns = chain.owns(&public_key, &address).map_err(public)?;
+    same("whether the address is the key's", &owns, &true)?;
     same(
         "parsed address",
         &chain.parse_address(&address).map_err(public)?,
         &address,
     )?;
     if case.kind == ADDRESS {
-        only_known(expected, &[&["result", "address"]])?;
-        only_known(context, &[])?;
-        return Ok(());
+        only_known(context, &[dialect(wallet).context_notes()])?;
+        return dialect(wallet).address(&address, expected);
     }
 
     let (payload, _) = validate(case, wallet, context).map_err(public)?;
@@ -344,7 +347,7 @@ fn validate(
     wallet: Network,
     context: &Map<String, Value>,
 ) -> Result<(Payload, KnownChains), Fault> {
-    let input = case.body.get("input").cloned().unwrap_or_default();
+    let input = dialect(wallet).input(case.body).map_err(Fault::bug)?;
     let request = json!({ case.kind: input }).to_string();
     let request: wire::CreateSigningRequestRequest = json::decode(request.as_bytes())?;
     let kind = request.r#type.ok_or_else(|| Fault::bug("no kind"))?;
@@ -369,6 +372,28 @@ trait Dialect {
     /// Fields of what is expected that repeat, in another form, what is compared.
     fn expected_notes(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// The payload of a case, by its field names in JSON.
+    fn input(&self, body: &Map<String, Value>) -> Result<Value, String> {
+        Ok(body.get("input").cloned().unwrap_or_default())
+    }
+
+    /// Compares what else is expected of an address.
+    fn address(&self, address: &str, expected: &Map<String, Value>) -> Outcome {
+        let _ = address;
+        only_known(expected, &[&["result", "address"]])
+    }
+
+    /// The address of a key: the one that the context names, where there are more.
+    fn sender(
+        &self,
+        chain: &dyn Chain,
+        public_key: &[u8],
+        context: &Map<String, Value>,
+    ) -> Result<String, String> {
+        let _ = context;
+        chain.address(public_key).map_err(public)
     }
 
     /// What the chain would have answered: from the fields of the context that are named too.

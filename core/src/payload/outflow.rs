@@ -126,7 +126,7 @@ impl Asset {
         if place.network == Network::Evm && place.chain_id.is_none() {
             return Err(invalid("must name its chain, e.g. evm:1"));
         }
-        let token = token.map(|token| chain.parse_address(token)).transpose()?;
+        let token = token.map(|token| chain.parse_token(token)).transpose()?;
         Ok(Self { place, token })
     }
 }
@@ -150,7 +150,8 @@ pub enum Nature {
     Custom,
     /// A text that no chain takes for an instruction. Services off the chain may.
     Message,
-    /// EIP-712 data. Contracts obey some of it: permits, orders.
+    /// Data of a form that contracts read: EIP-712, a cell of TON. They obey some of it: permits,
+    /// orders.
     TypedData,
     /// Bytes that may be anything, a transaction too.
     Raw,
@@ -163,7 +164,8 @@ pub struct Spend {
     pub asset: Asset,
     /// How much, in the smallest unit; 0 for a call that sends nothing.
     pub amount: U256,
-    /// To whom, in canonical form; `None` for a contract that does not exist yet.
+    /// To whom, in canonical form; `None` for a contract that does not exist yet, or one that the
+    /// payload does not name.
     pub recipient: Option<String>,
 }
 

@@ -202,7 +202,6 @@ fn assets__should_be_read_as_they_are_printed() {
         ("evm:1/", "0x and 40 hex digits"),
         ("evm:1/0x12", "0x and 40 hex digits"),
         ("solana:101", "good on every chain of the network"),
-        ("ton", "not available in this version"),
     ] {
         let fault = Asset::parse(text).unwrap_err();
         assert!(fault.public().contains(problem), "{text}: {fault}");
