@@ -114,10 +114,11 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
+            Network::Stellar => Some(&chain::stellar::Stellar),
+            Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
+            Network::Tron => Some(&chain::tron::Tron),
             Network::Ton => Some(&chain::ton::Ton),
-            Network::Bitcoin | Network::Tron | Network::Aptos | Network::Sui | Network::Stellar => {
-                None
-            }
+            Network::Aptos | Network::Sui => None,
         }
     }
 }

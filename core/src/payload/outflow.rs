@@ -164,8 +164,8 @@ pub struct Spend {
     pub asset: Asset,
     /// How much, in the smallest unit; 0 for a call that sends nothing.
     pub amount: U256,
-    /// To whom, in canonical form; `None` for a contract that does not exist yet, or one that the
-    /// payload does not name.
+    /// To whom, in canonical form; `None` for a contract that does not exist yet, and where the signed
+    /// bytes (an address lookup table of Solana) or the payload (a jetton wallet of TON) do not say.
     pub recipient: Option<String>,
 }
 

@@ -400,8 +400,10 @@ fn settle__should_give_the_lowest_number_that_is_free() {
         ),
         Ok(Settled::Facts(of_message.into()))
     );
-    let evm = chain::Facts::Solana(chain::solana::Facts {
-        recent_blockhash: String::new(),
+    let evm = chain::Facts::Evm(chain::evm::Facts {
+        nonce: None,
+        eip1559: true,
+        fees: None,
     });
     assert!(TON.settle(&native(), evm, &taken(&[])).is_err());
 }
