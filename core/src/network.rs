@@ -114,12 +114,10 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
-            Network::Bitcoin
-            | Network::Tron
-            | Network::Aptos
-            | Network::Sui
-            | Network::Ton
-            | Network::Stellar => None,
+            Network::Sui => Some(&chain::sui::Sui),
+            Network::Bitcoin | Network::Tron | Network::Aptos | Network::Ton | Network::Stellar => {
+                None
+            }
         }
     }
 }

@@ -126,7 +126,8 @@ impl Asset {
         if place.network == Network::Evm && place.chain_id.is_none() {
             return Err(invalid("must name its chain, e.g. evm:1"));
         }
-        let token = token.map(|token| chain.parse_address(token)).transpose()?;
+        let token = token.map(|token| chain.parse_token(token)).transpose()?;
+        let token = token.filter(|token| !chain.is_coin(token));
         Ok(Self { place, token })
     }
 }
