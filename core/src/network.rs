@@ -118,7 +118,8 @@ impl Network {
             Network::Stellar => Some(&chain::stellar::Stellar),
             Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
             Network::Tron => Some(&chain::tron::Tron),
-            Network::Sui | Network::Ton => None,
+            Network::Ton => Some(&chain::ton::Ton),
+            Network::Sui => None,
         }
     }
 }

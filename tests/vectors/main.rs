@@ -334,15 +334,17 @@ fn valid(case: &Case<'_>) -> Outcome {
         return Err("the key is of another curve than the network".into());
     }
     let public_key = hex(text(key, "publicKey")?)?;
-    let address = chain.address(&public_key).map_err(public)?;
+    let address = dialect(wallet).sender(chain, &public_key, context)?;
     same("address", address.as_str(), text(expected, "address")?)?;
+    let owns = chain.owns(&public_key, &address).map_err(public)?;
+    same("whether the address is the key's", &owns, &true)?;
     same(
         "parsed address",
         &chain.parse_address(&address).map_err(public)?,
         &address,
     )?;
     if case.kind == ADDRESS {
-        only_known(context, &[])?;
+        only_known(context, &[dialect(wallet).context_notes()])?;
         return dialect(wallet).address(&address, expected);
     }
 
@@ -418,6 +420,17 @@ trait Dialect {
     fn address(&self, address: &str, expected: &Map<String, Value>) -> Outcome {
         let _ = address;
         only_known(expected, &[&["result", "address"]])
+    }
+
+    /// The address of a key: the one that the context names, where there are more.
+    fn sender(
+        &self,
+        chain: &dyn Chain,
+        public_key: &[u8],
+        context: &Map<String, Value>,
+    ) -> Result<String, String> {
+        let _ = context;
+        chain.address(public_key).map_err(public)
     }
 
     /// The payload of a batch payment, where `kind` is one; the input may be nothing.

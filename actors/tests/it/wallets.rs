@@ -166,11 +166,6 @@ async fn wallets__should_refuse_what_cannot_be_made() {
         assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
         fault.public().to_owned()
     };
-    let bitcoin = refused(&|request| request.network_type = NetworkType::Bitcoin.into()).await;
-    assert!(
-        bitcoin.starts_with("networkType: ") && bitcoin.contains("Bitcoin"),
-        "{bitcoin}"
-    );
     assert!(
         refused(&|request| request.network_type = 0)
             .await

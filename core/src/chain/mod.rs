@@ -146,6 +146,13 @@ pub trait Chain: Sync {
     /// [`crate::fault::Class::Bug`] when the key is not on the curve.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
 
+    /// Whether an address in canonical form is one of a public key's: the one of
+    /// [`Chain::address`], or another that the network has for the same key.
+    ///
+    /// # Errors
+    /// As [`Chain::address`].
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault>;
+
     /// The canonical form of an address, checksum verified.
     ///
     /// # Errors

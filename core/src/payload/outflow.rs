@@ -178,7 +178,8 @@ pub enum Nature {
     Custom,
     /// A text that no chain takes for an instruction. Services off the chain may.
     Message,
-    /// EIP-712 data. Contracts obey some of it: permits, orders.
+    /// Data of a form that contracts read: EIP-712, a cell of TON. They obey some of it: permits,
+    /// orders.
     TypedData,
     /// Bytes that may be anything, a transaction too.
     Raw,
@@ -192,7 +193,7 @@ pub struct Spend {
     /// How much, in the smallest unit; 0 for a call that sends nothing.
     pub amount: U256,
     /// To whom, in canonical form; `None` for a contract that does not exist yet, and where the signed
-    /// bytes do not say (an address lookup table of Solana).
+    /// bytes (an address lookup table of Solana) or the payload (a jetton wallet of TON) do not say.
     pub recipient: Option<String>,
 }
 

@@ -221,7 +221,6 @@ fn assets__should_be_read_as_they_are_printed() {
         ("aptos:2", "must be aptos:1 (Aptos) or aptos:126 (Movement)"),
         ("aptos:1/u64", "must be an Aptos address"),
         ("aptos:1/0x1::a", "must be a coin type"),
-        ("ton", "not available in this version"),
     ] {
         let fault = Asset::parse(text).unwrap_err();
         assert!(fault.public().contains(problem), "{text}: {fault}");

@@ -13,6 +13,7 @@ const ALICE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const BTC: &str = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4";
 const SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
+const TON: &str = "UQCzhX8UMF-q7gamM_JgyU9yb1RojCQoua8cjcuufiMYwNKp";
 const TRON: &str = "THzTXf73sKMCzyNaDGFn84jWuRZTJq6fxL";
 const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
 const XLM: &str = "GAPM4TUV6XTYQTOIGHZ4M7NI6EYJMXRZCIBXBQFOESIYLVTHW5PZSES2";
@@ -205,24 +206,24 @@ fn samples() -> Vec<WireKind> {
             ..Default::default()
         }),
         WireKind::TonSendNative(wire::TonSendNative {
-            from: from(),
-            to: from(),
+            from: TON.into(),
+            to: TON.into(),
             value: one(),
-            comment: "\u{e9}".repeat(50),
+            comment: "\u{e9}".repeat(512),
         }),
         WireKind::TonSendToken(wire::TonSendToken {
-            from: from(),
-            to: from(),
-            mint_address: from(),
+            from: TON.into(),
+            to: TON.into(),
+            mint_address: TON.into(),
             amount: one(),
             ..Default::default()
         }),
         WireKind::TonSendCustom(wire::TonSendCustom {
-            from: from(),
-            payload: vec![1],
+            from: TON.into(),
+            payload: format!(r#"{{"messages":[{{"address":"{TON}","amount":"1"}}]}}"#).into(),
         }),
         WireKind::TonMessage(wire::TonMessage {
-            from: from(),
+            from: TON.into(),
             ..Default::default()
         }),
         WireKind::SolanaSendCustom(foreign()),
@@ -285,13 +286,6 @@ fn kinds__should_be_accepted_when_built_and_refused_by_name_when_not() {
             }
         }
     }
-    let ton = samples
-        .iter()
-        .find(|wire| Kind::of(wire) == Kind::TonSendNative);
-    assert_eq!(
-        Payload::parse(ton.unwrap()).unwrap_err().public(),
-        "tonSendNative.from: TON is not available in this version of Covault"
-    );
 }
 
 #[test]
@@ -322,15 +316,6 @@ fn kinds_not_built__should_be_told_about_their_shape_first() {
     let planned = Kind::ALL.iter().filter(|kind| !kind.is_built());
     assert_eq!(checked, planned.count());
     for (wire, sentence) in [
-        (
-            WireKind::TonSendNative(wire::TonSendNative {
-                from: "a".into(),
-                to: "b".into(),
-                value: "1".into(),
-                comment: "c".repeat(51),
-            }),
-            "tonSendNative.comment: is too long: at most 50",
-        ),
         (
             WireKind::SolanaSendCustom(wire::SolanaSendCustom {
                 from: SOL.into(),
@@ -710,6 +695,54 @@ fn tron_kind() -> impl Strategy<Value = WireKind> {
     )
 }
 
+fn ton_kind() -> impl Strategy<Value = WireKind> {
+    let address = || {
+        any::<([u8; 32], bool)>().prop_map(|(account, bounce)| {
+            crate::chain::ton::TonAddress {
+                workchain: 0,
+                account,
+                bounce,
+            }
+            .to_string()
+        })
+    };
+    let addresses = (address(), address(), address());
+    let values = (
+        0..=u128::MAX >> 8,
+        "\\PC{0,50}",
+        prop::option::of(0..256_i64),
+    );
+    let content = prop::collection::vec(any::<u8>(), 0..100);
+    (addresses, values, content, 0..4).prop_map(
+        |((from, to, mint_address), (amount, comment, decimals), content, choice)| match choice {
+            0 => WireKind::TonSendNative(wire::TonSendNative {
+                from,
+                to,
+                value: amount.to_string(),
+                comment,
+            }),
+            1 => WireKind::TonSendToken(wire::TonSendToken {
+                from,
+                to,
+                mint_address,
+                amount: amount.to_string(),
+                comment,
+                decimals,
+            }),
+            2 => WireKind::TonSendCustom(wire::TonSendCustom {
+                from,
+                payload: format!(r#"{{"messages":[{{"address":"{to}","amount":"{amount}"}}]}}"#)
+                    .into(),
+            }),
+            _ => WireKind::TonMessage(wire::TonMessage {
+                from,
+                r#type: 0,
+                content,
+            }),
+        },
+    )
+}
+
 fn fees() -> impl Strategy<Value = Option<WireGas>> {
     prop::option::of(
         (any::<u128>(), any::<Option<u128>>(), 10_000_000..u64::MAX).prop_map(
@@ -848,6 +881,7 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
             })
         }),
         tron_kind(),
+        ton_kind(),
         (prop_oneof![address(), key(), tron_address()], 0..3, bytes()).prop_map(
             |(from, hash, content)| {
                 WireKind::RawMessage(wire::RawMessage {

@@ -452,10 +452,6 @@ fn file__should_name_the_key_that_is_wrong() {
             "recipients.\"evm\"[0]: must be 0x and 40 hex digits",
         ),
         (
-            "recipients.ton = []",
-            "recipients.\"ton\": this network is not available",
-        ),
-        (
             "recipients.\"evm:x\" = []",
             "recipients.\"evm:x\": must be an EVM chain id",
         ),

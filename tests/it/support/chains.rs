@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::Path,
-    process::{ChildStdin, Command, Stdio},
+    process::{ChildStdin, Command},
 };
 
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::{Process, eventually, free_port, http_client, node_tool};
 
 /// A node of tests/node/nodes. It ends with this value.
 pub struct Node {
-    process: Process,
+    _process: Process,
     /// It ends when this closes, also when the test is killed.
     _leash: Option<ChildStdin>,
     pub url: String,
@@ -34,7 +34,7 @@ impl Node {
         })
         .await;
         Self {
-            process,
+            _process: process,
             _leash: leash,
             url: format!("http://127.0.0.1:{port}"),
             http: http_client(),
@@ -62,10 +62,6 @@ impl Node {
         let answer = self.post("/", body).await;
         assert!(answer["error"].is_null(), "{method}: {answer}");
         answer["result"].clone()
-    }
-
-    pub fn log(&self) -> String {
-        self.process.log()
     }
 }
 
