@@ -68,8 +68,7 @@ impl Node {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let endpoints = Endpoints::new(vec![self.url.clone()]);
         let chain = ChainKey::APTOS;
-        let chains =
-            Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+        let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
         Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
     }
 
@@ -371,7 +370,11 @@ async fn aptos_nodes_of_another_chain__should_get_nothing() {
     .await;
     let client = node.client();
     let refusal = reason(client.facts(&needs("swap"), 0).await.unwrap_err());
-    assert!(refusal.reason.contains("on chain 126"), "{}", refusal.reason);
+    assert!(
+        refusal.reason.contains("on chain 126"),
+        "{}",
+        refusal.reason
+    );
     let sent = client.broadcast(&shipment(NOW, false)).await;
     assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
     assert!(node.asked("POST /transactions").is_empty());
