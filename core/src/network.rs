@@ -119,7 +119,7 @@ impl Network {
             Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
             Network::Tron => Some(&chain::tron::Tron),
             Network::Ton => Some(&chain::ton::Ton),
-            Network::Sui => None,
+            Network::Sui => Some(&chain::sui::Sui),
         }
     }
 }

@@ -2,7 +2,6 @@
 // Reads one JSON object from standard input, {"ask": name, ...}, and prints one.
 import { readFileSync } from "node:fs";
 import { ethers } from "ethers";
-import * as bitcoin from "bitcoinjs-lib";
 import nacl from "tweetnacl";
 import {
   Keypair,
@@ -46,13 +45,6 @@ const answers = {
       bytes(content),
       bytes(signature),
       new PublicKey(address).toBytes(),
-    ),
-  }),
-  // The same script as a regtest address.
-  bitcoinRegtest: ({ address }) => ({
-    address: bitcoin.address.fromOutputScript(
-      bitcoin.address.toOutputScript(address),
-      bitcoin.networks.regtest,
     ),
   }),
   // A transaction made elsewhere: the wallet pays another account, which has signed already.

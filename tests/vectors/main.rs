@@ -595,6 +595,12 @@ fn check_signed(
 ) -> Outcome {
     let dialect = dialect(network);
     let signatures = dialect.signatures(expected, unsigned, public_key)?;
+    for (value, signature) in list(expected, "signatures")?.iter().zip(&signatures) {
+        if let Some(serialized) = value.get("serialized") {
+            let ours = json!(dialect.plain_signature(signature, public_key));
+            same("serialized", &ours, serialized)?;
+        }
+    }
     let signed = chain_of(network)?
         .assemble(payload, unsigned, &signatures, public_key)
         .map_err(public)?;
@@ -746,7 +752,7 @@ fn signature(value: &Value) -> Result<Signature, String> {
     let object = value.as_object().ok_or("a signature is not an object")?;
     let half = |bytes: &[u8]| <[u8; 32]>::try_from(bytes).map_err(|_| "not 32 bytes".to_owned());
     if let Some(bytes) = object.get("ed25519") {
-        only_known(object, &[&["ed25519", "hint"]])?;
+        only_known(object, &[&["ed25519", "hint", "serialized"]])?;
         let bytes = hex(bytes.as_str().ok_or("ed25519 is not a string")?)?;
         let (r, s) = bytes
             .split_at_checked(32)

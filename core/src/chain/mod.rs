@@ -166,6 +166,10 @@ pub trait Chain: Sync {
     /// As [`Chain::parse_address`].
     fn parse_token(&self, text: &str) -> Result<String, Fault>;
 
+    /// Whether a token in its canonical form is the network's coin by another name
+    /// (`0x2::sui::SUI`).
+    fn is_coin(&self, token: &str) -> bool;
+
     /// What must be known before the payload can be built.
     fn needs(&self, payload: &Payload) -> Needs;
 
@@ -192,6 +196,16 @@ pub trait Chain: Sync {
     /// # Errors
     /// [`crate::fault::Class::Bug`] when the bytes are not what [`Chain::build`] made.
     fn uses(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
+
+    /// Checks that the built bytes will do what [`crate::payload::Payload::outflow`] says of the
+    /// payload, where that hangs on facts: on what type a coin object has, which the bytes only
+    /// name. Signers ask it, as facts come from others; facts of another network are for
+    /// [`Chain::build`] to refuse.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with the path `facts`, and [`crate::fault::Class::Bug`]
+    /// where the facts cannot be read.
+    fn vouch(&self, payload: &Payload, facts: &Facts) -> Result<(), Fault>;
 
     /// Builds the transaction or message.
     ///

@@ -60,6 +60,11 @@ pub trait Rules: Sync {
         self.parse_address(text)
     }
 
+    /// See [`Chain::is_coin`]: never, unless the network says otherwise.
+    fn is_coin(&self, _token: &str) -> bool {
+        false
+    }
+
     /// What must be known before the payload can be built; `None` for messages and for
     /// transactions that bring everything.
     fn needs(&self, payload: &Self::Payload) -> Option<Self::Needs>;
@@ -92,6 +97,14 @@ pub trait Rules: Sync {
     /// # Errors
     /// As there.
     fn uses(&self, payload: &Self::Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
+
+    /// See [`Chain::vouch`]: nothing to show, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// As there.
+    fn vouch(&self, _payload: &Self::Payload, _facts: &Self::Facts) -> Result<(), Fault> {
+        Ok(())
+    }
 
     /// Builds the transaction or message of the sender, whose key `public_key` is. `facts` is
     /// `None` when nothing was asked. Field names in faults are relative to the payload.
@@ -145,6 +158,10 @@ impl<R: Rules> Chain for R {
         Rules::parse_token(self, text)
     }
 
+    fn is_coin(&self, token: &str) -> bool {
+        Rules::is_coin(self, token)
+    }
+
     fn needs(&self, payload: &Payload) -> Needs {
         R::Payload::of(payload)
             .and_then(|payload| Rules::needs(self, payload))
@@ -171,6 +188,13 @@ impl<R: Rules> Chain for R {
         match R::Payload::of(payload) {
             Some(payload) if !unsigned.bytes.is_empty() => Rules::uses(self, payload, unsigned),
             _ => Ok(Vec::new()),
+        }
+    }
+
+    fn vouch(&self, payload: &Payload, facts: &Facts) -> Result<(), Fault> {
+        match (R::Payload::of(payload), R::Facts::of(facts)) {
+            (Some(payload), Some(facts)) => Rules::vouch(self, payload, facts),
+            _ => Ok(()),
         }
     }
 

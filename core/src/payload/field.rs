@@ -63,9 +63,3 @@ pub(super) fn default_type(value: i32) -> Result<(), Fault> {
     }
     Ok(())
 }
-
-/// The refusal of a kind whose network is not built yet.
-pub(super) fn not_built(network: &str) -> Fault {
-    let problem = format_args!("{network} is not available in this version of Covault").to_string();
-    Fault::field("from", problem)
-}

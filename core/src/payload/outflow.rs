@@ -153,7 +153,7 @@ impl Asset {
         // On Aptos one token has two names, and the chain's coin is one too.
         let token = match place.network {
             Network::Aptos => token.as_deref().and_then(aptos::counted_as),
-            _ => token,
+            _ => token.filter(|token| !chain.is_coin(token)),
         };
         Ok(Self { place, token })
     }

@@ -21,6 +21,10 @@ const XLM_ISSUER: &str = "GA5ZSEJYB37JRC5AVCIA5MOP4RHTM335X2KGX3IHOJAPP5RE34K4KZ
 /// A v1 envelope of `XLM` that pays lumens.
 const XLM_TX: &str = "AAAAAgAAAAAezk6V9eeITcgx88Z9qPEwll45EgNwwK4kkYXWZ7dfmQAAAGQAAFrzEHpAAQAAAAEAAAAAAAAAAAAAAABpBf2sAAAAAAAAAAEAAAAAAAAAAQAAAAC0v49DWDiDYE5bx7v1BZG06w03qY4j95a5WYD0ShIWAQAAAAAAAAAABfXhAAAAAAAAAAAA";
 const APTOS: &str = "0x50fad405492e779413ce1d4d91c4e4b0d32ecd399b931d488cd4a07161f42c51";
+const SUI_FROM: &str = "0x559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6";
+const SUI_TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
+/// 1 SUI split off a gas coin and transferred, BCS TransactionData.
+const SUI_CUSTOM: &str = "000002000800ca9a3b0000000000202e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da0202000101000001010300000000010100559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea60151628b67568e80477eae332f14509277be7cc87e4fcde7b7d8e75c36cbefb5567b00000000000000201e9e2fae47502761ba06111296737c6df5f10f4464d31124d914e7137c28dede559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6ee02000000000000c0c62d000000000000";
 
 fn gas(max_fee: &str, max_priority_fee: Option<&str>, gas_limit: &str) -> Option<WireGas> {
     Some(WireGas {
@@ -95,7 +99,6 @@ fn solana_transaction(from: &str, lamports: u64) -> String {
 
 /// A well-formed payload of every kind.
 fn samples() -> Vec<WireKind> {
-    let from = || "a".to_owned();
     let one = || "1".to_owned();
     let send = || wire::SolanaSendNative {
         from: SOL.into(),
@@ -172,21 +175,21 @@ fn samples() -> Vec<WireKind> {
             gas_fee: None,
         }),
         WireKind::SuiSendNative(wire::SuiSendNative {
-            from: from(),
-            to: from(),
+            from: SUI_FROM.into(),
+            to: SUI_TO.into(),
             value: one(),
             gas_fee: None,
         }),
         WireKind::SuiSendCoin(wire::SuiSendCoin {
-            from: from(),
-            to: from(),
-            coin_tag: from(),
+            from: SUI_FROM.into(),
+            to: SUI_TO.into(),
+            coin_tag: "0xabc::tok::TOK".into(),
             amount: one(),
             gas_fee: None,
         }),
         WireKind::SuiSendCustom(wire::SuiSendCustom {
-            from: from(),
-            payload: vec![1],
+            from: SUI_FROM.into(),
+            payload: hex::decode(SUI_CUSTOM).unwrap(),
         }),
         WireKind::SolanaSendNative(send()),
         WireKind::SolanaSendSplToken(token()),
@@ -202,7 +205,7 @@ fn samples() -> Vec<WireKind> {
         }),
         raw(SOL, b"", wire::EcdsaHashFunction::Unspecified),
         WireKind::SuiMessage(wire::SuiMessage {
-            from: from(),
+            from: SUI_FROM.into(),
             ..Default::default()
         }),
         WireKind::TonSendNative(wire::TonSendNative {
@@ -336,8 +339,8 @@ fn kinds_not_built__should_be_told_about_their_shape_first() {
         ),
         (
             WireKind::SuiSendNative(wire::SuiSendNative {
-                from: "a".into(),
-                to: "b".into(),
+                from: SUI_FROM.into(),
+                to: SUI_TO.into(),
                 value: "0x1".into(),
                 gas_fee: None,
             }),
@@ -654,6 +657,18 @@ fn address() -> impl Strategy<Value = String> {
     any::<[u8; 20]>().prop_map(|bytes| format!("0x{}", hex::encode(bytes)))
 }
 
+fn sui_address() -> impl Strategy<Value = String> {
+    any::<[u8; 32]>().prop_map(|bytes| format!("0x{}", hex::encode_upper(bytes)))
+}
+
+fn sui_gas() -> impl Strategy<Value = Option<wire::SuiGas>> {
+    let parts = (any::<Option<u64>>(), any::<Option<u64>>());
+    prop::option::of(parts.prop_map(|(budget, price)| wire::SuiGas {
+        budget: budget.map(|budget| (1 + budget % 50_000_000_000).to_string()),
+        price: price.map(|price| price.max(1).to_string()),
+    }))
+}
+
 fn key() -> impl Strategy<Value = String> {
     any::<[u8; 32]>().prop_map(|bytes| bs58::encode(bytes).into_string())
 }
@@ -882,6 +897,41 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
         }),
         tron_kind(),
         ton_kind(),
+        (
+            sui_address(),
+            sui_address(),
+            any::<u64>(),
+            sui_gas(),
+            0..4,
+            bytes()
+        )
+            .prop_map(|(from, to, amount, gas_fee, choice, content)| {
+                let amount = amount.to_string();
+                match choice {
+                    0 => WireKind::SuiSendNative(wire::SuiSendNative {
+                        from,
+                        to,
+                        value: amount,
+                        gas_fee,
+                    }),
+                    1 => WireKind::SuiSendCoin(wire::SuiSendCoin {
+                        from,
+                        to,
+                        coin_tag: "0x2::lp::LP<0xABC::tok::TOK,0x2::sui::SUI>".into(),
+                        amount,
+                        gas_fee,
+                    }),
+                    2 => WireKind::SuiSendCustom(wire::SuiSendCustom {
+                        from: SUI_FROM.into(),
+                        payload: hex::decode(SUI_CUSTOM).unwrap(),
+                    }),
+                    _ => WireKind::SuiMessage(wire::SuiMessage {
+                        from,
+                        r#type: 0,
+                        content,
+                    }),
+                }
+            }),
         (prop_oneof![address(), key(), tron_address()], 0..3, bytes()).prop_map(
             |(from, hash, content)| {
                 WireKind::RawMessage(wire::RawMessage {
