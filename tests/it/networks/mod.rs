@@ -1,6 +1,7 @@
 //! Every network end to end: the HTTP API, real threshold signatures, and a node that takes what
 //! was signed or refuses it as the network would.
 
+mod aptos;
 mod solana;
 
 use serde_json::{Value, json};

@@ -21,9 +21,16 @@ pub struct Node {
 impl Node {
     /// Starts `tests/node/nodes/<name>.mjs`.
     pub async fn start(folder: &Path, name: &str) -> Self {
-        let log = folder.join(format!("{name}.log"));
+        Self::start_with(folder, name, &[]).await
+    }
+
+    /// The same, with arguments.
+    pub async fn start_with(folder: &Path, name: &str, arguments: &[&str]) -> Self {
+        let log = folder.join(format!("{}.log", [&[name], arguments].concat().join("-")));
         let mut command = Command::new(node_tool("node_modules/node/bin/node"));
-        command.arg(node_tool(&format!("nodes/{name}.mjs")));
+        command
+            .arg(node_tool(&format!("nodes/{name}.mjs")))
+            .args(arguments);
         let (mut process, leash) = Process::start_on_leash(&mut command, &log);
         let port = eventually("the node listens", async || {
             process.assert_running();
