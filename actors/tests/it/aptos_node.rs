@@ -226,7 +226,8 @@ fn reason(error: ChainError) -> Refusal {
 #[tokio::test]
 async fn aptos_facts__should_be_what_the_node_says() {
     let node = Node::start(healthy).await;
-    let asked = node.client().facts(&needs("swap"), NOW * 1_000 + 999);
+    let (client, needs) = (node.client(), needs("swap"));
+    let asked = client.facts(&needs, NOW * 1_000 + 999);
     let expected = aptos::Facts {
         sequence_number: 7,
         expiration_timestamp_secs: END,
