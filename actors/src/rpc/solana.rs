@@ -1,9 +1,16 @@
 //! Solana and Sonic SVM nodes: the Solana JSON-RPC.
 
 use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Facts, Needs, solana::Facts as SolanaFacts},
-    fault::ExecuteCode,
+    chain::{
+        Facts, Needs,
+        solana::{
+            Facts as SolanaFacts,
+            token::{Account, TokenFacts, TokenNeeds},
+        },
+    },
+    fault::{ExecuteCode, Fault},
 };
 use serde_json::{Value, json};
 
@@ -28,6 +35,25 @@ impl SolanaNode {
         Self { rpc }
     }
 
+    async fn token(&self, needs: &TokenNeeds) -> Result<TokenFacts, ChainError> {
+        let refused = |fault: Fault| {
+            ChainError::Refused(Refusal {
+                reason: fault.public().to_owned(),
+                code: fault.code(),
+            })
+        };
+        let names = needs.accounts().map_err(refused)?;
+        let params = json!([names, {"encoding": "base64", "commitment": "confirmed"}]);
+        // Compared is what they mean: balances differ from block to block.
+        let read = |answer: &Value| {
+            let accounts = answer.get("value")?.as_array()?.iter().map(account);
+            let accounts = accounts.collect::<Option<Vec<_>>>()?;
+            (accounts.len() == names.len()).then(|| needs.facts(&accounts))
+        };
+        let facts = self.rpc.agreed("getMultipleAccounts", params, read).await?;
+        facts.map_err(refused)
+    }
+
     async fn known(&self, signature: &str) -> Result<bool, String> {
         let params = json!([[signature], {"searchTransactionHistory": true}]);
         self.rpc
@@ -45,7 +71,12 @@ impl ChainClient for SolanaNode {
     async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
         match needs {
             Needs::Nothing => Ok(Facts::Nothing),
-            Needs::Solana(_) => {
+            Needs::Solana(needs) => {
+                let token = match &needs.token {
+                    Some(needs) => Some(self.token(needs).await?),
+                    None => None,
+                };
+                // Last, so that it is as new as can be.
                 let answer = self
                     .rpc
                     .call("getLatestBlockhash", json!([{"commitment": "confirmed"}]))
@@ -56,7 +87,7 @@ impl ChainClient for SolanaNode {
                     .map(|hash| {
                         Facts::Solana(SolanaFacts {
                             recent_blockhash: hash.to_owned(),
-                            token: None,
+                            token,
                         })
                     })
                     .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))
@@ -69,6 +100,14 @@ impl ChainClient for SolanaNode {
     }
 
     async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        if shipment.signed.transaction.contains(',') {
+            return Broadcast::Refused(Refusal {
+                reason: "several transactions in one request cannot be sent in this version; set \
+                         broadcastTx to false and send them yourself"
+                    .into(),
+                code: ExecuteCode::Unspecified,
+            });
+        }
         // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
         // would not know it yet.
         let params = json!([
@@ -123,6 +162,16 @@ impl ChainClient for SolanaNode {
     fn health(&self) -> Vec<EndpointHealth> {
         self.rpc.health()
     }
+}
+
+/// An account as a node shows it in base64; the inner `None` is one that is not there.
+fn account(shown: &Value) -> Option<Option<Account>> {
+    if shown.is_null() {
+        return Some(None);
+    }
+    let data = STANDARD.decode(shown.pointer("/data/0")?.as_str()?).ok()?;
+    let owner = shown.get("owner")?.as_str()?.to_owned();
+    Some(Some(Account { owner, data }))
 }
 
 /// What all token accounts of an owner hold of one mint; of either token program.
