@@ -11,9 +11,14 @@ mod tests;
 pub mod token;
 pub mod wire;
 
+use std::fmt;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use curve25519_dalek::edwards::CompressedEdwardsY;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, SeqAccess, Visitor},
+};
 use sha2::{Digest as _, Sha256};
 use solana_hash::Hash;
 use solana_message::{Instruction, Message, VersionedMessage};
@@ -45,12 +50,61 @@ pub struct Needs {
 }
 
 /// What a Solana node said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// `getLatestBlockhash` at commitment confirmed, base58.
     pub recent_blockhash: String,
     /// About the token, when it was asked for.
     pub token: Option<TokenFacts>,
+}
+
+/// Stands before the blockhash where facts about a token follow. It is no base58.
+const WITH_TOKEN: char = '+';
+
+/// Facts of requests from before there were tokens are a blockhash and nothing else, and must be
+/// read for ever: BCS says neither what is there nor how much.
+impl Serialize for Facts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            recent_blockhash,
+            token,
+        } = self;
+        let Some(token) = token else {
+            return (recent_blockhash,).serialize(serializer);
+        };
+        (format!("{WITH_TOKEN}{recent_blockhash}"), token).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Facts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parts;
+
+        impl<'de> Visitor<'de> for Parts {
+            type Value = Facts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a blockhash, and facts about a token where it says so")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Facts, A::Error> {
+                let missing = |place| A::Error::invalid_length(place, &self);
+                let text: String = parts.next_element()?.ok_or_else(|| missing(0))?;
+                Ok(match text.strip_prefix(WITH_TOKEN) {
+                    None => Facts {
+                        recent_blockhash: text,
+                        token: None,
+                    },
+                    Some(blockhash) => Facts {
+                        recent_blockhash: blockhash.to_owned(),
+                        token: Some(parts.next_element()?.ok_or_else(|| missing(1))?),
+                    },
+                })
+            }
+        }
+
+        deserializer.deserialize_tuple(2, Parts)
+    }
 }
 
 /// Why a text is not a Solana address.

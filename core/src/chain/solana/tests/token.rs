@@ -438,3 +438,18 @@ proptest! {
         let _ = needs().facts(&vec![account; 6]);
     }
 }
+
+#[test]
+fn facts__should_be_read_from_before_there_were_tokens() {
+    let plain = Facts {
+        recent_blockhash: BLOCKHASH.into(),
+        token: None,
+    };
+    let old = bcs::to_bytes(&(BLOCKHASH,)).unwrap();
+    assert_eq!(bcs::to_bytes(&plain).unwrap(), old);
+    assert_eq!(bcs::from_bytes::<Facts>(&old).unwrap(), plain);
+    let whole = facts(|_| {});
+    let bytes = bcs::to_bytes(&whole).unwrap();
+    assert_eq!(bcs::from_bytes::<chain::Facts>(&bytes).unwrap(), whole);
+    assert!(bcs::from_bytes::<chain::Facts>(&bytes[..bytes.len() - 1]).is_err());
+}
