@@ -82,12 +82,6 @@ async fn wrong_requests__should_be_refused_in_the_shape_of_the_contract() {
         ),
         (
             "createWallet",
-            json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_TON"}),
-            "details",
-            "TON",
-        ),
-        (
-            "createWallet",
             json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM", "name": "n".repeat(86)}),
             "details",
             "name",
