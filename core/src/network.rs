@@ -114,10 +114,12 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
+            Network::Aptos => Some(&chain::aptos::Aptos),
+            Network::Stellar => Some(&chain::stellar::Stellar),
+            Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
+            Network::Tron => Some(&chain::tron::Tron),
+            Network::Ton => Some(&chain::ton::Ton),
             Network::Sui => Some(&chain::sui::Sui),
-            Network::Bitcoin | Network::Tron | Network::Aptos | Network::Ton | Network::Stellar => {
-                None
-            }
         }
     }
 }

@@ -141,13 +141,13 @@ impl SigningOrder {
         }
         if child.public_key != self.public_key {
             // The address shows which of the two was exchanged.
-            return Err(if chain.address(&child.public_key)? == self.address {
+            return Err(if chain.owns(&child.public_key, &self.address)? {
                 Fault::field("publicKey", "is not the vault's key at this path")
             } else {
                 Fault::field("path", "does not lead to the public key")
             });
         }
-        if chain.address(&self.public_key)? != self.address {
+        if !chain.owns(&self.public_key, &self.address)? {
             return Err(Fault::field(
                 "address",
                 "is not the address of the public key",

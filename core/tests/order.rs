@@ -80,6 +80,7 @@ mod order {
     fn solana_facts() -> Facts {
         Facts::Solana(solana::Facts {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".into(),
+            token: None,
         })
     }
 
@@ -159,7 +160,13 @@ mod order {
             }),
             ("publicKey", |order| order.public_key[5] ^= 1),
             ("address", |order| order.address.push('0')),
-            ("network", |order| order.network = Network::Tron),
+            // Of the other curve. One of the same curve has other addresses.
+            ("network", |order| {
+                order.network = match order.network.curve() {
+                    Curve::Secp256k1 => Network::Solana,
+                    Curve::Ed25519 => Network::Evm,
+                };
+            }),
             ("payload", |order| order.payload.push(1)),
             ("inputs[0].message", |order| order.inputs[0].message[0] ^= 1),
             ("inputs", |order| {
@@ -169,6 +176,10 @@ mod order {
         ];
         refused(&orders(), &changes);
         refused(&orders(), &[("unsigned", |order| order.unsigned.push(0))]);
+        refused(
+            &orders()[..2],
+            &[("address", |order| order.network = Network::Tron)],
+        );
         for order in orders() {
             let other = RootKey {
                 chain_code: [4; 32],
@@ -315,6 +326,7 @@ mod order {
             ("unsigned.recentBlockhash", |order| {
                 order.facts = Facts::Solana(solana::Facts {
                     recent_blockhash: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
+                    token: None,
                 });
             }),
             ("facts", |order| order.facts = Facts::Nothing),

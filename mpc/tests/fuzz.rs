@@ -87,6 +87,21 @@ fn keep(target: &str, inputs: &[Vec<u8>]) {
     }
 }
 
+/// What the fuzzer found.
+#[test]
+fn fuzz__should_find_nothing_where_it_once_did() {
+    // The proof of nobody for a new generation that nobody holds.
+    let nobody = "05100101f5010101010101010101010101011002020202050000000000000000000000000000000000000000\
+                  000000000000000000000000000000000000000005050000000000040404040101";
+    fuzz::messages(&hex::decode(nobody).unwrap()).unwrap();
+    // Commitments that are good and are not those that the peer signs with.
+    let told = "e74500b169f0dabb80c635fe39ffffa2a1b711927a7a0b773682e00f8d66303af72c2a7fba1dbf706d5b5d2c\
+                931ef06a9f553ddcdfd2046c6fadf6272e598a98d60934070eff9b2ec335d2ec5bdf908fc39aad33d8887f97\
+                e74fd56fb3d996fa308f77ba37d84d9d20fbf5febda6db4d20bad8f5febda6dbfc060f44820e455c29f297aa\
+                2018b60a";
+    fuzz::ahead(&hex::decode(told).unwrap()).unwrap();
+}
+
 #[test]
 fn fuzz__should_find_nothing_in_envelopes() {
     // Version, kind, no seal, and zeros; once with all kinds.
@@ -118,6 +133,7 @@ fn facts(chain: &dyn Chain, payload: &Payload) -> Facts {
         }),
         Needs::Solana(_) => Facts::Solana(solana::Facts {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".to_owned(),
+            token: None,
         }),
         other => panic!("nothing is known about {other:?}"),
     }

@@ -39,7 +39,10 @@ const FORMAT: &str = "chain-golden-vectors/1";
 const ADDRESS: &str = "addressDerivation";
 
 /// Kinds of the vectors that are another kind of the API, with content made by the client.
-const ALIASES: [(&str, &str); 1] = [("solanaMessage(offchain)", "solanaMessage")];
+const ALIASES: [(&str, &str); 2] = [
+    ("solanaMessage(offchain)", "solanaMessage"),
+    (tron::TIP_191, "rawMessage"),
+];
 
 /// Fields that say something about a case and have no bearing on its bytes, or repeat in
 /// another form what is compared.
@@ -55,12 +58,11 @@ const CONTEXT_NOTES: [&str; 9] = [
     "walletNetworkType",
     "customChain",
 ];
-const EXPECTED_NOTES: [&str; 8] = [
+const EXPECTED_NOTES: [&str; 7] = [
     "result",
     "address",
     "encoding",
-    "evmInputDataDecode", // a rendering of the call, not part of the transaction
-    "alternatives",       // equally valid orders of accounts
+    "alternatives", // equally valid orders of accounts
     "signatures",
     "signing",
     "callData",
@@ -85,6 +87,10 @@ struct Case<'a> {
     /// The kind as the API names it.
     kind: &'a str,
     body: &'a Map<String, Value>,
+    /// The network that the file is of.
+    network: &'a str,
+    /// The public keys of the senders of the valid cases of the file.
+    keys: &'a BTreeMap<String, Vec<u8>>,
 }
 
 #[test]
@@ -154,8 +160,8 @@ fn run_file(
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut not_built: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    let keys = keys(file);
     let mut cases = 0;
+    let keys = keys(file);
     for (list, is_valid) in [("vectors", true), ("invalid", false)] {
         for case in file.get(list).and_then(Value::as_array).ok_or(list)? {
             cases += 1;
@@ -171,8 +177,7 @@ fn run_file(
             let built = if kind == ADDRESS {
                 network_of(network).is_some_and(|network| network.chain().is_some())
             } else {
-                kind_of(kind).is_some_and(Kind::is_built)
-                    || network_of(network).is_some_and(|of| batch(of, kind, body).is_some())
+                kind_of(kind).is_some_and(Kind::is_built) || is_batch(network, kind)
             };
             let tally = if built { &mut tallies } else { &mut not_built };
             let tally = tally.entry(named).or_default();
@@ -184,11 +189,16 @@ fn run_file(
             if !built {
                 continue;
             }
-            let case = Case { kind, body };
+            let case = Case {
+                kind,
+                body,
+                network,
+                keys: &keys,
+            };
             let outcome = if is_valid {
-                valid(&case, network)
+                valid(&case)
             } else {
-                invalid(&case, network, &keys)
+                invalid(&case)
             };
             if let Err(problem) = outcome {
                 failures.push(format!("{id}: {problem}"));
@@ -250,30 +260,26 @@ fn count<'a>(
     both.map(|(kind, tally)| (*kind, part(tally))).collect()
 }
 
-/// The keys of the valid cases, by their addresses: invalid cases name none.
-fn keys(file: &Map<String, Value>) -> BTreeMap<&str, &str> {
-    let cases = file.get("vectors").and_then(Value::as_array);
-    cases
-        .into_iter()
-        .flatten()
-        .filter_map(|case| {
-            let address = case.pointer("/expected/address")?.as_str()?;
-            Some((address, case.pointer("/key/publicKey")?.as_str()?))
-        })
-        .collect()
-}
-
-/// The payload of a batch payment, where the case is one.
-fn batch(
-    network: Network,
-    kind: &str,
-    body: &Map<String, Value>,
-) -> Option<Result<Payload, Fault>> {
-    dialect(network).batch(kind, body.get("input")?)
-}
-
 fn kind_of(name: &str) -> Option<Kind> {
     Kind::ALL.iter().copied().find(|kind| kind.name() == name)
+}
+
+/// Whether the kind is a batch payment of a network that is built.
+fn is_batch(network: &str, kind: &str) -> bool {
+    network_of(network).is_some_and(|network| {
+        network.chain().is_some() && dialect(network).batch(kind, &Value::Null).is_some()
+    })
+}
+
+/// Addresses and public keys of the senders of the valid cases.
+fn keys(file: &Map<String, Value>) -> BTreeMap<String, Vec<u8>> {
+    let cases = file.get("vectors").and_then(Value::as_array);
+    let key = |case: &Value| {
+        let address = case.pointer("/expected/address")?.as_str()?;
+        let key = case.pointer("/key/publicKey")?.as_str()?;
+        Some((address.to_owned(), hex(key).ok()?))
+    };
+    cases.into_iter().flatten().filter_map(key).collect()
 }
 
 fn network_of(name: &str) -> Option<Network> {
@@ -292,7 +298,7 @@ fn network_of(name: &str) -> Option<Network> {
 
 // ---- a valid case -----------------------------------------------------------------------
 
-fn valid(case: &Case<'_>, network: &str) -> Outcome {
+fn valid(case: &Case<'_>) -> Outcome {
     let body = case.body;
     only_known(
         body,
@@ -322,29 +328,30 @@ fn valid(case: &Case<'_>, network: &str) -> Outcome {
     if text(expected, "result")? != "ok" {
         return Err("a valid case expects another result than ok".into());
     }
-    let wallet = wallet_network(network, context)?;
+    let wallet = wallet_network(case.network, context)?;
     let chain = chain_of(wallet)?;
     if curve(text(key, "algorithm")?)? != wallet.curve() {
         return Err("the key is of another curve than the network".into());
     }
     let public_key = hex(text(key, "publicKey")?)?;
-    let address = chain.address(&public_key).map_err(public)?;
+    let address = dialect(wallet).sender(chain, &public_key, context)?;
     same("address", address.as_str(), text(expected, "address")?)?;
+    let owns = chain.owns(&public_key, &address).map_err(public)?;
+    same("whether the address is the key's", &owns, &true)?;
     same(
         "parsed address",
         &chain.parse_address(&address).map_err(public)?,
         &address,
     )?;
     if case.kind == ADDRESS {
-        only_known(expected, &[&["result", "address"]])?;
-        only_known(context, &[])?;
-        return Ok(());
+        only_known(context, &[dialect(wallet).context_notes()])?;
+        return dialect(wallet).address(&address, expected);
     }
 
     let (payload, _) = validate(case, wallet, context).map_err(public)?;
     same("from", payload.from(), &address)?;
-    // Batch payments are no payload kind of their own.
-    if batch(wallet, case.kind, body).is_none() {
+    // Batch payments have no wire form of their own yet.
+    if !is_batch(case.network, case.kind) {
         same("kind", payload.kind(), case.kind)?;
         let back = Payload::decode(&payload.encode()).map_err(public)?;
         if back != payload {
@@ -355,6 +362,7 @@ fn valid(case: &Case<'_>, network: &str) -> Outcome {
     let facts = facts(wallet, &payload, context)?;
     let unsigned = chain.build(&payload, &facts, &public_key).map_err(public)?;
     check_unsigned(wallet, &unsigned, expected)?;
+    dialect(wallet).rest(&payload, expected)?;
     check_signed(wallet, &payload, &unsigned, expected, &public_key)
 }
 
@@ -373,12 +381,10 @@ fn validate(
     wallet: Network,
     context: &Map<String, Value>,
 ) -> Result<(Payload, KnownChains), Fault> {
-    if let Some(payload) = batch(wallet, case.kind, case.body) {
-        let payload = payload?;
-        payload.check_wallet(wallet)?;
-        return Ok((payload, KnownChains::default()));
+    let input = dialect(wallet).input(case.body).map_err(Fault::bug)?;
+    if let Some(batch) = dialect(wallet).batch(case.kind, &input) {
+        return batch.map(|payload| (payload, KnownChains::default()));
     }
-    let input = case.body.get("input").cloned().unwrap_or_default();
     let request = json!({ case.kind: input }).to_string();
     let request: wire::CreateSigningRequestRequest = json::decode(request.as_bytes())?;
     let kind = request.r#type.ok_or_else(|| Fault::bug("no kind"))?;
@@ -405,6 +411,34 @@ trait Dialect {
         &[]
     }
 
+    /// The payload of a case, by its field names in JSON.
+    fn input(&self, body: &Map<String, Value>) -> Result<Value, String> {
+        Ok(body.get("input").cloned().unwrap_or_default())
+    }
+
+    /// Compares what else is expected of an address.
+    fn address(&self, address: &str, expected: &Map<String, Value>) -> Outcome {
+        let _ = address;
+        only_known(expected, &[&["result", "address"]])
+    }
+
+    /// The address of a key: the one that the context names, where there are more.
+    fn sender(
+        &self,
+        chain: &dyn Chain,
+        public_key: &[u8],
+        context: &Map<String, Value>,
+    ) -> Result<String, String> {
+        let _ = context;
+        chain.address(public_key).map_err(public)
+    }
+
+    /// The payload of a batch payment, where `kind` is one; the input may be nothing.
+    fn batch(&self, kind: &str, input: &Value) -> Option<Result<Payload, Fault>> {
+        let _ = (kind, input);
+        None
+    }
+
     /// What the chain would have answered: from the fields of the context that are named too.
     /// Those may be there; other fields fail the case.
     fn facts(
@@ -417,8 +451,34 @@ trait Dialect {
     /// The bytes of `expected.unsignedTx`.
     fn unsigned(&self, expected: &Map<String, Value>) -> Result<Vec<u8>, String>;
 
+    /// `expected.signatures`.
+    fn signatures(
+        &self,
+        expected: &Map<String, Value>,
+        unsigned: &Unsigned,
+        public_key: &[u8],
+    ) -> Result<Vec<Signature>, String> {
+        let _ = (unsigned, public_key);
+        list(expected, "signatures")?
+            .iter()
+            .map(signature)
+            .collect()
+    }
+
+    /// Compares unsigned bytes that have no `expected.unsignedTx` with what else is expected.
+    fn unnamed(&self, unsigned: &Unsigned, expected: &Map<String, Value>) -> Outcome {
+        let _ = (unsigned, expected);
+        Err("a message has unsigned bytes".into())
+    }
+
     /// Compares the signed transaction with `expected.signedTx` and `expected.txHash`.
     fn signed(&self, signed: &Signed, expected: &Map<String, Value>) -> Outcome;
+
+    /// Compares whatever else is expected of a transaction or message.
+    fn rest(&self, payload: &Payload, expected: &Map<String, Value>) -> Outcome {
+        let _ = (payload, expected);
+        Ok(())
+    }
 
     /// The form of a message, where the context names it in `convention`.
     fn convention(&self, payload: &Payload, convention: &Value) -> bool {
@@ -428,12 +488,6 @@ trait Dialect {
 
     /// The text of a message's `expected.signature`.
     fn plain_signature(&self, signature: &Signature, public_key: &[u8]) -> String;
-
-    /// A batch payment, a kind that no signing request has, from its `input`.
-    fn batch(&self, kind: &str, input: &Value) -> Option<Result<Payload, Fault>> {
-        let _ = (kind, input);
-        None
-    }
 
     /// The key of an invalid case of the build layer: most name none.
     fn invalid_key(
@@ -503,15 +557,19 @@ fn check_unsigned(network: Network, unsigned: &Unsigned, expected: &Map<String, 
             same("unsigned bytes", &unsigned.bytes, &bytes)?;
         }
         None if unsigned.bytes.is_empty() => {}
-        None => return Err("a message has unsigned bytes".into()),
+        None => dialect(network).unnamed(unsigned, expected)?,
     }
     let signing = list(expected, "signing")?;
     if signing.is_empty() || signing.len() != unsigned.signing.len() {
         return Err(format!("{} things to sign", unsigned.signing.len()));
     }
-    for (input, expected) in unsigned.signing.iter().zip(signing) {
+    for (place, (input, expected)) in unsigned.signing.iter().zip(signing).enumerate() {
         let expected = expected.as_object().ok_or("signing holds no object")?;
-        only_known(expected, &[&["algorithm", "message", "hash", "preimage"]])?;
+        let known = ["algorithm", "message", "hash", "preimage", "input"];
+        only_known(expected, &[&known])?;
+        if let Some(stated) = expected.get("input") {
+            same("input", stated, &json!(place))?;
+        }
         same("curve", &input.curve, &curve(text(expected, "algorithm")?)?)?;
         same("message", &input.message, &hex(text(expected, "message")?)?)?;
     }
@@ -535,11 +593,8 @@ fn check_signed(
     expected: &Map<String, Value>,
     public_key: &[u8],
 ) -> Outcome {
-    let signatures: Vec<Signature> = list(expected, "signatures")?
-        .iter()
-        .map(signature)
-        .collect::<Result<_, _>>()?;
     let dialect = dialect(network);
+    let signatures = dialect.signatures(expected, unsigned, public_key)?;
     for (value, signature) in list(expected, "signatures")?.iter().zip(&signatures) {
         if let Some(serialized) = value.get("serialized") {
             let ours = json!(dialect.plain_signature(signature, public_key));
@@ -559,7 +614,8 @@ fn check_signed(
             plain.as_str().unwrap_or_default(),
         )?;
     }
-    match (signed, expected.contains_key("signedTx")) {
+    let is_transaction = expected.contains_key("signedTx") || expected.contains_key("signedTxs");
+    match (signed, is_transaction) {
         (None, false) => Ok(()),
         (Some(signed), true) => dialect.signed(&signed, expected),
         (Some(_), false) => Err("a message became a transaction".into()),
@@ -569,7 +625,7 @@ fn check_signed(
 
 // ---- an invalid case --------------------------------------------------------------------
 
-fn invalid(case: &Case<'_>, network: &str, keys: &BTreeMap<&str, &str>) -> Outcome {
+fn invalid(case: &Case<'_>) -> Outcome {
     only_known(
         case.body,
         &[&["id", "kind", "description", "input", "context", "expected"]],
@@ -594,8 +650,7 @@ fn invalid(case: &Case<'_>, network: &str, keys: &BTreeMap<&str, &str>) -> Outco
         (Some("ed25519"), _) => Network::Solana,
         (Some(other), _) => return Err(format!("unknown walletKey {other}")),
         (None, kind) => kind_of(kind)
-            .and_then(Kind::network)
-            .or_else(|| network_of(network))
+            .map_or_else(|| network_of(case.network), Kind::network)
             .ok_or("nothing says which network the wallet is of")?,
     };
     match (validate(case, wallet, context), layer) {
@@ -605,8 +660,8 @@ fn invalid(case: &Case<'_>, network: &str, keys: &BTreeMap<&str, &str>) -> Outco
         (Ok((payload, _)), Layer::Build) => {
             let chain = chain_of(wallet)?;
             let facts = facts(wallet, &payload, context)?;
-            let key = match keys.get(payload.from()) {
-                Some(key) => hex(key)?,
+            let key = match case.keys.get(payload.from()) {
+                Some(key) => key.clone(),
                 None => dialect(wallet).invalid_key(&payload, context)?,
             };
             match chain.build(&payload, &facts, &key) {
@@ -697,7 +752,7 @@ fn signature(value: &Value) -> Result<Signature, String> {
     let object = value.as_object().ok_or("a signature is not an object")?;
     let half = |bytes: &[u8]| <[u8; 32]>::try_from(bytes).map_err(|_| "not 32 bytes".to_owned());
     if let Some(bytes) = object.get("ed25519") {
-        only_known(object, &[&["ed25519", "serialized"]])?;
+        only_known(object, &[&["ed25519", "hint", "serialized"]])?;
         let bytes = hex(bytes.as_str().ok_or("ed25519 is not a string")?)?;
         let (r, s) = bytes
             .split_at_checked(32)
@@ -707,12 +762,12 @@ fn signature(value: &Value) -> Result<Signature, String> {
             s: half(s)?,
         });
     }
-    only_known(object, &[&["r", "s", "v", "yParity"]])?;
-    let y_parity = object
-        .get("yParity")
-        .and_then(Value::as_u64)
-        .ok_or("no yParity")?;
+    only_known(object, &[&["r", "s", "v", "yParity", "recid"]])?;
     let v: u64 = number(object, "v")?;
+    let y_parity = match object.get("yParity").or_else(|| object.get("recid")) {
+        Some(stated) => stated.as_u64().ok_or("yParity is not a number")?,
+        None => v.checked_sub(27).ok_or("no yParity")?,
+    };
     // Plain, as Bitcoin and messages have it, or EIP-155.
     if ![Some(v), v.checked_sub(27), v.checked_sub(35).map(|v| v % 2)].contains(&Some(y_parity)) {
         return Err(format!("v is {v} and yParity {y_parity}"));

@@ -146,6 +146,13 @@ pub trait Chain: Sync {
     /// [`crate::fault::Class::Bug`] when the key is not on the curve.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
 
+    /// Whether an address in canonical form is one of a public key's: the one of
+    /// [`Chain::address`], or another that the network has for the same key.
+    ///
+    /// # Errors
+    /// As [`Chain::address`].
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault>;
+
     /// The canonical form of an address, checksum verified.
     ///
     /// # Errors
@@ -158,10 +165,6 @@ pub trait Chain: Sync {
     /// # Errors
     /// As [`Chain::parse_address`].
     fn parse_token(&self, text: &str) -> Result<String, Fault>;
-
-    /// Whether a token in its canonical form is the network's coin by another name
-    /// (`0x2::sui::SUI`).
-    fn is_coin(&self, token: &str) -> bool;
 
     /// What must be known before the payload can be built.
     fn needs(&self, payload: &Payload) -> Needs;

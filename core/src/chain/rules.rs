@@ -38,6 +38,14 @@ pub trait Rules: Sync {
     /// As there.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
 
+    /// See [`Chain::owns`]: the one address of the key, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// As there.
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault> {
+        Ok(self.address(public_key)? == address)
+    }
+
     /// See [`Chain::parse_address`].
     ///
     /// # Errors
@@ -50,11 +58,6 @@ pub trait Rules: Sync {
     /// As there.
     fn parse_token(&self, text: &str) -> Result<String, Fault> {
         self.parse_address(text)
-    }
-
-    /// See [`Chain::is_coin`]: never, unless the network says otherwise.
-    fn is_coin(&self, _token: &str) -> bool {
-        false
     }
 
     /// What must be known before the payload can be built; `None` for messages and for
@@ -138,16 +141,16 @@ impl<R: Rules> Chain for R {
         Rules::address(self, public_key)
     }
 
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault> {
+        Rules::owns(self, public_key, address)
+    }
+
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
         Rules::parse_address(self, text)
     }
 
     fn parse_token(&self, text: &str) -> Result<String, Fault> {
         Rules::parse_token(self, text)
-    }
-
-    fn is_coin(&self, token: &str) -> bool {
-        Rules::is_coin(self, token)
     }
 
     fn needs(&self, payload: &Payload) -> Needs {
@@ -193,7 +196,8 @@ impl<R: Rules> Chain for R {
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         let kind = payload.kind();
-        let sender = Rules::address(self, public_key)?;
+        let is_sender = Rules::owns(self, public_key, payload.from())?;
+        let not_sender = || Fault::field("from", "is not the wallet's address").under(kind);
         let facts = match facts {
             Facts::Nothing => None,
             facts => Some(R::Facts::of(facts).ok_or_else(not_those)?),
@@ -203,13 +207,16 @@ impl<R: Rules> Chain for R {
                 if facts.is_some() {
                     return Err(not_those());
                 }
-                return raw::build(R::NETWORK, raw, &sender).map_err(|fault| fault.under(kind));
+                if !is_sender {
+                    return Err(not_sender());
+                }
+                return raw::build(R::NETWORK, raw).map_err(|fault| fault.under(kind));
             }
             payload => R::Payload::of(payload)
                 .ok_or_else(|| Fault::bug(format!("{kind} is not of {}", R::NETWORK.name())))?,
         };
-        if payload.from() != sender {
-            return Err(Fault::field("from", "is not the wallet's address").under(kind));
+        if !is_sender {
+            return Err(not_sender());
         }
         if facts.is_some() && Rules::needs(self, own).is_none() && !self.takes_unasked(own) {
             return Err(not_those());

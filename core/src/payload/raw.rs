@@ -30,7 +30,8 @@ pub struct RawPayload {
 /// Parses a rawMessage.
 pub(super) fn message(wire: &wire::RawMessage) -> Result<RawPayload, Fault> {
     let text = required("from", &wire.from)?;
-    // The kind does not say which network the wallet is of; address forms do not overlap.
+    // The kind does not say which network the wallet is of. Address forms do not overlap, except
+    // those of Aptos and Sui, which have one canonical form.
     let from = Network::ALL
         .iter()
         .filter_map(|network| network.chain())

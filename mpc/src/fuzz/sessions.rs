@@ -98,10 +98,12 @@ fn judge(abort: &Abort) -> Result<(), Finding> {
 
 /// Runs to where the target waits for the hostile peer's message of the round, hands the bytes over
 /// instead, and then goes on with all that the peer and the others have to say. `begins` is the first
-/// round; `outcome` judges what the target ends with, if it does.
+/// round, `honest` says that the peer has told no lie before; `outcome` judges what the target ends
+/// with, if it does.
 fn hostile<T>(
     parties: Parties<T>,
     begins: u16,
+    honest: bool,
     round: u16,
     data: &[u8],
     outcome: impl FnOnce(T) -> Result<(), Finding>,
@@ -143,7 +145,7 @@ fn hostile<T>(
         match run.feed(from, message) {
             Ok(()) if from_peer => next = of.saturating_add(1),
             Ok(()) => {}
-            Err(abort) if !given => return Err(broken(&abort)),
+            Err(abort) if !given && honest => return Err(broken(&abort)),
             Err(abort) if to == ME => return judge(&abort),
             // The hostile one is not at home; of the others, none blames another.
             Err(abort) => {
@@ -313,7 +315,9 @@ pub fn keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
     let round = u16::from(first % KEYGEN).saturating_add(1);
     let backend = backend::of(scheme).map_err(|fault| refused(&fault))?;
     let parties = keygen_parties(scheme, parties(scheme))?;
-    hostile(parties, 1, round, body, |share| opens(backend, &share))
+    hostile(parties, 1, true, round, body, |share| {
+        opens(backend, &share)
+    })
 }
 
 /// What the honest peer says in a key generation.
@@ -346,7 +350,7 @@ pub fn sealed_keygen(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
         return Ok(());
     };
     let round = u16::from(first % KEYGEN).saturating_add(1);
-    hostile(sealed_parties(scheme)?, 1, round, body, |_| Ok(()))
+    hostile(sealed_parties(scheme)?, 1, true, round, body, |_| Ok(()))
 }
 
 /// As [`keygen_samples`], sealed.
@@ -437,7 +441,7 @@ pub fn sign(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
     };
     let round = u16::from(first % SIGN).saturating_add(1);
     let key = key(scheme)?;
-    hostile(sign_parties(&key)?, 1, round, body, |signature| {
+    hostile(sign_parties(&key)?, 1, true, round, body, |signature| {
         verifies(&key, signature)
     })
 }
@@ -497,15 +501,16 @@ pub fn ahead(data: &[u8]) -> Result<(), Finding> {
         return Ok(());
     };
     let key = key(Scheme::FrostEd25519)?;
-    let told = match (told, nonces(&key)?.remove(&PEER)) {
-        ([], Some(nonce)) => nonce.commitments,
-        _ => told.to_vec(),
+    let own = nonces(&key)?.remove(&PEER).map(|nonce| nonce.commitments);
+    let (told, honest) = match (told, own) {
+        ([], Some(own)) => (own, true),
+        (told, own) => (told.to_vec(), own.as_deref() == Some(told)),
     };
     let Some(parties) = ahead_parties(&key, told)? else {
         return Ok(());
     };
     // There is no round of commitments.
-    hostile(parties, 2, round, body, |signature| {
+    hostile(parties, 2, honest, round, body, |signature| {
         verifies(&key, signature)
     })
 }
@@ -595,13 +600,20 @@ pub fn reshare(scheme: Scheme, data: &[u8]) -> Result<(), Finding> {
     let variant = choose(&mut rest, reshare_variants(scheme));
     let key = key(scheme)?;
     let backend = backend::of(scheme).map_err(|fault| refused(&fault))?;
-    hostile(reshare_parties(scheme, variant)?, 1, round, body, |share| {
-        let share = share.ok_or("a new holder got no share")?;
-        if share.root != key.root {
-            return finding("the key is another one");
-        }
-        opens(backend, &share)
-    })
+    hostile(
+        reshare_parties(scheme, variant)?,
+        1,
+        true,
+        round,
+        body,
+        |share| {
+            let share = share.ok_or("a new holder got no share")?;
+            if share.root != key.root {
+                return finding("the key is another one");
+            }
+            opens(backend, &share)
+        },
+    )
 }
 
 /// What the honest peer says in resharings.

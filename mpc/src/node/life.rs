@@ -438,8 +438,10 @@ pub(super) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
     backend::of(record.scheme)?.plain(&record.key)
 }
 
-/// Every new holder says that its share is on disk.
+/// Every new holder says that its share is on disk. An order that is none, without holders say, can
+/// have no proof.
 pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
+    order.check()?;
     let statement = order.statement()?;
     for holder in &order.new.holders {
         let missing = || {

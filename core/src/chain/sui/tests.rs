@@ -320,6 +320,7 @@ fn build__should_refuse_facts_that_do_not_fit() {
 
     let others = chain::Facts::Solana(solana::Facts {
         recent_blockhash: String::new(),
+        token: None,
     });
     for facts in [&chain::Facts::Nothing, &others] {
         let fault = SUI_CHAIN
