@@ -153,12 +153,12 @@ impl Inner {
             .try_acquire_many_owned(u32::try_from(size).map_err(|_| too_many())?)
             .map_err(|_| too_many())?;
         let actor = self.vault(request.vault).await?;
-        let account = building::account(&request, &needs);
+        let lane = building::lane(&request, &payload, &needs)?;
         let (vault, id) = (request.vault, request.id);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {
                 request,
-                account,
+                lane,
                 broadcast,
                 pledge,
                 place: Place {

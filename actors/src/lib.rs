@@ -3,6 +3,7 @@
 
 mod balances;
 mod building;
+mod claims;
 mod commands;
 mod context;
 mod directory;

@@ -113,7 +113,12 @@ async fn outcome(
     request(context, caller, id)
         .await?
         .outcome()
-        .ok_or_else(|| Fault::unavailable("the request is still pending; ask again"))
+        .ok_or_else(|| match context.delay(id) {
+            None => Fault::unavailable("the request is still pending; ask again"),
+            Some(reason) => Fault::unavailable(format!(
+                "the request is still pending ({reason}); ask again"
+            )),
+        })
 }
 
 struct Subscription<'a> {

@@ -1,7 +1,13 @@
 //! The fuzz targets of `core/fuzz` in short: with what the golden vectors hold, whole, cut and
 //! with single bytes changed, and with noise. `just fuzz-core` runs them for as long as one likes.
 
-#![allow(non_snake_case)]
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
@@ -96,7 +102,10 @@ fn feed(target: &str, samples: &[Vec<u8>], run: impl Fn(&[u8])) {
 
 #[test]
 fn addresses__should_never_panic_and_have_one_canonical_form() {
-    for network in Network::ALL {
+    let built = Network::ALL
+        .into_iter()
+        .filter(|network| network.chain().is_some());
+    for network in built {
         let (texts, _) = samples(network);
         feed(&format!("address_{}", network.key()), &texts, |data| {
             targets::address(network, data);
@@ -114,7 +123,10 @@ fn custom_payloads__should_never_panic_and_have_fees_that_can_be_read() {
         (Network::Sui, targets::sui_custom),
         (Network::Ton, targets::ton_custom),
     ];
-    for (network, run) in customs {
+    let built = customs
+        .into_iter()
+        .filter(|(network, _)| network.chain().is_some());
+    for (network, run) in built {
         let (_, bytes) = samples(network);
         feed(&format!("custom_{}", network.key()), &bytes, run);
     }

@@ -133,13 +133,46 @@ impl Signer {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Chains {
-    /// By chain id, which TOML has as text.
-    evm: BTreeMap<String, ChainNodes>,
-    /// By name; the defaults have all that there are.
-    #[serde(flatten)]
-    named: BTreeMap<String, ChainNodes>,
+macro_rules! chains {
+    ($($name:ident,)*) => {
+        #[derive(Clone, Debug, Deserialize)]
+        pub struct Chains {
+            /// By chain id, which TOML has as text.
+            evm: BTreeMap<String, ChainNodes>,
+            $($name: ChainNodes,)*
+        }
+
+        impl Chains {
+            /// Those that have a name of their own.
+            const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            fn find(&self, name: &str) -> Option<&ChainNodes> {
+                match name {
+                    $(stringify!($name) => Some(&self.$name),)*
+                    _ => None,
+                }
+            }
+
+            fn find_mut(&mut self, name: &str) -> Option<&mut ChainNodes> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+chains! {
+    bitcoin,
+    tron,
+    aptos,
+    movement,
+    sui,
+    solana,
+    sonic,
+    ton,
+    stellar,
 }
 
 impl Chains {
@@ -153,7 +186,7 @@ impl Chains {
 
     /// The chain that is called so, when it has nodes.
     pub fn named(&self, name: &str) -> Option<&ChainNodes> {
-        self.named.get(name).filter(|nodes| !nodes.rpc.is_empty())
+        self.find(name).filter(|nodes| !nodes.rpc.is_empty())
     }
 
     /// Adds what `covault dev --chain` names.
@@ -164,14 +197,12 @@ impl Chains {
             "0" => "sonic",
             name => name,
         };
-        let unknown = || ConfigError::Chain {
-            given: chain.to_owned(),
-            named: self.named.keys().cloned().collect::<Vec<_>>().join(", "),
-        };
-        let nodes = match (self.named.contains_key(name), chain_id(name)) {
-            (true, _) => self.named.entry(name.to_owned()).or_default(),
-            (false, Ok(id)) => self.evm.entry(id.to_string()).or_default(),
-            (false, Err(_)) => return Err(unknown()),
+        let nodes = match chain_id(name) {
+            Ok(id) => self.evm.entry(id.to_string()).or_default(),
+            Err(_) => self.find_mut(name).ok_or_else(|| ConfigError::Chain {
+                given: chain.to_owned(),
+                named: Self::NAMES.join(", "),
+            })?,
         };
         nodes.rpc.push(url.to_owned());
         Ok(())

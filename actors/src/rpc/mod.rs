@@ -1,5 +1,6 @@
 //! Clients of chain nodes.
 
+mod aptos;
 mod endpoints;
 mod evm;
 mod health;
@@ -161,9 +162,12 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(JsonRpc::new(pool))),
+        Network::Aptos => {
+            let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
+            Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))
+        }
         Network::Bitcoin
         | Network::Tron
-        | Network::Aptos
         | Network::Sui
         | Network::Ton
         | Network::Stellar => {

@@ -10,6 +10,7 @@
     missing_docs
 )]
 
+mod aptos_node;
 mod chain_double;
 mod cut_store;
 mod evm_node;

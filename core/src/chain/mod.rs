@@ -166,6 +166,10 @@ pub trait Chain: Sync {
     /// As [`Chain::parse_address`].
     fn parse_token(&self, text: &str) -> Result<String, Fault>;
 
+    /// Whether a token in its canonical form is the network's coin by another name
+    /// (`0x2::sui::SUI`).
+    fn is_coin(&self, token: &str) -> bool;
+
     /// What must be known before the payload can be built.
     fn needs(&self, payload: &Payload) -> Needs;
 

@@ -60,6 +60,11 @@ pub trait Rules: Sync {
         self.parse_address(text)
     }
 
+    /// See [`Chain::is_coin`]: never, unless the network says otherwise.
+    fn is_coin(&self, _token: &str) -> bool {
+        false
+    }
+
     /// What must be known before the payload can be built; `None` for messages and for
     /// transactions that bring everything.
     fn needs(&self, payload: &Self::Payload) -> Option<Self::Needs>;
@@ -151,6 +156,10 @@ impl<R: Rules> Chain for R {
 
     fn parse_token(&self, text: &str) -> Result<String, Fault> {
         Rules::parse_token(self, text)
+    }
+
+    fn is_coin(&self, token: &str) -> bool {
+        Rules::is_coin(self, token)
     }
 
     fn needs(&self, payload: &Payload) -> Needs {

@@ -8,12 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::aptos::CHAIN_IDS;
-use crate::{
-    amount::U256,
-    chain::{aptos, sui},
-    fault::Fault,
-    network::Network,
-};
+use crate::{amount::U256, chain::aptos, fault::Fault, network::Network};
 
 /// Where signed bytes are good: a network, or one chain of it where the bytes name the chain.
 /// Printed as `evm:1` or `solana`.
@@ -155,11 +150,10 @@ impl Asset {
             _ => {}
         }
         let token = token.map(|token| chain.parse_token(token)).transpose()?;
+        // On Aptos one token has two names, and the chain's coin is one too.
         let token = match place.network {
-            // One token has two names, and the chain's coin is one too.
             Network::Aptos => token.as_deref().and_then(aptos::counted_as),
-            Network::Sui => token.filter(|token| token != sui::SUI),
-            _ => token,
+            _ => token.filter(|token| !chain.is_coin(token)),
         };
         Ok(Self { place, token })
     }

@@ -13,10 +13,6 @@ const ALICE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const BTC: &str = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4";
 const SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
-const SUI_FROM: &str = "0x559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6";
-const SUI_TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
-/// 1 SUI split off a gas coin and transferred, BCS TransactionData.
-const SUI_CUSTOM: &str = "000002000800ca9a3b0000000000202e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da0202000101000001010300000000010100559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea60151628b67568e80477eae332f14509277be7cc87e4fcde7b7d8e75c36cbefb5567b00000000000000201e9e2fae47502761ba06111296737c6df5f10f4464d31124d914e7137c28dede559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6ee02000000000000c0c62d000000000000";
 const TON: &str = "UQCzhX8UMF-q7gamM_JgyU9yb1RojCQoua8cjcuufiMYwNKp";
 const TRON: &str = "THzTXf73sKMCzyNaDGFn84jWuRZTJq6fxL";
 const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
@@ -25,6 +21,10 @@ const XLM_ISSUER: &str = "GA5ZSEJYB37JRC5AVCIA5MOP4RHTM335X2KGX3IHOJAPP5RE34K4KZ
 /// A v1 envelope of `XLM` that pays lumens.
 const XLM_TX: &str = "AAAAAgAAAAAezk6V9eeITcgx88Z9qPEwll45EgNwwK4kkYXWZ7dfmQAAAGQAAFrzEHpAAQAAAAEAAAAAAAAAAAAAAABpBf2sAAAAAAAAAAEAAAAAAAAAAQAAAAC0v49DWDiDYE5bx7v1BZG06w03qY4j95a5WYD0ShIWAQAAAAAAAAAABfXhAAAAAAAAAAAA";
 const APTOS: &str = "0x50fad405492e779413ce1d4d91c4e4b0d32ecd399b931d488cd4a07161f42c51";
+const SUI_FROM: &str = "0x559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6";
+const SUI_TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
+/// 1 SUI split off a gas coin and transferred, BCS TransactionData.
+const SUI_CUSTOM: &str = "000002000800ca9a3b0000000000202e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da0202000101000001010300000000010100559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea60151628b67568e80477eae332f14509277be7cc87e4fcde7b7d8e75c36cbefb5567b00000000000000201e9e2fae47502761ba06111296737c6df5f10f4464d31124d914e7137c28dede559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6ee02000000000000c0c62d000000000000";
 
 fn gas(max_fee: &str, max_priority_fee: Option<&str>, gas_limit: &str) -> Option<WireGas> {
     Some(WireGas {
@@ -292,9 +292,13 @@ fn kinds__should_be_accepted_when_built_and_refused_by_name_when_not() {
 }
 
 #[test]
-fn kinds__should_be_told_about_their_shape_first() {
+fn kinds_not_built__should_be_told_about_their_shape_first() {
+    let mut checked = 0;
     for wire in samples() {
         let kind = Kind::of(&wire);
+        if kind.is_built() {
+            continue;
+        }
         // An empty payload lacks something required.
         let field = prost::encoding::encode_key as fn(u32, _, &mut Vec<u8>);
         let mut bytes = Vec::new();
@@ -310,7 +314,10 @@ fn kinds__should_be_told_about_their_shape_first() {
             fault.public().starts_with(&format!("{}.", kind.name())),
             "{fault}"
         );
+        checked += 1;
     }
+    let planned = Kind::ALL.iter().filter(|kind| !kind.is_built());
+    assert_eq!(checked, planned.count());
     for (wire, sentence) in [
         (
             WireKind::SolanaSendCustom(wire::SolanaSendCustom {
@@ -888,6 +895,8 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                 content,
             })
         }),
+        tron_kind(),
+        ton_kind(),
         (
             sui_address(),
             sui_address(),
@@ -923,8 +932,6 @@ fn built_kind() -> impl Strategy<Value = WireKind> {
                     }),
                 }
             }),
-        tron_kind(),
-        ton_kind(),
         (prop_oneof![address(), key(), tron_address()], 0..3, bytes()).prop_map(
             |(from, hash, content)| {
                 WireKind::RawMessage(wire::RawMessage {

@@ -207,6 +207,10 @@ impl Rules for Sui {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
+    fn is_coin(&self, token: &str) -> bool {
+        token == SUI
+    }
+
     fn needs(&self, payload: &SuiPayload) -> Option<Needs> {
         match payload {
             SuiPayload::Payment(payment) => Some(Needs {

@@ -171,6 +171,23 @@ fn custom__should_be_one_message_that_hides_nothing() {
 }
 
 #[test]
+fn custom__should_carry_library_references() {
+    let mut body = CellBuilder::new();
+    body.store_reference(CellBuilder::build_library(&HashBytes([7; 32])))
+        .unwrap();
+    let body = body.build().unwrap();
+    let boc = STANDARD.encode(cells::write(body.as_ref()));
+    let json = format!(r#"{{"messages":[{{"address":"{BOB}","amount":"1","payload":"{boc}"}}]}}"#);
+    let payload = custom(json).unwrap();
+    let unsigned = build(&payload, &facts(1)).unwrap();
+    assert!(TON.most_fee(&unsigned.bytes).is_ok());
+    let (_, _, messages) = sent(&payload, &unsigned, Version::V5r1);
+    let sent = internal_of(&messages[0]).4;
+    let library = sent.get_reference_cloned(0).unwrap();
+    assert_eq!(library, body.reference_cloned(0).unwrap());
+}
+
+#[test]
 fn custom__should_fit_into_one_message() {
     let mut boc = Cell::default();
     for _ in 0..300 {
