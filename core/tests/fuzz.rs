@@ -69,6 +69,8 @@ fn keep(target: &str, samples: &[Vec<u8>]) {
     }
 }
 
+type Target = fn(&[u8]);
+
 fn feed(target: &str, samples: &[Vec<u8>], run: impl Fn(&[u8])) {
     keep(target, samples);
     samples.iter().for_each(|sample| run(sample));
@@ -115,7 +117,7 @@ fn addresses__should_never_panic_and_have_one_canonical_form() {
 
 #[test]
 fn custom_payloads__should_never_panic_and_have_fees_that_can_be_read() {
-    let customs: [(Network, fn(&[u8])); 6] = [
+    let customs: [(Network, Target); 6] = [
         (Network::Evm, targets::evm_custom),
         (Network::Solana, targets::solana_custom),
         (Network::Stellar, targets::stellar_custom),

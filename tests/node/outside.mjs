@@ -2,7 +2,6 @@
 // Reads one JSON object from standard input, {"ask": name, ...}, and prints one.
 import { readFileSync } from "node:fs";
 import { ethers } from "ethers";
-import * as bitcoin from "bitcoinjs-lib";
 import nacl from "tweetnacl";
 import {
   Keypair,
@@ -48,13 +47,6 @@ const answers = {
       new PublicKey(address).toBytes(),
     ),
   }),
-  // The same script as a regtest address.
-  bitcoinRegtest: ({ address }) => ({
-    address: bitcoin.address.fromOutputScript(
-      bitcoin.address.toOutputScript(address),
-      bitcoin.networks.regtest,
-    ),
-  }),
   // A transaction made elsewhere: the wallet pays another account, which has signed already.
   solanaForeign: ({ from, lamports, blockhash, version }) => {
     const other = Keypair.generate();
@@ -75,6 +67,33 @@ const answers = {
       transaction: Buffer.from(transaction.serialize()).toString("base64"),
       other: other.publicKey.toBase58(),
     };
+  },
+  // A RawTransaction in BCS as @aptos-labs/ts-sdk writes it, that sends the chain's coin; with a
+  // nonce it is orderless (AIP-123).
+  aptosTransaction: async ({ chainId, from, to, amount, number, nonce, gas, price, expires }) => {
+    const sdk = await import("@aptos-labs/ts-sdk");
+    const address = (text) => sdk.AccountAddress.from(text);
+    const entry = sdk.EntryFunction.build("0x1::aptos_account", "transfer", [], [
+      address(to),
+      new sdk.U64(BigInt(amount)),
+    ]);
+    const payload =
+      nonce === undefined
+        ? new sdk.TransactionPayloadEntryFunction(entry)
+        : new sdk.TransactionInnerPayloadV1(
+            new sdk.TransactionExecutableEntryFunction(entry),
+            new sdk.TransactionExtraConfigV1(undefined, BigInt(nonce)),
+          );
+    const transaction = new sdk.RawTransaction(
+      address(from),
+      nonce === undefined ? BigInt(number) : 2n ** 64n - 1n,
+      payload,
+      BigInt(gas),
+      BigInt(price),
+      BigInt(expires),
+      new sdk.ChainId(chainId),
+    );
+    return { transaction: Buffer.from(transaction.bcsToBytes()).toString("base64") };
   },
   // What does this signed Solana transaction say, and are its signatures good?
   solanaTransaction: ({ transaction }) => {

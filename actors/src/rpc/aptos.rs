@@ -130,7 +130,9 @@ impl AptosNode {
     async fn gas_unit_price(&self) -> Result<u64, ChainError> {
         let call = Call::get("/estimate_gas_price", &[]);
         let read = |answer: &Answer| field(answer, "gas_estimate");
-        self.rest.agreed_by("the gas price", &call, read, near).await
+        self.rest
+            .agreed_by("the gas price", &call, read, near)
+            .await
     }
 
     /// What an account has of a coin type or fungible asset; `None` when that can be none.
@@ -420,7 +422,11 @@ fn entry(module: Module, name: &str) -> Result<Abi, &'static str> {
         return Err("it is not an entry function");
     }
     Ok(Abi {
-        type_parameters: function.generic_type_params.len().try_into().unwrap_or(u64::MAX),
+        type_parameters: function
+            .generic_type_params
+            .len()
+            .try_into()
+            .unwrap_or(u64::MAX),
         params: function.params,
     })
 }
@@ -483,45 +489,45 @@ fn explained(otherwise: &str, said: &str) -> Refusal {
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     let framework = has(&["0x1::coin: ", "0x1::fungible_asset: "]);
     // error::invalid_argument of EINSUFFICIENT_BALANCE, 6 and 4.
-    let (meaning, code) =
-        if framework && has(&["EINSUFFICIENT_BALANCE(", ": 0x10006", ": 0x10004"]) {
-            (
-                "the sender cannot pay the amount",
-                ExecuteCode::InsufficientFunds,
-            )
-        } else if has(&[
-            "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
-            "CANT_PAY_GAS_DEPOSIT",
-            "0x1::transaction_validation: 0x203ed",
-            "SENDING_ACCOUNT_DOES_NOT_EXIST",
-            "MAX_GAS_UNITS_BELOW_MIN_TRANSACTION_GAS_UNITS",
-        ]) {
-            (
-                "the sender cannot pay the fee",
-                ExecuteCode::InsufficientGasFee,
-            )
-        } else if has(&["GAS_UNIT_PRICE_BELOW_MIN_BOUND"]) {
-            (
-                "gasFee.gasUnitPrice is too low",
-                ExecuteCode::InsufficientGasFee,
-            )
-        } else if has(&["Out of gas", "OUT_OF_GAS"]) {
-            (
-                "the call takes more gas than the sender can pay, or the chain allows",
-                ExecuteCode::InsufficientGasFee,
-            )
+    let (meaning, code) = if framework && has(&["EINSUFFICIENT_BALANCE(", ": 0x10006", ": 0x10004"])
+    {
+        (
+            "the sender cannot pay the amount",
+            ExecuteCode::InsufficientFunds,
+        )
+    } else if has(&[
+        "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
+        "CANT_PAY_GAS_DEPOSIT",
+        "0x1::transaction_validation: 0x203ed",
+        "SENDING_ACCOUNT_DOES_NOT_EXIST",
+        "MAX_GAS_UNITS_BELOW_MIN_TRANSACTION_GAS_UNITS",
+    ]) {
+        (
+            "the sender cannot pay the fee",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else if has(&["GAS_UNIT_PRICE_BELOW_MIN_BOUND"]) {
+        (
+            "gasFee.gasUnitPrice is too low",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else if has(&["Out of gas", "OUT_OF_GAS"]) {
+        (
+            "the call takes more gas than the sender can pay, or the chain allows",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else {
+        let meaning = if has(&["INVALID_AUTH_KEY"]) {
+            "the account's key was changed on the chain, and the wallet's is no longer it"
+        } else if has(&["SEQUENCE_NUMBER_TOO_OLD"]) {
+            "another transaction has the account's number; create a new request"
+        } else if has(&["already in mempool"]) {
+            "another transaction with the account's number waits; create a new request"
         } else {
-            let meaning = if has(&["INVALID_AUTH_KEY"]) {
-                "the account's key was changed on the chain, and the wallet's is no longer it"
-            } else if has(&["SEQUENCE_NUMBER_TOO_OLD"]) {
-                "another transaction has the account's number; create a new request"
-            } else if has(&["already in mempool"]) {
-                "another transaction with the account's number waits; create a new request"
-            } else {
-                otherwise
-            };
-            (meaning, ExecuteCode::Unspecified)
+            otherwise
         };
+        (meaning, ExecuteCode::Unspecified)
+    };
     Refusal {
         reason: format!("{meaning}; the node said: {}", short(said)),
         code,

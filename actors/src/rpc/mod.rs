@@ -166,11 +166,7 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
             Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))
         }
-        Network::Bitcoin
-        | Network::Tron
-        | Network::Sui
-        | Network::Ton
-        | Network::Stellar => {
+        Network::Bitcoin | Network::Tron | Network::Sui | Network::Ton | Network::Stellar => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

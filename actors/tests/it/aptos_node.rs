@@ -68,8 +68,7 @@ impl Node {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let endpoints = Endpoints::new(vec![self.url.clone()]);
         let chain = ChainKey::APTOS;
-        let chains =
-            Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+        let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
         Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
     }
 
@@ -227,7 +226,8 @@ fn reason(error: ChainError) -> Refusal {
 #[tokio::test]
 async fn aptos_facts__should_be_what_the_node_says() {
     let node = Node::start(healthy).await;
-    let asked = node.client().facts(&needs("swap"), NOW * 1_000 + 999);
+    let (client, needs) = (node.client(), needs("swap"));
+    let asked = client.facts(&needs, NOW * 1_000 + 999);
     let expected = aptos::Facts {
         sequence_number: 7,
         expiration_timestamp_secs: END,
@@ -371,7 +371,11 @@ async fn aptos_nodes_of_another_chain__should_get_nothing() {
     .await;
     let client = node.client();
     let refusal = reason(client.facts(&needs("swap"), 0).await.unwrap_err());
-    assert!(refusal.reason.contains("on chain 126"), "{}", refusal.reason);
+    assert!(
+        refusal.reason.contains("on chain 126"),
+        "{}",
+        refusal.reason
+    );
     let sent = client.broadcast(&shipment(NOW, false)).await;
     assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
     assert!(node.asked("POST /transactions").is_empty());

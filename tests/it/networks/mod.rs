@@ -1,9 +1,8 @@
 //! Every network end to end: the HTTP API, real threshold signatures, and a node that takes what
 //! was signed or refuses it as the network would.
 
-mod bitcoin;
+mod aptos;
 mod solana;
-mod ton;
 
 use serde_json::{Value, json};
 
