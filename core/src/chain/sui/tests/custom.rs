@@ -45,7 +45,7 @@ fn transaction(inputs: Vec<Input>, commands: Vec<Command>) -> Transaction {
 }
 
 fn sdk() -> Vec<(Value, Vec<u8>)> {
-    let sdk: Value = serde_json::from_str(include_str!("sdk.json")).unwrap();
+    let sdk: Value = serde_json::from_str(include_str!("../sdk.json")).unwrap();
     let one = |one: &Value| {
         let bytes = STANDARD.decode(one["bcs"].as_str().unwrap()).unwrap();
         (one["json"].clone(), bytes)
