@@ -71,6 +71,7 @@ pub struct Serve {
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
     pub max_live_bytes: usize,
+    pub message_domain: String,
 }
 
 impl Serve {

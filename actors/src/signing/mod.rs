@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{Facts, Needs},
+    chain::Facts,
     fault::{Class, ExecuteCode, Fault},
     ids::SessionId,
     request::{Draft, Event, NonceClaim, Request, State},
@@ -359,7 +359,6 @@ impl Live {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
         let needs = building::needs(&self.context, ledger.request.network, &ledger.payload)?;
-        self.current = Some(ledger);
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -368,10 +367,13 @@ impl Live {
             Event::Approved { deadline_ms },
         ];
         let mut built = None;
-        if needs == Needs::Nothing {
-            let draft = self.draft(Facts::Nothing, broadcast, deadline_ms)?;
+        if let Some(facts) = building::own_facts(&self.context, &ledger.payload, &needs) {
+            self.current = Some(ledger);
+            let draft = self.draft(facts?, broadcast, deadline_ms)?;
             events.extend(self.built(draft.clone()));
             built = Some(draft);
+        } else {
+            self.current = Some(ledger);
         }
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
@@ -500,14 +502,13 @@ impl Live {
     /// No node took the transaction: sends it again later.
     async fn send_later(&mut self, myself: &ActorRef<Msg>, reason: String) -> Result<(), Fault> {
         tracing::warn!(request = %self.now()?.request.id, reason, tries = self.tries, "broadcast is not settled");
-        if std::mem::take(&mut self.turn_came) {
+        let pause = if std::mem::take(&mut self.turn_came) {
             self.tries = 0;
-        }
-        let pause = self.context.pause(self.tries);
+            Duration::ZERO
+        } else {
+            self.context.pause(self.tries)
+        };
         self.plan(myself, pause);
-        if let Some(claim) = self.claim()? {
-            self.context.turns.wait(claim.clone(), myself.clone());
-        }
         self.note_delay(reason).await
     }
 

@@ -11,7 +11,9 @@
 )]
 
 mod chain_double;
+mod claims;
 mod cut_store;
+mod endpoints;
 mod evm_node;
 mod failures;
 mod held_store;
@@ -25,5 +27,6 @@ mod plans;
 mod requests;
 mod restarts;
 mod trouble;
+mod utxo_double;
 mod wallets;
 mod world;
