@@ -225,7 +225,11 @@ async fn a_node_that_fails__should_be_asked_last_and_counted() {
         [(1, 1, 0, 1), (2, 0, 3, 0)]
     );
     assert_eq!(health[0].chain, "Bitcoin");
-    assert!(good.seen.lock().unwrap()[0].1.contains(r#""jsonrpc":"1.0""#));
+    assert!(
+        good.seen.lock().unwrap()[0]
+            .1
+            .contains(r#""jsonrpc":"1.0""#)
+    );
     // Alone it is asked all the same, twice for one question and once for sending.
     let alone = JsonRpc::new(self::pool(&endpoints(&[&bad.url], 1)));
     assert!(alone.call("getblockcount", json!([])).await.is_err());
@@ -255,8 +259,8 @@ async fn keys__should_be_shown_to_the_node_and_to_nobody_else() {
         ..Endpoints::new(vec![])
     };
     let rest = Rest::new(pool(&endpoints));
-    let error = rest.ask(&Call::get("/getMasterchainInfo", &[("a", "b")]));
-    let error = format!("{:?}", error.await.unwrap_err());
+    let call = Call::get("/getMasterchainInfo", &[("a", "b")]);
+    let error = format!("{:?}", rest.ask(&call).await.unwrap_err());
     assert!(error.contains("HTTP 401"), "{error}");
     assert!(!error.contains("secret"), "{error}");
     let seen = server.seen.lock().unwrap();
@@ -289,13 +293,19 @@ async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
         missing.json::<Value>().unwrap()["error_code"],
         "account_not_found"
     );
-    assert_eq!(rest.ask(&Call::get("/moved", &[])).await.unwrap().status, 307);
+    assert_eq!(
+        rest.ask(&Call::get("/moved", &[])).await.unwrap().status,
+        307
+    );
     let long = rest.ask(&Call::get("/long", &[])).await.unwrap_err();
     assert_eq!(
         long,
         ChainError::Unknown("Bitcoin: the node's answer is too long".into())
     );
-    let bytes = Call::post("/submit", Body::Bytes("application/octet-stream", b"ab".into()));
+    let bytes = Call::post(
+        "/submit",
+        Body::Bytes("application/octet-stream", b"ab".into()),
+    );
     let (answer, doubt) = rest.send(&bytes).await;
     assert_eq!((answer.unwrap().words().as_str(), doubt), ("\"ab\"", false));
     let seen = server.seen.lock().unwrap();
@@ -308,7 +318,9 @@ async fn rest__should_use_nodes_of_its_chain_only() {
     let answer = |id: u64| move |_: &str, _: &str| (200, json!({"chain_id": id}).to_string());
     let wrong = Server::start(answer(2)).await;
     let right = Server::start(answer(1)).await;
-    let check = |answer: &Answer| match answer.json::<Value>().and_then(|it| it["chain_id"].as_u64())
+    let check = |answer: &Answer| match answer
+        .json::<Value>()
+        .and_then(|it| it["chain_id"].as_u64())
     {
         Some(1) => Ok(None),
         Some(id) => Ok(Some(format!("the node is on chain {id}"))),
@@ -317,7 +329,11 @@ async fn rest__should_use_nodes_of_its_chain_only() {
     let rest = Rest::new(pool(&endpoints(&[&wrong.url, &right.url], 1)));
     let rest = rest.checked(Call::get("/", &[]), check);
     assert!(rest.ask(&Call::get("/accounts", &[])).await.is_ok());
-    assert!(rest.any(&Call::get("/accounts", &[]), |_| Ok(true)).await.unwrap());
+    assert!(
+        rest.any(&Call::get("/accounts", &[]), |_| Ok(true))
+            .await
+            .unwrap()
+    );
     let heads = wrong.seen.lock().unwrap().clone();
     assert!(heads.iter().all(|(head, _)| head.starts_with("GET / ")));
     let rest = Rest::new(pool(&endpoints(&[&wrong.url], 1)));
@@ -379,7 +395,9 @@ async fn sending__should_say_when_a_node_may_have_it() {
     let refusing = Server::start(|_, body| {
         let call: Value = serde_json::from_str(body).unwrap();
         let answer = match call["method"].as_str().unwrap() {
-            "sendTransaction" => json!({"error": {"code": -32002, "message": "Insufficient funds for fee"}}),
+            "sendTransaction" => {
+                json!({"error": {"code": -32002, "message": "Insufficient funds for fee"}})
+            }
             _ => json!({"result": {"value": [null]}}),
         };
         (200, answer.to_string())
@@ -396,10 +414,7 @@ async fn sending__should_say_when_a_node_may_have_it() {
         retried: false,
     };
     // The first node may have it, and cannot be asked.
-    let doubtful = client(
-        ChainKey::SOLANA,
-        endpoints(&[&lost.url, &refusing.url], 1),
-    );
+    let doubtful = client(ChainKey::SOLANA, endpoints(&[&lost.url, &refusing.url], 1));
     assert!(matches!(
         doubtful.broadcast(&shipment).await,
         Broadcast::Unknown(_)
