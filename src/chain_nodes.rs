@@ -102,6 +102,17 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn every_chain_with_a_name__should_be_in_configuration() {
+        let (mut config, _) = Config::load_with("test", "").unwrap();
+        for (name, chain) in ChainKey::NAMED {
+            config.chains.add(name, "http://n").unwrap();
+            assert!(of(&config.chains).unwrap().contains_key(&chain), "{name}");
+        }
+        assert_eq!(of(&config.chains).unwrap().len(), ChainKey::NAMED.len());
+    }
 
     #[test]
     fn access__should_come_from_files_that_are_not_repeated() {

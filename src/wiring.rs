@@ -253,6 +253,7 @@ pub async fn orchestrator(
             signing_deadline_ms: serve.signing_deadline_ms,
             max_live_requests: serve.max_live_requests,
             max_live_bytes: serve.max_live_bytes,
+            message_domain: serve.message_domain.clone(),
             ..Settings::default()
         },
     })

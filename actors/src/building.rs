@@ -1,7 +1,7 @@
 //! What a request needs from its chain, and the draft that comes of it.
 
 use covault_core::{
-    chain::{Chain, Facts, Needs, Resource, evm},
+    chain::{Chain, Facts, Needs, Resource, evm, ton},
     fault::Fault,
     network::Network,
     payload::{Payload, evm::EvmPayload},
@@ -36,6 +36,31 @@ pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<N
         }));
     }
     Ok(needs)
+}
+
+/// Facts that need no node: there is nothing to ask, or only clock and configuration.
+pub fn own_facts(
+    context: &Context,
+    payload: &Payload,
+    needs: &Needs,
+) -> Option<Result<Facts, Fault>> {
+    let (domain, timestamp) = match needs {
+        Needs::Nothing => return Some(Ok(Facts::Nothing)),
+        Needs::Ton(ton::Needs::Message { domain, timestamp }) => (*domain, *timestamp),
+        _ => return None,
+    };
+    let configured = &context.settings.message_domain;
+    if domain && configured.is_empty() {
+        return Some(Err(Fault::field(
+            format!("{}.content", payload.kind()),
+            "names no domain, and configuration has none (serve.message_domain)",
+        )));
+    }
+    let facts = ton::Facts::Message {
+        domain: domain.then(|| configured.clone()),
+        timestamp: timestamp.then(|| context.now_ms() / 1000),
+    };
+    Some(Ok(facts.into()))
 }
 
 /// The account in whose lane the request waits, when what it builds on depends on the account's

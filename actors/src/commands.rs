@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use covault_core::{
-    chain::Needs,
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
     network::Network,
@@ -136,7 +135,7 @@ impl Inner {
             state: State::Received,
         };
         let needs = building::needs(context, request.network, &payload)?;
-        let asks = needs != Needs::Nothing;
+        let asks = building::own_facts(context, &payload, &needs).is_none();
         if (asks || broadcast)
             && context
                 .chains

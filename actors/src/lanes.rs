@@ -18,7 +18,7 @@ struct Lane<A> {
     asked: HashMap<RequestId, A>,
     /// Their turn came and there was nothing for them.
     put_off: HashSet<RequestId>,
-    /// Handed out, not yet on disk.
+    /// Handed out; of what is on disk too, no numbers.
     reserved: BTreeMap<Resource, RequestId>,
 }
 
@@ -115,7 +115,7 @@ impl<A> Lanes<A> {
         }
     }
 
-    /// What is handed out and not yet on disk.
+    /// What is handed out.
     pub fn reserved(&self, account: &Account) -> BTreeMap<Resource, RequestId> {
         self.lanes
             .get(account)
@@ -131,8 +131,25 @@ impl<A> Lanes<A> {
         }
     }
 
-    /// The request's claims are on disk, or the request is over: it gives back what it holds
-    /// here. Returns its lane, where the next may now be first.
+    /// The request's claims are on disk: it needs no turn any more. Numbers are looked up there
+    /// from now on, so that one that is given up is free at once. The rest stays here too until it
+    /// leaves: it need not be looked up piece by piece. Returns its lane, where the next may now
+    /// be first.
+    pub fn claimed(&mut self, request: RequestId) -> Option<Account> {
+        let account = self.member.get(&request)?.clone();
+        let lane = self.lanes.get_mut(&account)?;
+        lane.reserved
+            .retain(|resource, other| *other != request || !matches!(resource, Resource::Nonce(_)));
+        if !lane.reserved.values().any(|other| *other == request) {
+            return self.leave(request);
+        }
+        lane.queue.retain(|other| *other != request);
+        lane.asked.remove(&request);
+        Some(account)
+    }
+
+    /// The request is over, or starts again: it gives back what it holds here. Returns its lane,
+    /// where the next may now be first.
     pub fn leave(&mut self, request: RequestId) -> Option<Account> {
         let account = self.member.remove(&request)?;
         let lane = self.lanes.get_mut(&account)?;
@@ -229,6 +246,21 @@ mod tests {
         lanes.leave(request(1));
         assert!(lanes.reserved(&account()).is_empty());
         assert_eq!(lanes.leave(request(1)), None);
+    }
+
+    #[test]
+    fn lanes__should_keep_outputs_but_no_numbers_of_whoever_has_claimed() {
+        let mut lanes = Lanes::<u8>::default();
+        let (nonce, piece) = (Resource::Nonce(7), Resource::Piece("a:0".into()));
+        lanes.join(account(), request(1));
+        lanes.reserve(&account(), vec![nonce, piece.clone()], request(1));
+        assert_eq!(lanes.claimed(request(1)), Some(account()));
+        assert_eq!(lanes.reserved(&account()), [(piece, request(1))].into());
+        assert_eq!(lanes.leave(request(1)), Some(account()));
+        assert!(lanes.reserved(&account()).is_empty());
+        lanes.join(account(), request(2));
+        assert_eq!(lanes.claimed(request(2)), Some(account()));
+        assert_eq!(lanes.leave(request(2)), None);
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct Settings {
     pub max_live_requests: usize,
     /// Most bytes of payloads and notes that live requests may hold; more are refused with 429.
     pub max_live_bytes: usize,
+    /// The domain that a message is signed for which names none (tonMessage); empty: none.
+    pub message_domain: String,
     /// Most commands that may be in work at once; more are refused with 429.
     pub max_commands: usize,
     /// How long a command may wait for its actor, in milliseconds.
@@ -55,6 +57,7 @@ impl Default for Settings {
             keygen_deadline_ms: 120_000,
             max_live_requests: 10_000,
             max_live_bytes: 256 << 20,
+            message_domain: String::new(),
             max_commands: 2_000,
             command_timeout_ms: 30_000,
             retry_first_ms: 250,

@@ -178,7 +178,11 @@ impl Actor for VaultActor {
                     live.serve(&account).await;
                 }
             }
-            Msg::Claimed(request) => live.leave_lane(request).await,
+            Msg::Claimed(request) => {
+                if let Some(account) = live.lanes.claimed(request) {
+                    live.serve(&account).await;
+                }
+            }
             Msg::StepBack(request) => {
                 if let Some(account) = live.lanes.step_back(request) {
                     live.serve(&account).await;

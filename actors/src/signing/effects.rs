@@ -41,11 +41,15 @@ impl Live {
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
+                let own = building::own_facts(&context, payload, &needs);
                 let in_lane = building::lane(request, payload, &needs)?.is_some();
                 let ask = in_lane.then(|| (request.public_key.clone(), payload.clone()));
                 let vault = self.vault.clone();
                 let id = request.id;
                 beside(myself, "asking the chain", async move {
+                    if let Some(facts) = own {
+                        return Msg::FactsArrived(facts.map_err(NotYet::Wrong));
+                    }
                     let Some(client) = client else {
                         return Msg::FactsArrived(Err(NotYet::Chain(ChainError::Unknown(
                             "no node is configured for this chain".into(),
@@ -82,6 +86,10 @@ impl Live {
                 })
             }
             (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
+                // Before it is sent: whoever is before it may be taken meanwhile.
+                if let Some(claim) = &draft.claim {
+                    context.turns.wait(claim.clone(), myself.clone());
+                }
                 let now_ms = context.now_ms();
                 let shipment = Shipment {
                     signed: signed.clone(),

@@ -6,12 +6,13 @@
 //! from the store.
 
 mod effects;
+mod waiting;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{Facts, Needs},
+    chain::Facts,
     fault::{Class, ExecuteCode, Fault},
     ids::SessionId,
     request::{Draft, Event, NonceClaim, Request, State},
@@ -21,6 +22,7 @@ use covault_core::{
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
+use self::waiting::TAKEN_TRIES;
 use crate::{
     building,
     context::Context,
@@ -30,11 +32,6 @@ use crate::{
     store::Space,
     vault::{self, InUse},
 };
-
-/// After so many tries in vain pauses get no longer where other requests hold what is needed.
-const TAKEN_TRIES: u32 = 4;
-/// So many tries are no delay that is worth a line in the trail.
-const MOMENT_TRIES: u32 = 2;
 
 /// Messages.
 pub enum Msg {
@@ -319,15 +316,6 @@ impl Live {
         Ok(())
     }
 
-    /// The turn of the transaction's number need not come any more. Returns the number.
-    fn stop_waiting(&self) -> Result<Option<NonceClaim>, Fault> {
-        let claim = self.claim()?.cloned();
-        if let Some(claim) = &claim {
-            self.context.turns.leave(claim);
-        }
-        Ok(claim)
-    }
-
     /// The number that the transaction holds.
     fn claim(&self) -> Result<Option<&NonceClaim>, Fault> {
         let draft = self.now()?.request.state.draft();
@@ -359,7 +347,6 @@ impl Live {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
         let needs = building::needs(&self.context, ledger.request.network, &ledger.payload)?;
-        self.current = Some(ledger);
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -368,10 +355,13 @@ impl Live {
             Event::Approved { deadline_ms },
         ];
         let mut built = None;
-        if needs == Needs::Nothing {
-            let draft = self.draft(Facts::Nothing, broadcast, deadline_ms)?;
+        if let Some(facts) = building::own_facts(&self.context, &ledger.payload, &needs) {
+            self.current = Some(ledger);
+            let draft = self.draft(facts?, broadcast, deadline_ms)?;
             events.extend(self.built(draft.clone()));
             built = Some(draft);
+        } else {
+            self.current = Some(ledger);
         }
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
@@ -479,51 +469,6 @@ impl Live {
         self.give_up(fault.public().to_owned(), fault.code()).await
     }
 
-    /// Nothing can be built now: asks again later, unless the deadline comes first. Pauses do not
-    /// get longer after `most_tries`.
-    async fn put_off(
-        &mut self,
-        myself: &ActorRef<Msg>,
-        reason: String,
-        most_tries: u32,
-    ) -> Result<(), Fault> {
-        self.tries = self.tries.min(most_tries);
-        if !self.retry_before_deadline(myself)? {
-            return self.give_up(reason, ExecuteCode::Unspecified).await;
-        }
-        let request = self.now()?.request.id;
-        // Others need not wait for it.
-        let _ = self.vault.cast(vault::Msg::StepBack(request));
-        self.note_delay(reason).await
-    }
-
-    /// No node took the transaction: sends it again later.
-    async fn send_later(&mut self, myself: &ActorRef<Msg>, reason: String) -> Result<(), Fault> {
-        tracing::warn!(request = %self.now()?.request.id, reason, tries = self.tries, "broadcast is not settled");
-        if std::mem::take(&mut self.turn_came) {
-            self.tries = 0;
-        }
-        let pause = self.context.pause(self.tries);
-        self.plan(myself, pause);
-        if let Some(claim) = self.claim()? {
-            self.context.turns.wait(claim.clone(), myself.clone());
-        }
-        self.note_delay(reason).await
-    }
-
-    /// Has everybody who asks see why the request cannot go on. The trail gets a new reason once the
-    /// request has waited for longer than a moment.
-    async fn note_delay(&mut self, reason: String) -> Result<(), Fault> {
-        let request = self.now()?.request.id;
-        self.context.note_delay(request, Some(reason.clone()));
-        if self.tries <= MOMENT_TRIES || self.delayed.as_ref() == Some(&reason) {
-            return Ok(());
-        }
-        tracing::info!(%request, reason, "a request has to wait");
-        self.delayed = Some(reason.clone());
-        self.advance(vec![Event::Delayed { reason }]).await
-    }
-
     fn built(&self, draft: Draft) -> Vec<Event> {
         // Only after an outage can it be built past its deadline.
         let late = draft.deadline_ms <= self.context.now_ms();
@@ -565,32 +510,5 @@ impl Live {
 
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
         self.advance(vec![Event::GaveUp { reason, code }]).await
-    }
-
-    /// Plans another try, unless the deadline comes first.
-    fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
-        let deadline_ms = match &self.now()?.request.state {
-            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.patient_until_ms),
-            State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
-            _ => return Ok(false),
-        };
-        let pause = self.context.pause(self.tries);
-        let due = self
-            .context
-            .now_ms()
-            .saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        if due >= deadline_ms {
-            return Ok(false);
-        }
-        self.plan(myself, pause);
-        Ok(true)
-    }
-
-    fn plan(&mut self, myself: &ActorRef<Msg>, pause: Duration) {
-        self.tries = self.tries.saturating_add(1);
-        self.plan += 1;
-        self.waits = true;
-        let plan = self.plan;
-        myself.send_after(pause, move || Msg::EffectDue(plan));
     }
 }

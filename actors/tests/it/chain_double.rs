@@ -34,6 +34,10 @@ pub struct ChainDouble {
     pub stuck: AtomicBool,
     /// No answer about calls of this value.
     pub unanswerable: Mutex<Option<String>>,
+    /// It takes a number only when the one before is in.
+    pub in_order: AtomicBool,
+    /// There is a new block for every third question.
+    pub fast_blocks: AtomicBool,
     /// How often it was asked for facts.
     pub asked: AtomicUsize,
 }
@@ -63,7 +67,7 @@ impl ChainDouble {
 impl ChainClient for ChainDouble {
     async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
         tokio::task::yield_now().await;
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        let asked = self.asked.fetch_add(1, Ordering::SeqCst);
         if let (Needs::Evm(needs), Some(value)) = (needs, &*self.unanswerable.lock().unwrap())
             && needs.fees.as_ref().is_some_and(|call| call.value == *value)
         {
@@ -81,7 +85,12 @@ impl ChainClient for ChainDouble {
         Ok(match needs {
             Needs::Nothing => Facts::Nothing,
             Needs::Solana(_) => Facts::Solana(solana::Facts {
-                recent_blockhash: "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into(),
+                recent_blockhash: if self.fast_blocks.load(Ordering::SeqCst) {
+                    bs58::encode([[7; 24].as_slice(), &(asked as u64 / 3).to_be_bytes()].concat())
+                        .into_string()
+                } else {
+                    "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into()
+                },
                 token: None,
             }),
             Needs::Evm(needs) => {
@@ -122,7 +131,14 @@ impl ChainClient for ChainDouble {
             let bytes = hex::decode(raw).unwrap();
             let envelope = TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap();
             assert_eq!(envelope.tx_hash().to_string(), shipment.signed.tx_hash);
-            let fresh = self.nonces.lock().unwrap().insert(envelope.nonce());
+            let mut nonces = self.nonces.lock().unwrap();
+            let before = envelope.nonce().checked_sub(1);
+            if self.in_order.load(Ordering::SeqCst)
+                && before.is_some_and(|before| !nonces.contains(&before))
+            {
+                return Broadcast::Unknown("the number is too high".into());
+            }
+            let fresh = nonces.insert(envelope.nonce());
             assert!(fresh, "two transactions with nonce {}", envelope.nonce());
         }
         sent.insert(shipment.signed.tx_hash.clone(), transaction);

@@ -12,7 +12,9 @@
 
 mod aptos_node;
 mod chain_double;
+mod claims;
 mod cut_store;
+mod endpoints;
 mod evm_node;
 mod failures;
 mod held_store;
@@ -26,5 +28,6 @@ mod plans;
 mod requests;
 mod restarts;
 mod trouble;
+mod utxo_double;
 mod wallets;
 mod world;

@@ -17,13 +17,14 @@ use covault_actors::{
 use covault_core::{
     fault::Fault,
     ids::{RequestId, TokenId, VaultId},
+    network::Network,
     order::NodeId,
     port::{Clock, Entropy},
     schema::wire::{self, create_signing_request_request::Type as Kind},
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::{chain_double::ChainDouble, one_key::OneKey};
+use crate::{chain_double::ChainDouble, one_key::OneKey, utxo_double::UtxoDouble};
 
 /// The EVM chain of the tests; a node for it is configured.
 pub const CHAIN: u64 = 31337;
@@ -67,6 +68,7 @@ pub struct World {
     pub signers: Arc<OneKey>,
     pub evm: Arc<ChainDouble>,
     pub solana: Arc<ChainDouble>,
+    pub bitcoin: Arc<UtxoDouble>,
     pub clock: Arc<TestClock>,
     pub entropy: Arc<Counter>,
     pub settings: Settings,
@@ -83,6 +85,7 @@ impl World {
             signers: OneKey::new(),
             evm: ChainDouble::new(),
             solana: ChainDouble::new(),
+            bitcoin: UtxoDouble::new(),
             clock: Arc::default(),
             entropy: Arc::default(),
             settings: Settings {
@@ -103,6 +106,10 @@ impl World {
             .with(
                 ChainKey::SOLANA,
                 Arc::clone(&self.solana) as Arc<dyn ChainClient>,
+            )
+            .with(
+                ChainKey::of(Network::Bitcoin, None),
+                Arc::clone(&self.bitcoin) as Arc<dyn ChainClient>,
             )
     }
 
