@@ -25,6 +25,7 @@ mod one_key;
 mod plans;
 mod requests;
 mod restarts;
+mod solana_node;
 mod trouble;
 mod wallets;
 mod world;
