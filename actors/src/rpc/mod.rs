@@ -161,7 +161,7 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
             Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
         }
-        Network::Solana => Arc::new(solana::SolanaNode::new(JsonRpc::new(pool))),
+        Network::Solana => Arc::new(solana::SolanaNode::new(chain, pool)),
         Network::Aptos => {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
             Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))

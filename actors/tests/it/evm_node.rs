@@ -9,7 +9,7 @@ use covault_actors::rpc::{
     Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment,
 };
 use covault_core::{
-    chain::{Facts, Needs, Signed, evm, solana},
+    chain::{Facts, Needs, Signed, evm},
     fault::ExecuteCode,
 };
 use serde_json::{Value, json};
@@ -23,13 +23,13 @@ use crate::world::*;
 type Answer = Arc<dyn Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync>;
 
 /// A node that answers what a closure says. Stops with the test's runtime.
-struct Node {
-    url: String,
-    calls: Arc<Mutex<Vec<(String, Value)>>>,
+pub struct Node {
+    pub url: String,
+    pub calls: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Node {
-    async fn start(
+    pub async fn start(
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -52,7 +52,7 @@ impl Node {
         Self { url, calls }
     }
 
-    fn methods(&self) -> Vec<String> {
+    pub fn methods(&self) -> Vec<String> {
         self.calls
             .lock()
             .unwrap()
@@ -125,7 +125,7 @@ fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
     connect_to(ChainKey::evm(CHAIN), Endpoints::new(urls))
 }
 
-fn connect_to(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
+pub fn connect_to(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
     let chains = chains(chain, endpoints);
     Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
 }
@@ -137,7 +137,7 @@ fn chains(chain: ChainKey, endpoints: Endpoints) -> Chains {
 }
 
 /// An address where nobody listens.
-async fn nobody() -> String {
+pub async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -467,32 +467,6 @@ async fn balance__should_read_one_word_of_what_a_hostile_token_answers() {
         client.balance("0xaa", None).await,
         Err(ChainError::Unknown(_))
     ));
-}
-
-#[tokio::test]
-async fn solana__should_ask_for_a_blockhash_and_send_base64() {
-    let node = Node::start(|method, _| match method {
-        "getLatestBlockhash" => Ok(json!({"context": {"slot": 1}, "value": {"blockhash": "hash", "lastValidBlockHeight": 9}})),
-        "sendTransaction" => Err((-32002, "Transaction simulation failed: This transaction has already been processed".into())),
-        other => Err((-32601, other.to_owned())),
-    })
-    .await;
-    let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
-    let needs = Needs::Solana(solana::Needs {
-        chain_id: 101,
-        blockhash: true,
-        token: None,
-    });
-    let expected = solana::Facts {
-        recent_blockhash: "hash".into(),
-        token: None,
-    };
-    assert_eq!(client.facts(&needs, 0).await, Ok(Facts::Solana(expected)));
-    assert_eq!(client.broadcast(&shipment()).await, Broadcast::Accepted);
-    let calls = node.calls.lock().unwrap();
-    assert_eq!(calls[0].1, json!([{"commitment": "confirmed"}]));
-    assert_eq!(calls[1].1[1]["encoding"], "base64");
-    assert_eq!(calls[1].1[1]["preflightCommitment"], "confirmed");
 }
 
 #[tokio::test]

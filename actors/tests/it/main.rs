@@ -27,6 +27,7 @@ mod one_key;
 mod plans;
 mod requests;
 mod restarts;
+mod solana_node;
 mod trouble;
 mod utxo_double;
 mod wallets;

@@ -96,6 +96,7 @@ serve(
     getSlot: () => 1,
     getBlockHeight: () => 1,
     getLatestBlockhash: () => value({ blockhash: svm.latestBlockhash(), lastValidBlockHeight: 1000 }),
+    isBlockhashValid: ([hash]) => value(hash === svm.latestBlockhash()),
     getBalance: ([name]) => value(Number(svm.getBalance(address(name)) ?? 0n)),
     getAccountInfo: ([name, options]) => value(shown(name, options?.encoding)),
     getMultipleAccounts: ([names, options]) => value(names.map((name) => shown(name, options?.encoding))),

@@ -6,6 +6,7 @@
 
 mod cost;
 pub mod effect;
+pub mod lifetime;
 #[cfg(test)]
 mod tests;
 pub mod token;
@@ -274,6 +275,15 @@ impl Rules for Solana {
 
 /// Between the values of several transactions of one request.
 const SEPARATOR: &str = ",";
+
+/// The transactions of a request one by one, in order: base64, and the hash, base58. `None` when
+/// [`Rules::assemble`] did not make it.
+pub fn each(signed: &Signed) -> Option<Vec<(&str, &str)>> {
+    let transactions = signed.transaction.split(SEPARATOR);
+    let hashes = signed.tx_hash.split(SEPARATOR);
+    (transactions.clone().count() == hashes.clone().count())
+        .then(|| transactions.zip(hashes).collect())
+}
 
 fn send_native(send: &SendNative, facts: &Facts) -> Result<Unsigned, Fault> {
     if facts.token.is_some() {

@@ -2,6 +2,7 @@
 
 mod custom;
 mod effects;
+mod lifetimes;
 mod token;
 
 use ed25519_dalek::{Signer as _, SigningKey};
