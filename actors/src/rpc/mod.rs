@@ -7,6 +7,7 @@ mod jsonrpc;
 mod pool;
 mod rest;
 mod solana;
+mod stellar;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -161,12 +162,12 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(JsonRpc::new(pool))),
+        Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
         Network::Bitcoin
         | Network::Tron
         | Network::Aptos
         | Network::Sui
-        | Network::Ton
-        | Network::Stellar => {
+        | Network::Ton => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

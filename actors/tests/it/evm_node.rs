@@ -23,13 +23,13 @@ use crate::world::*;
 type Answer = Arc<dyn Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync>;
 
 /// A node that answers what a closure says. Stops with the test's runtime.
-struct Node {
-    url: String,
-    calls: Arc<Mutex<Vec<(String, Value)>>>,
+pub struct Node {
+    pub url: String,
+    pub calls: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Node {
-    async fn start(
+    pub async fn start(
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -52,7 +52,7 @@ impl Node {
         Self { url, calls }
     }
 
-    fn methods(&self) -> Vec<String> {
+    pub fn methods(&self) -> Vec<String> {
         self.calls
             .lock()
             .unwrap()
@@ -125,7 +125,7 @@ fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
     connect_to(ChainKey::evm(CHAIN), Endpoints::new(urls))
 }
 
-fn connect_to(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
+pub fn connect_to(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
     let chains = chains(chain, endpoints);
     Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
 }
@@ -137,7 +137,7 @@ fn chains(chain: ChainKey, endpoints: Endpoints) -> Chains {
 }
 
 /// An address where nobody listens.
-async fn nobody() -> String {
+pub async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }

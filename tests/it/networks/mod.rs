@@ -3,6 +3,7 @@
 
 mod bitcoin;
 mod solana;
+mod stellar;
 mod ton;
 
 use serde_json::{Value, json};
