@@ -156,10 +156,11 @@ impl StellarNode {
         let look = |answer: &Value| {
             let found = trace_of(answer);
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            *seen = match (&*seen, found) {
+            let whole = match (&*seen, found) {
                 (Trace::Nowhere(all), Trace::Nowhere(span)) => Trace::Nowhere(all.and(span)),
                 (_, found) => found,
             };
+            *seen = whole;
             !matches!(*seen, Trace::Nowhere(_))
         };
         self.rpc
@@ -400,7 +401,7 @@ struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     fn of(answer: &'a Value) -> Option<Self> {
-        let entries = match answer.get("entries") {
+        let entries: &[Value] = match answer.get("entries") {
             None | Some(Value::Null) => &[],
             Some(entries) => entries.as_array()?.as_slice(),
         };
