@@ -12,10 +12,14 @@ import {
   VersionedTransaction,
 } from "@solana/web3.js";
 import { ed25519 } from "@noble/curves/ed25519";
+import * as stellar from "@stellar/stellar-sdk";
 
 const bytes = (base64) => new Uint8Array(Buffer.from(base64, "base64"));
 const ethersSignature = ({ R, S, V }) =>
   ethers.Signature.from({ r: R, s: S, yParity: Number(V) });
+
+// The Stellar account of a seed (hex).
+const stellarKey = (seed) => stellar.Keypair.fromRawEd25519Seed(Buffer.from(seed, "hex"));
 
 const answers = {
   // Who signed this 32-byte digest (hex)?
@@ -107,6 +111,32 @@ const answers = {
       to: transfer.keys[1].pubkey.toBase58(),
       lamports: Buffer.from(transfer.data).readBigUInt64LE(4).toString(),
     };
+  },
+  stellarAccount: ({ seed }) => ({ address: stellarKey(seed).publicKey() }),
+  // A Stellar transaction made elsewhere, in which the wallet pays another account twice.
+  // `own`: it is the wallet's; `foreign`: it is the other account's, which has signed it, and the
+  // wallet pays in it; `bump`: the other account pays the wallet, and the wallet the fee.
+  stellarForeign: ({ form, from, seed, sequence, amount, maxTime }) => {
+    const other = stellarKey(seed);
+    const source = form === "own" ? from : other.publicKey();
+    const builder = new stellar.TransactionBuilder(new stellar.Account(source, sequence), {
+      fee: "150",
+      networkPassphrase: stellar.Networks.PUBLIC,
+      timebounds: { minTime: 0, maxTime },
+      memo: stellar.Memo.text("elsewhere"),
+    });
+    const [payer, destination] = form === "bump" ? [undefined, from] : [from, other.publicKey()];
+    for (let count = 0; count < 2; count += 1) {
+      const asset = stellar.Asset.native();
+      builder.addOperation(stellar.Operation.payment({ source: payer, destination, asset, amount }));
+    }
+    const inner = builder.build();
+    if (form !== "own") inner.sign(other);
+    const whole =
+      form === "bump"
+        ? stellar.TransactionBuilder.buildFeeBumpTransaction(from, "200", inner, stellar.Networks.PUBLIC)
+        : inner;
+    return { transaction: whole.toXDR(), hash: Buffer.from(whole.hash()).toString("hex") };
   },
   // What does this signed EVM transaction say?
   evmTransaction: ({ transaction }) => {

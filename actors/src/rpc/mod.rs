@@ -8,6 +8,7 @@ mod jsonrpc;
 mod pool;
 mod rest;
 mod solana;
+mod stellar;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -166,7 +167,8 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
             Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))
         }
-        Network::Bitcoin | Network::Tron | Network::Sui | Network::Ton | Network::Stellar => {
+        Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
+        Network::Bitcoin | Network::Tron | Network::Sui | Network::Ton => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

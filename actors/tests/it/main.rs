@@ -28,6 +28,7 @@ mod plans;
 mod requests;
 mod restarts;
 mod solana_node;
+mod stellar_node;
 mod trouble;
 mod utxo_double;
 mod wallets;

@@ -3,6 +3,7 @@
 
 mod aptos;
 mod solana;
+mod stellar;
 
 use serde_json::{Value, json};
 

@@ -28,7 +28,7 @@ pub const NETWORK_ID: [u8; 32] = [
 pub const MAX_BYTES: usize = 256 * 1024;
 /// Levels of values within values. The network's own contract host goes to 500, which takes more
 /// than half a megabyte of stack; what contracts are called with has some 30.
-const MAX_DEPTH: u32 = 200;
+pub(super) const MAX_DEPTH: u32 = 200;
 /// Signatures of an envelope.
 pub(crate) const MAX_SIGNATURES: usize = 20;
 

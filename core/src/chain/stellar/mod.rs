@@ -6,6 +6,7 @@
 
 mod address;
 pub(crate) mod envelope;
+pub mod ledger;
 
 #[cfg(test)]
 mod tests;

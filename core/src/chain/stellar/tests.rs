@@ -2,6 +2,7 @@
 
 mod built;
 mod custom;
+mod ledgers;
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use proptest::prelude::*;
