@@ -20,6 +20,7 @@ use crate::{
     gateway::{Caller, Inner, Receipt, VaultScope, answer, in_scope, too_many, vault_in_scope},
     idempotency::Pledge,
     nodes, rows,
+    rpc::ChainKey,
     vault::{self, NewRequest, NewWallet, Place},
     wallets::{self, Plan},
 };
@@ -227,17 +228,15 @@ fn refuse_callback(key: Option<&str>) -> Result<(), Fault> {
 }
 
 fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
-    let chain = payload.chain_id().map_or_else(
-        || network.name().to_owned(),
-        |id| format!("{} chain {id}", network.name()),
-    );
+    let chain = ChainKey::of(network, payload.chain_id());
     let way_out = if asks {
         "the operator has to configure one"
     } else {
         "set broadcastTx to false to get the signed transaction"
     };
-    Fault::field(
-        format!("{}.chainId", payload.kind()),
-        format!("no node is configured for {chain}; {way_out}"),
-    )
+    let problem = format!("no node is configured for {chain}; {way_out}");
+    match chain.chain_id {
+        Some(_) => Fault::field(format!("{}.chainId", payload.kind()), problem),
+        None => Fault::field(payload.kind(), problem),
+    }
 }

@@ -27,6 +27,7 @@ use crate::{
     port::{NodeView, StrangerView},
     root::{self, DirectoryAddress, Root},
     rows::Operation,
+    rpc::EndpointHealth,
     settings::Orchestrator,
     store::{Key, Space},
     vault, views,
@@ -190,6 +191,8 @@ pub enum Query {
     Vaults,
     /// All admitted signer nodes, and those that want to join.
     Nodes,
+    /// How the nodes of the chains are doing.
+    ChainNodes,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
 }
@@ -218,6 +221,8 @@ pub enum View {
         /// Not admitted, by key.
         strangers: Vec<StrangerView>,
     },
+    /// Nodes of chains.
+    ChainNodes(Vec<EndpointHealth>),
     /// Ready.
     Ready,
 }

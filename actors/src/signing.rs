@@ -474,7 +474,7 @@ impl Live {
                             "no node is configured for this chain".into(),
                         )));
                     };
-                    Msg::FactsArrived(match client.facts(&needs).await {
+                    Msg::FactsArrived(match client.facts(&needs, context.now_ms()).await {
                         Ok(facts) => assign_nonce(&context, &vault, id, facts).await,
                         Err(error) => Err(error),
                     })
@@ -495,10 +495,12 @@ impl Live {
                 })
             }
             (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
+                let now_ms = context.now_ms();
                 let shipment = Shipment {
                     signed: signed.clone(),
                     facts: draft.facts.clone(),
-                    age_ms: context.now_ms().saturating_sub(draft.built_at_ms),
+                    age_ms: now_ms.saturating_sub(draft.built_at_ms),
+                    now_ms,
                     retried: self.resumed || self.tries > 0,
                 };
                 let client = context

@@ -137,26 +137,41 @@ impl Signer {
 pub struct Chains {
     /// By chain id, which TOML has as text.
     evm: BTreeMap<String, ChainNodes>,
-    pub solana: ChainNodes,
-    pub sonic: ChainNodes,
+    /// By name; the defaults have all that there are.
+    #[serde(flatten)]
+    named: BTreeMap<String, ChainNodes>,
 }
 
 impl Chains {
-    /// The EVM chains and the URLs of their nodes.
-    pub fn evm(&self) -> Result<BTreeMap<u64, Vec<String>>, ConfigError> {
+    /// The EVM chains that are named.
+    pub fn evm(&self) -> Result<BTreeMap<u64, &ChainNodes>, ConfigError> {
         self.evm
             .iter()
-            .map(|(id, nodes)| Ok((chain_id(id)?, nodes.rpc.clone())))
+            .map(|(id, nodes)| Ok((chain_id(id)?, nodes)))
             .collect()
+    }
+
+    /// The chain that is called so, when it has nodes.
+    pub fn named(&self, name: &str) -> Option<&ChainNodes> {
+        self.named.get(name).filter(|nodes| !nodes.rpc.is_empty())
     }
 
     /// Adds what `covault dev --chain` names.
     pub fn add(&mut self, chain: &str, url: &str) -> Result<(), ConfigError> {
-        let nodes = match chain {
+        let name = match chain {
             // The numbers are the API's chain ids of networks that are not EVM.
-            "solana" | "101" => &mut self.solana,
-            "sonic" | "0" => &mut self.sonic,
-            id => self.evm.entry(chain_id(id)?.to_string()).or_default(),
+            "101" => "solana",
+            "0" => "sonic",
+            name => name,
+        };
+        let unknown = || ConfigError::Chain {
+            given: chain.to_owned(),
+            named: self.named.keys().cloned().collect::<Vec<_>>().join(", "),
+        };
+        let nodes = match (self.named.contains_key(name), chain_id(name)) {
+            (true, _) => self.named.entry(name.to_owned()).or_default(),
+            (false, Ok(id)) => self.evm.entry(id.to_string()).or_default(),
+            (false, Err(_)) => return Err(unknown()),
         };
         nodes.rpc.push(url.to_owned());
         Ok(())
@@ -164,9 +179,26 @@ impl Chains {
 }
 
 /// RPC URLs often hold an API key: no Debug.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct ChainNodes {
     pub rpc: Vec<String>,
+    pub timeout_ms: u64,
+    pub agree: usize,
+    pub header_files: Vec<PathBuf>,
+    pub login_files: Vec<PathBuf>,
+}
+
+/// The defaults of every chain, as `config.default.toml` describes them.
+impl Default for ChainNodes {
+    fn default() -> Self {
+        Self {
+            rpc: Vec::new(),
+            timeout_ms: 5_000,
+            agree: 1,
+            header_files: Vec::new(),
+            login_files: Vec::new(),
+        }
+    }
 }
 
 impl std::fmt::Debug for ChainNodes {
@@ -190,14 +222,22 @@ pub enum ConfigError {
     },
     #[error("{origin}: {key} is a table of settings, not a value")]
     NotATable { origin: String, key: String },
+    #[error("{origin}: {key} must be of type {wanted}")]
+    Type {
+        origin: String,
+        key: String,
+        wanted: &'static str,
+    },
     #[error("environment variable {0} is not UTF-8")]
     NotText(String),
     #[error("{0}: {1}")]
     EnvValue(String, String),
     #[error("configuration: {0}")]
     Value(String),
-    #[error("{0:?} is not a chain: use an EVM chain id (a number), \"solana\" or \"sonic\"")]
-    Chain(String),
+    #[error("{0:?} is not an EVM chain id: use a number of 1 or more")]
+    ChainId(String),
+    #[error("{given:?} is not a chain: use an EVM chain id (a number) or one of {named}")]
+    Chain { given: String, named: String },
 }
 
 impl Config {
@@ -231,7 +271,7 @@ impl Config {
         file: Option<(String, String)>,
         variables: Vec<(String, String)>,
     ) -> Result<(Self, Vec<String>), ConfigError> {
-        let mut settings = parse("config.default.toml", DEFAULTS)?;
+        let mut settings = defaults()?;
         if let Some((origin, text)) = file {
             let overlay = parse(&origin, &text)?;
             merge(&mut settings, overlay, &origin, "")?;
@@ -281,7 +321,7 @@ fn chain_id(text: &str) -> Result<u64, ConfigError> {
     text.parse()
         .ok()
         .filter(|id| (1..=i64::MAX.cast_unsigned()).contains(id))
-        .ok_or_else(|| ConfigError::Chain(text.to_owned()))
+        .ok_or_else(|| ConfigError::ChainId(text.to_owned()))
 }
 
 fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
@@ -302,7 +342,8 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
         };
         if at == BY_CHAIN_ID {
             chain_id(&key)?;
-            base.entry(key.clone()).or_insert_with(empty_chain);
+            base.entry(key.clone())
+                .or_insert_with(|| Value::Table(empty_chain()));
         }
         let known = || base_keys(base);
         match (base.get(&key), value) {
@@ -324,7 +365,14 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
                     key: path,
                 });
             }
-            (Some(_), value) => {
+            (Some(like), value) => {
+                if like.type_str() != value.type_str() {
+                    return Err(ConfigError::Type {
+                        origin: origin.to_owned(),
+                        key: path,
+                        wanted: like.type_str(),
+                    });
+                }
                 base.insert(key, value);
             }
         }
@@ -336,11 +384,43 @@ fn base_keys(table: &Table) -> String {
     table.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
-fn empty_chain() -> Value {
-    Value::Table(Table::from_iter([(
-        "rpc".to_owned(),
-        Value::Array(Vec::new()),
-    )]))
+/// The defaults, where every chain has all the settings of a chain.
+fn defaults() -> Result<Table, ConfigError> {
+    let mut settings = parse("config.default.toml", DEFAULTS)?;
+    if let Some(Value::Table(chains)) = settings.get_mut("chains") {
+        for (name, chain) in chains {
+            if let Value::Table(chain) = chain
+                && name != "evm"
+            {
+                let mut whole = empty_chain();
+                whole.extend(std::mem::take(chain));
+                *chain = whole;
+            }
+        }
+    }
+    Ok(settings)
+}
+
+fn empty_chain() -> Table {
+    let ChainNodes {
+        rpc: _,
+        timeout_ms,
+        agree,
+        header_files: _,
+        login_files: _,
+    } = ChainNodes::default();
+    let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    let list = || Value::Array(Vec::new());
+    [
+        ("rpc", list()),
+        ("timeout_ms", number(timeout_ms)),
+        ("agree", number(agree as u64)),
+        ("header_files", list()),
+        ("login_files", list()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect()
 }
 
 /// Sets what a variable names; false when it names nothing.
@@ -349,16 +429,16 @@ fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, C
         return Ok(false);
     };
     let path = path.to_ascii_lowercase();
-    if let Some(id) = path
-        .strip_prefix("chains_evm_")
-        .and_then(|rest| rest.strip_suffix("_rpc"))
+    let of_evm = path.strip_prefix("chains_evm_");
+    if let Some((id, setting)) = of_evm.and_then(|rest| rest.split_once('_'))
+        && empty_chain().contains_key(setting)
     {
         chain_id(id).map_err(|error| ConfigError::EnvValue(name.to_owned(), error.to_string()))?;
         let evm = settings
             .get_mut("chains")
             .and_then(|chains| chains.get_mut("evm"));
         if let Some(evm) = evm.and_then(Value::as_table_mut) {
-            evm.entry(id).or_insert_with(empty_chain);
+            evm.entry(id).or_insert_with(|| Value::Table(empty_chain()));
         }
     }
     match leaf(settings, &path) {

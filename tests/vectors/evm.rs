@@ -1,7 +1,10 @@
 //! The vectors of EVM chains.
 
 use covault_core::{
-    chain::{Facts, Needs, Signed, evm},
+    chain::{
+        Facts, Needs, Signed,
+        evm::{self, calls::Calls},
+    },
     payload::{
         Payload,
         evm::{EvmPayload, MessageForm},
@@ -84,6 +87,37 @@ impl super::Dialect for Dialect {
         same("txHash", signed.tx_hash.as_str(), text(expected, "txHash")?)?;
         let theirs = format!("0x{}", text(expected, "signedTx")?);
         same("signedTx", signed.transaction.as_str(), theirs.as_str())
+    }
+
+    fn expected_notes(&self) -> &'static [&'static str] {
+        &["evmInputDataDecode"] // compared in `rest`
+    }
+
+    fn rest(&self, payload: &Payload, expected: &Map<String, Value>) -> Outcome {
+        let Some(wanted) = expected.get("evmInputDataDecode") else {
+            return Ok(());
+        };
+        let shown = match payload {
+            Payload::Evm(payload) => payload.call_data(),
+            _ => None,
+        };
+        let shown = shown
+            .and_then(|input| Calls::built_in().decode(&input))
+            .ok_or("the call is not put into words")?;
+        let args: Vec<Value> = shown
+            .args
+            .iter()
+            .map(|arg| json!({"name": arg.name, "type": arg.r#type, "data": arg.data}))
+            .collect();
+        let mut wanted = wanted.clone();
+        if let Some(wanted) = wanted.as_object_mut() {
+            wanted.remove("basis");
+        }
+        same(
+            "evmInputDataDecode",
+            &json!({"function": shown.function, "args": args}),
+            &wanted,
+        )
     }
 
     fn convention(&self, payload: &Payload, convention: &Value) -> bool {

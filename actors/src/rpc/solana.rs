@@ -8,7 +8,7 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use super::{
-    Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment,
     jsonrpc::{CallError, RpcError, short},
     settle,
 };
@@ -16,14 +16,6 @@ use super::{
 /// A blockhash is good for 150 blocks, about a minute. When a node does not know it after
 /// this time, no node will ever take the transaction.
 const BLOCKHASH_LIFE_MS: u64 = 150_000;
-
-/// What people call the chain with this id of the API.
-pub fn chain_name(chain_id: u64) -> &'static str {
-    match chain_id {
-        0 => "Sonic SVM",
-        _ => "Solana",
-    }
-}
 
 /// One Solana-family chain.
 pub struct SolanaNode {
@@ -50,7 +42,7 @@ impl SolanaNode {
 
 #[async_trait]
 impl ChainClient for SolanaNode {
-    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
         match needs {
             Needs::Nothing => Ok(Facts::Nothing),
             Needs::Solana(_) => {
@@ -99,12 +91,46 @@ impl ChainClient for SolanaNode {
         }
     }
 
-    async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {
-        Err(ChainError::Refused(Refusal {
-            reason: format!("balances of {} are not in this version", self.rpc.name()),
-            code: ExecuteCode::Unspecified,
-        }))
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        let Some(mint) = token else {
+            let params = json!([address, {"commitment": "confirmed"}]);
+            let lamports = |answer: &Value| answer.get("value")?.as_u64();
+            let lamports = self.rpc.agreed("getBalance", params, lamports).await?;
+            return Ok(lamports.to_string());
+        };
+        let params = json!([
+            address,
+            {"mint": mint},
+            {"encoding": "jsonParsed", "commitment": "confirmed"}
+        ]);
+        match self
+            .rpc
+            .agreed("getTokenAccountsByOwner", params, sum)
+            .await
+        {
+            // -32602 invalid params: addresses are checked before, so that it is the mint.
+            Err(CallError::Node(error)) if error.code == -32602 => {
+                Err(ChainError::Refused(Refusal {
+                    reason: format!("is not a token of {}", self.rpc.name()),
+                    code: ExecuteCode::Unspecified,
+                }))
+            }
+            amount => Ok(amount?.to_string()),
+        }
     }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.rpc.health()
+    }
+}
+
+/// What all token accounts of an owner hold of one mint; of either token program.
+fn sum(answer: &Value) -> Option<u128> {
+    let accounts = answer.get("value")?.as_array()?;
+    accounts.iter().try_fold(0u128, |sum, account| {
+        let amount = account.pointer("/account/data/parsed/info/tokenAmount/amount")?;
+        sum.checked_add(u128::from(amount.as_str()?.parse::<u64>().ok()?))
+    })
 }
 
 fn judge(error: &RpcError, age_ms: u64) -> Broadcast {

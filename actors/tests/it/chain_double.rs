@@ -61,7 +61,7 @@ impl ChainDouble {
 
 #[async_trait]
 impl ChainClient for ChainDouble {
-    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
         tokio::task::yield_now().await;
         self.asked.fetch_add(1, Ordering::SeqCst);
         if let (Needs::Evm(needs), Some(value)) = (needs, &*self.unanswerable.lock().unwrap())

@@ -10,14 +10,13 @@ use covault_actors::{
         Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
     },
     port::Signers,
-    rpc::{ChainClient, Chains},
+    rpc::{ChainClient, ChainKey, Chains, Ports},
     settings::{Orchestrator, Settings},
     store::{Scan, Space, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::Fault,
     ids::{RequestId, TokenId, VaultId},
-    network::Network,
     order::NodeId,
     port::{Clock, Entropy},
     schema::wire::{self, create_signing_request_request::Type as Kind},
@@ -98,15 +97,20 @@ impl World {
     pub fn chains(&self) -> Chains {
         Chains::default()
             .with(
-                Network::Evm,
-                CHAIN,
+                ChainKey::evm(CHAIN),
                 Arc::clone(&self.evm) as Arc<dyn ChainClient>,
             )
             .with(
-                Network::Solana,
-                101,
+                ChainKey::SOLANA,
                 Arc::clone(&self.solana) as Arc<dyn ChainClient>,
             )
+    }
+
+    pub fn ports(&self) -> Ports {
+        Ports {
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
+        }
     }
 
     pub async fn start(&self) -> Gateway {

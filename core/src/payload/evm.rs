@@ -345,6 +345,17 @@ impl Family for EvmPayload {
     }
 }
 
+impl EvmPayload {
+    /// The call data of a transaction that calls a contract.
+    pub fn call_data(&self) -> Option<Vec<u8>> {
+        let EvmPayload::Transaction(transaction) = self else {
+            return None;
+        };
+        let call = tx::call(&transaction.action);
+        (call.to.is_some() && !call.data.is_empty()).then_some(call.data)
+    }
+}
+
 impl EvmTransaction {
     fn outflow(&self) -> Outflow {
         let place = Place::evm(self.chain_id);

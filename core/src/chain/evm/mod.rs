@@ -5,6 +5,7 @@
 //! sign and EIP-712 typed data.
 
 mod address;
+pub mod calls;
 pub(crate) mod tx;
 pub(crate) mod typed_data;
 

@@ -61,7 +61,7 @@ fn parts(action: &EvmAction) -> Parts {
 }
 
 /// The call whose gas is to be estimated.
-pub(super) fn call(action: &EvmAction) -> Call {
+pub(crate) fn call(action: &EvmAction) -> Call {
     let Parts { to, value, input } = parts(action);
     Call {
         to: to.map(|to| to.to_checksum(None)),
