@@ -98,6 +98,7 @@ fn states() -> Vec<(&'static str, State)> {
     let of_solana = Draft {
         facts: Facts::Solana(solana::Facts {
             recent_blockhash: "hash".into(),
+            token: None,
         }),
         claim: None,
         ..draft()

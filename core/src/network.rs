@@ -114,10 +114,10 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
+            Network::Stellar => Some(&chain::stellar::Stellar),
+            Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
             Network::Tron => Some(&chain::tron::Tron),
-            Network::Bitcoin | Network::Aptos | Network::Sui | Network::Ton | Network::Stellar => {
-                None
-            }
+            Network::Aptos | Network::Sui | Network::Ton => None,
         }
     }
 }

@@ -80,6 +80,7 @@ mod order {
     fn solana_facts() -> Facts {
         Facts::Solana(solana::Facts {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".into(),
+            token: None,
         })
     }
 
@@ -277,6 +278,7 @@ mod order {
             ("unsigned.recentBlockhash", |order| {
                 order.facts = Facts::Solana(solana::Facts {
                     recent_blockhash: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
+                    token: None,
                 });
             }),
             ("facts", |order| order.facts = Facts::Nothing),

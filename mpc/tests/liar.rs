@@ -232,6 +232,7 @@ impl World {
             }),
             _ => Facts::Solana(solana::Facts {
                 recent_blockhash: BLOCKHASH.into(),
+                token: None,
             }),
         }
     }
@@ -537,11 +538,13 @@ const SOLANA_LIES: &[(&str, Lie)] = &[
     ("unsigned.recentBlockhash: ", |ask, _| {
         ask.order.facts = Facts::Solana(solana::Facts {
             recent_blockhash: BOB_SOL.into(),
+            token: None,
         });
     }),
     ("facts: ", |ask, _| {
         ask.order.facts = Facts::Solana(solana::Facts {
             recent_blockhash: "no".into(),
+            token: None,
         });
     }),
 ];

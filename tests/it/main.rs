@@ -18,6 +18,7 @@ mod dev;
 mod errors;
 mod life;
 mod life_crash;
+mod networks;
 mod nodes;
 mod policy;
 #[cfg(feature = "cggmp24")]

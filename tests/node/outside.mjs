@@ -2,8 +2,16 @@
 // Reads one JSON object from standard input, {"ask": name, ...}, and prints one.
 import { readFileSync } from "node:fs";
 import { ethers } from "ethers";
+import * as bitcoin from "bitcoinjs-lib";
 import nacl from "tweetnacl";
-import { PublicKey, Transaction } from "@solana/web3.js";
+import {
+  Keypair,
+  PublicKey,
+  SystemProgram,
+  Transaction,
+  TransactionMessage,
+  VersionedTransaction,
+} from "@solana/web3.js";
 import { ed25519 } from "@noble/curves/ed25519";
 
 const bytes = (base64) => new Uint8Array(Buffer.from(base64, "base64"));
@@ -40,6 +48,34 @@ const answers = {
       new PublicKey(address).toBytes(),
     ),
   }),
+  // The same script as a regtest address.
+  bitcoinRegtest: ({ address }) => ({
+    address: bitcoin.address.fromOutputScript(
+      bitcoin.address.toOutputScript(address),
+      bitcoin.networks.regtest,
+    ),
+  }),
+  // A transaction made elsewhere: the wallet pays another account, which has signed already.
+  solanaForeign: ({ from, lamports, blockhash, version }) => {
+    const other = Keypair.generate();
+    const payer = new PublicKey(from);
+    const transfer = SystemProgram.transfer({ fromPubkey: payer, toPubkey: other.publicKey, lamports });
+    // The other account has to sign too.
+    transfer.keys[1].isSigner = true;
+    const message = new TransactionMessage({
+      payerKey: payer,
+      recentBlockhash: blockhash,
+      instructions: [transfer],
+    });
+    const transaction = new VersionedTransaction(
+      version === "v0" ? message.compileToV0Message() : message.compileToLegacyMessage(),
+    );
+    transaction.sign([other]);
+    return {
+      transaction: Buffer.from(transaction.serialize()).toString("base64"),
+      other: other.publicKey.toBase58(),
+    };
+  },
   // What does this signed Solana transaction say, and are its signatures good?
   solanaTransaction: ({ transaction }) => {
     const parsed = Transaction.from(bytes(transaction));

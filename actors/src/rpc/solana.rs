@@ -56,6 +56,7 @@ impl ChainClient for SolanaNode {
                     .map(|hash| {
                         Facts::Solana(SolanaFacts {
                             recent_blockhash: hash.to_owned(),
+                            token: None,
                         })
                     })
                     .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))

@@ -82,6 +82,7 @@ impl ChainClient for ChainDouble {
             Needs::Nothing => Facts::Nothing,
             Needs::Solana(_) => Facts::Solana(solana::Facts {
                 recent_blockhash: "4uQeVj5tqViQh7yWWGStvkEG1Zmhx6uasJtWCJziofM".into(),
+                token: None,
             }),
             Needs::Evm(needs) => {
                 let taken = self.nonces.lock().unwrap();

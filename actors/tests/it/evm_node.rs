@@ -481,9 +481,11 @@ async fn solana__should_ask_for_a_blockhash_and_send_base64() {
     let needs = Needs::Solana(solana::Needs {
         chain_id: 101,
         blockhash: true,
+        token: None,
     });
     let expected = solana::Facts {
         recent_blockhash: "hash".into(),
+        token: None,
     };
     assert_eq!(client.facts(&needs, 0).await, Ok(Facts::Solana(expected)));
     assert_eq!(client.broadcast(&shipment()).await, Broadcast::Accepted);

@@ -163,7 +163,8 @@ pub struct Spend {
     pub asset: Asset,
     /// How much, in the smallest unit; 0 for a call that sends nothing.
     pub amount: U256,
-    /// To whom, in canonical form; `None` for a contract that does not exist yet.
+    /// To whom, in canonical form; `None` for a contract that does not exist yet, and where the signed
+    /// bytes do not say (an address lookup table of Solana).
     pub recipient: Option<String>,
 }
 

@@ -156,6 +156,7 @@ fn lamports(to: &str, value: u64) -> (SigningOrder, Payload) {
     });
     let facts = solana::Facts {
         recent_blockhash: SOL.into(),
+        token: None,
     };
     order(Network::Solana, &kind, Facts::Solana(facts))
 }

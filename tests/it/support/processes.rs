@@ -4,7 +4,7 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -60,6 +60,27 @@ impl Process {
             child,
             log: log.to_owned(),
         }
+    }
+
+    /// As [`Process::start`], for a program that ends when its standard input does.
+    pub fn start_on_leash(command: &mut Command, log: &Path) -> (Self, Option<ChildStdin>) {
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        let leash = child.stdin.take();
+        let process = Self {
+            child,
+            log: log.to_owned(),
+        };
+        (process, leash)
     }
 
     pub fn pid(&self) -> u32 {
@@ -129,7 +150,7 @@ pub fn covault() -> Command {
 }
 
 /// A file or program of tests/node.
-fn node_tool(path: &str) -> PathBuf {
+pub fn node_tool(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/node")
         .join(path);

@@ -163,6 +163,7 @@ fn build__should_refuse_facts_that_do_not_fit() {
         facts(Some(1), true, None),
         chain::Facts::Solana(chain::solana::Facts {
             recent_blockhash: String::new(),
+            token: None,
         }),
     ] {
         assert_eq!(class(&none, &facts), Class::Bug);

@@ -1,26 +1,35 @@
 //! Solana and Sonic SVM.
 //!
-//! Transfers are legacy messages with one System Program instruction and no compute budget; the
-//! sender pays the fee. Accounts stand in the order that the Rust SDK gives them.
+//! Transfers are legacy messages without compute budget; the sender pays the fee. Accounts stand in
+//! the order that the Rust SDK gives them. Transactions that were made elsewhere are signed as they
+//! are.
 
+mod cost;
+pub mod effect;
 #[cfg(test)]
 mod tests;
+pub mod token;
+pub mod wire;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use solana_hash::Hash;
-use solana_message::{Message, VersionedMessage};
+use solana_message::{Instruction, Message, VersionedMessage};
 use solana_pubkey::Pubkey;
 use solana_system_interface::instruction::transfer;
 
+use self::{
+    token::{TokenFacts, TokenNeeds},
+    wire::WireTransaction,
+};
 use crate::{
     amount::U256,
     chain::{Resource, Rules, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
-    payload::solana::{SendNative, SolanaPayload},
+    payload::solana::{SendCustom, SendNative, SolanaPayload},
     signature::{Curve, Signature},
 };
 
@@ -31,6 +40,8 @@ pub struct Needs {
     pub chain_id: u64,
     /// Whether a recent blockhash is wanted.
     pub blockhash: bool,
+    /// The token that is sent, if one is.
+    pub token: Option<TokenNeeds>,
 }
 
 /// What a Solana node said.
@@ -38,6 +49,8 @@ pub struct Needs {
 pub struct Facts {
     /// `getLatestBlockhash` at commitment confirmed, base58.
     pub recent_blockhash: String,
+    /// About the token, when it was asked for.
+    pub token: Option<TokenFacts>,
 }
 
 /// Why a text is not a Solana address.
@@ -70,12 +83,6 @@ fn bytes_32(text: &str) -> Option<[u8; 32]> {
 pub fn is_transaction_message(bytes: &[u8]) -> bool {
     wincode::deserialize_exact::<VersionedMessage>(bytes).is_ok()
 }
-
-/// A compact array of one signature.
-const ONE_SIGNATURE: u8 = 1;
-const SIGNATURE_BYTES: usize = 64;
-/// The base fee of a signature.
-const LAMPORTS_PER_SIGNATURE: u64 = 5000;
 
 /// The Solana rules.
 pub struct Solana;
@@ -112,8 +119,18 @@ impl Rules for Solana {
             SolanaPayload::SendNative(send) => Some(Needs {
                 chain_id: send.cluster.chain_id(),
                 blockhash: true,
+                token: None,
             }),
-            SolanaPayload::Message(_) => None,
+            SolanaPayload::SendToken(send) => Some(Needs {
+                chain_id: send.cluster.chain_id(),
+                blockhash: true,
+                token: Some(TokenNeeds {
+                    mint: send.mint.clone(),
+                    sender: send.from.clone(),
+                    recipient: send.to.clone(),
+                }),
+            }),
+            SolanaPayload::SendCustom(_) | SolanaPayload::Message(_) => None,
         }
     }
 
@@ -135,93 +152,130 @@ impl Rules for Solana {
     ) -> Result<Unsigned, Fault> {
         match payload {
             SolanaPayload::SendNative(send) => send_native(send, facts.ok_or_else(not_those)?),
+            SolanaPayload::SendToken(send) => token::send(send, facts.ok_or_else(not_those)?),
+            SolanaPayload::SendCustom(send) => send_custom(send),
             SolanaPayload::Message(message) => Ok(Unsigned {
                 bytes: Vec::new(),
-                signing: vec![input(message.content.clone())],
+                signing: vec![input(&message.content)],
             }),
         }
     }
 
+    /// What all its transactions cost, whoever pays: bytes do not say whose request they are of.
+    /// With deposits of token accounts that are opened.
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
-        let message = message_of(unsigned)
-            .ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))?;
-        let signatures = u64::from(message.header.num_required_signatures);
-        // Without compute budget instructions, which nothing here makes, there is no priority fee.
-        Ok(U256::from(
-            signatures.saturating_mul(LAMPORTS_PER_SIGNATURE),
-        ))
+        let transactions = transactions_of(unsigned)?;
+        let costs = transactions
+            .iter()
+            .map(|transaction| cost::most(transaction.message()));
+        Ok(U256::from(costs.fold(0, u128::saturating_add)))
     }
 
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
-        let (built, shown) = (message_of(built)?, message_of(shown)?);
-        if built.account_keys.first() != shown.account_keys.first() {
-            return Some("from");
+        let (built, shown) = (wire::split(built)?, wire::split(shown)?);
+        if built.len() != shown.len() {
+            return Some("transactions");
         }
-        if built.account_keys != shown.account_keys {
-            return Some("recipient");
-        }
-        if built.instructions != shown.instructions {
-            return Some("amount");
-        }
-        (built.recent_blockhash != shown.recent_blockhash).then_some("recentBlockhash")
+        let mut pairs = built.iter().zip(&shown);
+        pairs.find_map(|(built, shown)| {
+            effect::difference(built.message(), shown.message())
+                .or_else(|| (built != shown).then_some("signatures"))
+        })
     }
 
+    /// The hash of a transaction whose fee payer has yet to sign is empty: nobody can know it.
     fn assemble(
         &self,
         _payload: &SolanaPayload,
         unsigned: &Unsigned,
         signatures: &[Signature],
-        _public_key: &[u8],
+        public_key: &[u8],
     ) -> Result<Signed, Fault> {
-        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
-            return Err(Fault::bug("the payload has exactly one thing to sign"));
-        };
-        if transaction(&[0; SIGNATURE_BYTES], &input.message) != unsigned.bytes {
-            return Err(Fault::bug("what was signed is not the transaction"));
+        let key = Pubkey::try_from(public_key).map_err(|_| Fault::bug("the key is no key"))?;
+        let transactions = transactions_of(&unsigned.bytes)?;
+        if transactions.len() != signatures.len() || transactions.len() != unsigned.signing.len() {
+            return Err(Fault::bug("there is not one signature per transaction"));
         }
-        let signature = signature.to_bytes();
+        let mut texts = Vec::with_capacity(transactions.len());
+        let mut hashes = Vec::with_capacity(transactions.len());
+        for ((transaction, input), signature) in
+            transactions.iter().zip(&unsigned.signing).zip(signatures)
+        {
+            if transaction.message_bytes() != input.message {
+                return Err(Fault::bug("what was signed is not the transaction"));
+            }
+            let signed = transaction
+                .signed(&key, &signature.to_bytes())
+                .ok_or_else(|| Fault::bug("the transaction does not ask for the signature"))?;
+            texts.push(STANDARD.encode(signed.bytes()));
+            let id = signed.id().map(|id| bs58::encode(id).into_string());
+            hashes.push(id.unwrap_or_default());
+        }
         Ok(Signed {
-            transaction: STANDARD.encode(transaction(&signature, &input.message)),
-            tx_hash: bs58::encode(signature).into_string(),
+            transaction: texts.join(SEPARATOR),
+            tx_hash: hashes.join(SEPARATOR),
         })
     }
 }
 
+/// Between the values of several transactions of one request.
+const SEPARATOR: &str = ",";
+
 fn send_native(send: &SendNative, facts: &Facts) -> Result<Unsigned, Fault> {
-    let key = |name: &str, text: &str| parse_key(text).map_err(|error| Fault::field(name, error));
-    let (from, to) = (key("from", &send.from)?, key("to", &send.to)?);
+    if facts.token.is_some() {
+        return Err(not_those());
+    }
+    let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
+    transfer_message(&from, &[transfer(&from, &to, send.lamports)], facts)
+}
+
+/// The transactions as they came, without a signature of the wallet, back to back.
+fn send_custom(send: &SendCustom) -> Result<Unsigned, Fault> {
+    let from = field_key("from", &send.from)?;
+    let mut unsigned = Unsigned {
+        bytes: Vec::new(),
+        signing: Vec::with_capacity(send.transactions.len()),
+    };
+    for transaction in &send.transactions {
+        let blank = transaction
+            .blank(&from)
+            .ok_or_else(|| Fault::bug("a transaction does not ask for the wallet's signature"))?;
+        unsigned.bytes.extend_from_slice(blank.bytes());
+        unsigned.signing.push(input(blank.message_bytes()));
+    }
+    Ok(unsigned)
+}
+
+/// A transaction of our own: a legacy message that the sender pays for.
+fn transfer_message(
+    from: &Pubkey,
+    instructions: &[Instruction],
+    facts: &Facts,
+) -> Result<Unsigned, Fault> {
     let blockhash = bytes_32(&facts.recent_blockhash)
         .map(Hash::new_from_array)
         .ok_or_else(|| Fault::bug("the recent blockhash is not base58 of 32 bytes"))?;
-    let instruction = transfer(&from, &to, send.lamports);
-    let message = Message::new_with_blockhash(&[instruction], Some(&from), &blockhash).serialize();
+    let message = Message::new_with_blockhash(instructions, Some(from), &blockhash);
+    let transaction =
+        WireTransaction::unsigned(VersionedMessage::Legacy(message)).map_err(Fault::bug)?;
     Ok(Unsigned {
-        bytes: transaction(&[0; SIGNATURE_BYTES], &message),
-        signing: vec![input(message)],
+        bytes: transaction.bytes().to_vec(),
+        signing: vec![input(transaction.message_bytes())],
     })
 }
 
-/// The legacy message of a transaction with one signature.
-fn message_of(transaction: &[u8]) -> Option<Message> {
-    let message = transaction.get(1 + SIGNATURE_BYTES..)?;
-    match wincode::deserialize_exact::<VersionedMessage>(message).ok()? {
-        VersionedMessage::Legacy(message) => Some(message),
-        _ => None,
-    }
+/// An address of the payload.
+fn field_key(name: &str, text: &str) -> Result<Pubkey, Fault> {
+    parse_key(text).map_err(|error| Fault::field(name, error))
 }
 
-fn input(message: Vec<u8>) -> SigningInput {
+fn transactions_of(unsigned: &[u8]) -> Result<Vec<WireTransaction>, Fault> {
+    wire::split(unsigned).ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))
+}
+
+fn input(message: &[u8]) -> SigningInput {
     SigningInput {
         curve: Curve::Ed25519,
-        message,
+        message: message.to_vec(),
     }
-}
-
-/// The wire form of a transaction with one signer.
-fn transaction(signature: &[u8; SIGNATURE_BYTES], message: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + SIGNATURE_BYTES + message.len());
-    bytes.push(ONE_SIGNATURE);
-    bytes.extend_from_slice(signature);
-    bytes.extend_from_slice(message);
-    bytes
 }

@@ -1,5 +1,9 @@
 #![allow(non_snake_case)]
 
+mod custom;
+mod effects;
+mod token;
+
 use ed25519_dalek::{Signer as _, SigningKey};
 use proptest::prelude::*;
 use solana_message::{legacy, v0};
@@ -50,6 +54,7 @@ fn message(content: &[u8]) -> Result<Payload, Fault> {
 fn facts() -> chain::Facts {
     chain::Facts::Solana(Facts {
         recent_blockhash: BLOCKHASH.into(),
+        token: None,
     })
 }
 
@@ -66,6 +71,7 @@ fn transfer__should_ask_for_a_blockhash_and_nothing_else() {
     let wanted = chain::Needs::Solana(Needs {
         chain_id: 101,
         blockhash: true,
+        token: None,
     });
     assert_eq!(SOLANA.needs(&send()), wanted);
     assert_eq!(SOLANA.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
@@ -112,6 +118,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     });
     let short = chain::Facts::Solana(Facts {
         recent_blockhash: "abc".into(),
+        token: None,
     });
     for facts in [&chain::Facts::Nothing, &evm_facts, &short] {
         assert_eq!(class(&send(), facts, &public_key()), Class::Bug);
@@ -217,6 +224,36 @@ fn address__should_be_base58_of_32_bytes() {
 }
 
 proptest! {
+    /// What is built says what the payload says, and nothing else.
+    #[test]
+    fn transfer__should_be_read_back(to: [u8; 32], lamports: u64, hash: [u8; 32]) {
+        let to = Pubkey::new_from_array(to);
+        let payload = Payload::parse(&WireKind::SolanaSendNative(wire::SolanaSendNative {
+            from: from(),
+            to: to.to_string(),
+            value: lamports.to_string(),
+            chain_id: 101,
+        }))
+        .unwrap();
+        let facts = chain::Facts::Solana(Facts {
+            recent_blockhash: Hash::new_from_array(hash).to_string(),
+            token: None,
+        });
+        let unsigned = SOLANA.build(&payload, &facts, &public_key()).unwrap();
+        let transaction = WireTransaction::parse(&unsigned.bytes).unwrap();
+        let message = transaction.message();
+        prop_assert_eq!(message.header().num_required_signatures, 1);
+        prop_assert_eq!(message.recent_blockhash().to_bytes(), hash);
+        prop_assert_eq!(message.instructions().len(), 1);
+        let moved: Vec<_> = effect::moves(message).collect();
+        prop_assert_eq!(moved, [effect::Move {
+            authority: effect::Account::Named(parse_key(&from()).unwrap()),
+            token: None,
+            to: effect::Account::Named(to),
+            amount: lamports,
+        }]);
+    }
+
     #[test]
     fn address__should_return_what_was_written(bytes: [u8; 32]) {
         let text = Pubkey::new_from_array(bytes).to_string();
