@@ -7,6 +7,7 @@ mod jsonrpc;
 mod pool;
 mod rest;
 mod solana;
+mod tron;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -161,12 +162,8 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(JsonRpc::new(pool))),
-        Network::Bitcoin
-        | Network::Tron
-        | Network::Aptos
-        | Network::Sui
-        | Network::Ton
-        | Network::Stellar => {
+        Network::Tron => Arc::new(tron::TronNode::new(pool)),
+        Network::Bitcoin | Network::Aptos | Network::Sui | Network::Ton | Network::Stellar => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

@@ -243,6 +243,11 @@ impl Pool {
         &self.chain
     }
 
+    /// Whether all nodes are on this machine.
+    pub fn is_local(&self) -> bool {
+        self.nodes.iter().all(|node| is_loopback(&node.url))
+    }
+
     /// How the nodes are doing.
     pub fn health(&self) -> Vec<EndpointHealth> {
         let nodes = self.nodes.iter().enumerate();

@@ -24,6 +24,7 @@ mod one_key;
 mod plans;
 mod requests;
 mod restarts;
+mod tron_node;
 mod trouble;
 mod wallets;
 mod world;

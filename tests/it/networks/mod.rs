@@ -4,6 +4,7 @@
 mod bitcoin;
 mod solana;
 mod ton;
+mod tron;
 
 use serde_json::{Value, json};
 
