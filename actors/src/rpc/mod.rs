@@ -9,6 +9,7 @@ mod pool;
 mod rest;
 mod solana;
 mod stellar;
+mod tron;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -168,7 +169,8 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))
         }
         Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
-        Network::Bitcoin | Network::Tron | Network::Sui | Network::Ton => {
+        Network::Tron => Arc::new(tron::TronNode::new(pool)),
+        Network::Bitcoin | Network::Sui | Network::Ton => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

@@ -150,15 +150,26 @@ const take = (transaction, bytes) => {
 };
 
 const name = (text) => (text?.startsWith("41") ? TronWeb.address.fromHex(text) : text);
-const constant = ({ contract_address, function_selector, parameter, data }) => {
+const constant = ({ owner_address, contract_address, function_selector, parameter, data }) => {
   const token = tokens.get(name(contract_address));
   if (!token) return { result: { code: "CONTRACT_VALIDATE_ERROR", message: hex(Buffer.from("Smart contract is not exist.")) } };
-  const yes = (value) => ({ result: { result: true }, energy_used: TRANSFER_ENERGY, constant_result: [value.toString(16).padStart(64, "0")] });
+  const yes = (value) => ({
+    result: { result: true },
+    energy_used: TRANSFER_ENERGY,
+    constant_result: [value.toString(16).padStart(64, "0")],
+    transaction: { ret: [{}] },
+  });
   const call = data ?? { "balanceOf(address)": "70a08231", "decimals()": "313ce567", "transfer(address,uint256)": "a9059cbb" }[function_selector] + (parameter ?? "");
   if (call.startsWith("70a08231")) return yes(token.get(addressOfWord(call.slice(8, 72))) ?? 0n);
   if (call.startsWith("313ce567")) return yes(6n);
-  if (call.startsWith("a9059cbb")) return yes(1n);
-  return { result: { result: true, message: hex(Buffer.from("REVERT opcode executed")) }, constant_result: [""] };
+  // "false", as the most used token says of transfers that go through.
+  if (call.startsWith("a9059cbb") && (token.get(name(owner_address)) ?? 0n) >= word(call.slice(72, 136))) return yes(0n);
+  return {
+    result: { result: true, message: hex(Buffer.from("REVERT opcode executed")) },
+    energy_used: 700,
+    constant_result: [""],
+    transaction: { ret: [{ ret: "FAILED" }] },
+  };
 };
 
 const get = ({ address }) => {
@@ -184,6 +195,10 @@ serve(({ path, json }) => {
       return get(body());
     case "/wallet/getaccountresource":
       return { freeNetLimit: 0, TotalNetLimit: 43200000000, TotalEnergyLimit: 180000000000 };
+    case "/wallet/getcontract": {
+      const contract = name(body().value);
+      return tokens.has(contract) ? { contract_address: contract, consume_user_resource_percent: 100 } : {};
+    }
     case "/wallet/getchainparameters":
       return { chainParameter: Object.entries(PRICES).map(([key, value]) => ({ key, value })) };
     case "/wallet/triggerconstantcontract":
@@ -195,7 +210,7 @@ serve(({ path, json }) => {
         return { result: true, code: "SUCCESS", txid: take(Transaction.deserializeBinary(bytes), bytes), message: "SUCCESS" };
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
-        return { result: false, code: error.code, txid, message: hex(Buffer.from(error.message)) };
+        return { result: false, code: error.code, txid, message: error.message };
       }
     }
     case "/wallet/gettransactionbyid": {

@@ -60,6 +60,14 @@ pub struct Facts {
     pub timestamp_ms: u64,
 }
 
+impl Facts {
+    /// When the transaction that is built from these has expired, in milliseconds since the Unix
+    /// epoch: it is not mined on top of a block of this time or later.
+    pub fn expires_ms(&self) -> u64 {
+        self.block.timestamp_ms.saturating_add(tx::LIFETIME_MS)
+    }
+}
+
 /// A block of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
@@ -139,7 +147,7 @@ impl Rules for Tron {
         mut facts: Facts,
         taken: &BTreeSet<Resource>,
     ) -> Result<Settled, Fault> {
-        let end_ms = facts.block.timestamp_ms.saturating_add(tx::LIFETIME_MS);
+        let end_ms = facts.expires_ms();
         loop {
             let id = tx::id(&tx::unsigned(payload, &facts)?);
             if !taken.contains(&Resource::Whole(id)) {
