@@ -1,5 +1,6 @@
 //! Clients of chain nodes.
 
+mod bitcoin;
 mod endpoints;
 mod evm;
 mod health;
@@ -161,12 +162,8 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
             Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
         }
         Network::Solana => Arc::new(solana::SolanaNode::new(JsonRpc::new(pool))),
-        Network::Bitcoin
-        | Network::Tron
-        | Network::Aptos
-        | Network::Sui
-        | Network::Ton
-        | Network::Stellar => {
+        Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
+        Network::Tron | Network::Aptos | Network::Sui | Network::Ton | Network::Stellar => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

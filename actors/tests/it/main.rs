@@ -10,6 +10,7 @@
     missing_docs
 )]
 
+mod bitcoin_node;
 mod chain_double;
 mod cut_store;
 mod evm_node;
