@@ -1,6 +1,7 @@
 //! Clients of chain nodes.
 
 mod aptos;
+mod bitcoin;
 mod endpoints;
 mod evm;
 mod health;
@@ -170,7 +171,8 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
         }
         Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
         Network::Tron => Arc::new(tron::TronNode::new(pool)),
-        Network::Bitcoin | Network::Sui | Network::Ton => {
+        Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
+        Network::Sui | Network::Ton => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

@@ -32,6 +32,8 @@ use super::{
 
 /// Longest answer that is read: a node must not be able to fill the memory.
 const MAX_ANSWER: usize = 8 << 20;
+/// What is said of a longer one.
+pub(super) const TOO_LONG: &str = "the node's answer is too long";
 /// How often all nodes are gone through for one question.
 const ROUNDS: u32 = 2;
 /// The pause between, less up to a quarter.
@@ -55,6 +57,8 @@ pub struct Call {
     /// Appended to its query.
     query: Vec<(String, String)>,
     body: Body,
+    /// How long it may take, where that is not the usual time.
+    within: Option<Duration>,
 }
 
 /// What is sent with it.
@@ -79,6 +83,7 @@ impl Call {
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
             body: Body::Nothing,
+            within: None,
         }
     }
 
@@ -89,7 +94,15 @@ impl Call {
             path: path.to_owned(),
             query: Vec::new(),
             body,
+            within: None,
         }
+    }
+
+    /// Gives it more time, or less, than others.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Self {
+        self.within = Some(time);
+        self
     }
 }
 
@@ -243,6 +256,11 @@ impl Pool {
         &self.chain
     }
 
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Whether all nodes are on this machine.
     pub fn is_local(&self) -> bool {
         self.nodes.iter().all(|node| is_loopback(&node.url))
@@ -311,6 +329,22 @@ impl Pool {
             (trouble, _) => self.unknown(&trouble.unwrap_or_default()),
         };
         (Err(trouble), doubt)
+    }
+
+    /// The answer of one node, counted from 0: for what each of them has to do.
+    ///
+    /// # Errors
+    /// Why it gave none.
+    pub async fn at<T>(
+        &self,
+        index: usize,
+        call: &Call,
+        read: impl Fn(&Answer) -> Read<T>,
+    ) -> Result<T, String> {
+        let answer = self.ask(index, call, read).await;
+        answer.map_err(|failure| match failure {
+            Failure::Idle(reason) | Failure::Lost(reason) | Failure::WrongChain(reason) => reason,
+        })
     }
 
     /// The answer that as many nodes give as configuration wants to agree. Those that are asked
@@ -529,12 +563,16 @@ impl Node {
                 .header(reqwest::header::CONTENT_TYPE, *kind)
                 .body(bytes.clone()),
         };
+        let request = match call.within {
+            Some(time) => request.timeout(time),
+            None => request,
+        };
         let mut response = request.send().await.map_err(describe)?;
         let status = response.status().as_u16();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(describe)? {
             if body.len() + chunk.len() > MAX_ANSWER {
-                return Err("the node's answer is too long".into());
+                return Err(TOO_LONG.into());
             }
             body.extend_from_slice(&chunk);
         }
