@@ -133,12 +133,14 @@ async fn bans__should_be_shown_to_operators() {
         .unwrap();
     drop(claims);
     cluster.start_node(0);
-    cluster.until_live(2).await;
+    // The heartbeat that is known may be one from before the key generation.
+    cluster
+        .until(|nodes| nodes.iter().all(|node| node.live && node.keys == 1))
+        .await;
     let nodes = cluster.cluster.nodes();
     let of = |id| nodes.iter().find(|node| node.id == id).unwrap();
     let bans = &of(ids[0]).bans;
     assert_eq!((bans.len(), bans[0].peer), (1, ids[1]));
     assert_eq!(bans[0].key, root.public_key[..8]);
     assert!(of(ids[1]).bans.is_empty());
-    assert_eq!((of(ids[0]).keys, of(ids[1]).keys), (1, 1));
 }

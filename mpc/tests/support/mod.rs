@@ -30,7 +30,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
-    cluster::{Cluster, ClusterConfig},
+    cluster::{Cluster, ClusterConfig, NodeStatus},
     identity::NodeIdentity,
     node::{Node, NodeConfig, OrderCheck, Rebuild},
     nonces::Marks,
@@ -344,8 +344,14 @@ impl TestCluster {
 
     /// Waits until the cluster sees exactly so many live nodes.
     pub async fn until_live(&self, count: usize) {
+        self.until(|nodes| nodes.iter().filter(|node| node.live).count() == count)
+            .await;
+    }
+
+    /// Waits until what the nodes' heartbeats say is so.
+    pub async fn until(&self, so: impl Fn(&[NodeStatus]) -> bool) {
         for _ in 0..600 {
-            if self.cluster.nodes().iter().filter(|node| node.live).count() == count {
+            if so(&self.cluster.nodes()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
