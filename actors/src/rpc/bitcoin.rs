@@ -169,9 +169,10 @@ impl BitcoinNode {
             }
         };
         let read = |answer: &Answer| ask.read(answer, take);
+        let call = ask.call();
         let asked = self.pool.agreed(
             "the outputs of an address",
-            &ask.call(),
+            &call,
             read,
             Option::<Vec<Listed>>::eq,
         );
@@ -207,7 +208,8 @@ impl BitcoinNode {
                 })
             };
             let what = "transactions of an address";
-            let answer = self.pool.agreed(what, &ask.call(), read, Vec::<bool>::eq);
+            let call = ask.call();
+            let answer = self.pool.agreed(what, &call, read, Vec::<bool>::eq);
             let is_own = answer.await.map_err(unknown)?;
             let some = some.iter().zip(is_own).filter(|(_, is_own)| *is_own);
             own.extend(some.map(|(txid, _)| (*txid).to_owned()));
