@@ -13,22 +13,45 @@ async fn lamports(node: &Node, address: &str) -> u128 {
     answer["value"].as_u64().unwrap().into()
 }
 
+async fn held(api: &Api, chain_id: u64, address: &str, token: Option<&str>) -> u128 {
+    let mut question =
+        json!({"networkType": SOLANA, "chainId": chain_id, "walletAddress": address});
+    if let Some(token) = token {
+        question["tokenAddress"] = json!(token);
+    }
+    let answer = api.ok("getBalance", question).await;
+    answer["balance"].as_str().unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn solana__should_move_coins_and_tokens_by_the_exact_amount() {
+    moves_exactly("solana", 101).await;
+}
+
+#[tokio::test]
+async fn sonic__should_move_coins_and_tokens_by_the_exact_amount() {
+    moves_exactly("sonicSvm", 0).await;
+}
+
+/// `family` is how the network's payload kinds begin.
+async fn moves_exactly(family: &str, chain_id: u64) {
     let folder = tempfile::tempdir().unwrap();
     let node = Node::start(folder.path(), "solana").await;
-    let chains = [format!("solana={}", node.url)];
+    let name = if chain_id == 0 { "sonic" } else { "solana" };
+    let chains = [format!("{name}={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, SOLANA).await;
+    let send_native = format!("{family}SendNative");
+    let send_token = format!("{family}SendSplToken");
     let funds: u128 = 10_000_000_000;
     node.call("test_airdrop", json!([from, funds.to_string()]))
         .await;
-    assert_eq!(balance(api, SOLANA, &from, None).await, funds);
+    assert_eq!(held(api, chain_id, &from, None).await, funds);
 
     let amount: u128 = 1_234_567_891;
     let sent = api
-        .sign(json!({"solanaSendNative": {"from": from, "to": to, "value": amount.to_string()}}))
+        .sign(json!({&send_native: {"from": from, "to": to, "value": amount.to_string()}}))
         .await;
     assert_eq!(lamports(&node, &to).await, amount);
     assert_eq!(lamports(&node, &from).await, funds - amount - FEE);
@@ -48,8 +71,8 @@ async fn solana__should_move_coins_and_tokens_by_the_exact_amount() {
             .to_owned();
         for (amount, pays) in [(250_001u128, true), (1, false)] {
             api.sign(
-                json!({"solanaSendSplToken": {"from": from, "to": to, "mintAddress": mint,
-                "amount": amount.to_string(), "decimals": 6, "chainId": 101}}),
+                json!({&send_token: {"from": from, "to": to, "mintAddress": mint,
+                "amount": amount.to_string(), "decimals": 6, "chainId": chain_id}}),
             )
             .await;
             let before = left;
@@ -62,12 +85,12 @@ async fn solana__should_move_coins_and_tokens_by_the_exact_amount() {
             }
             node.call("test_nextBlock", json!([])).await;
         }
-        assert_eq!(balance(api, SOLANA, &to, Some(&mint)).await, 250_002);
-        assert_eq!(balance(api, SOLANA, &from, Some(&mint)).await, 749_998);
+        assert_eq!(held(api, chain_id, &to, Some(&mint)).await, 250_002);
+        assert_eq!(held(api, chain_id, &from, Some(&mint)).await, 749_998);
         let (_, reason) = refusal(
             api,
-            json!({"solanaSendSplToken": {"from": from, "to": to, "mintAddress": mint,
-                "amount": "1", "decimals": 9}}),
+            json!({&send_token: {"from": from, "to": to, "mintAddress": mint,
+                "amount": "1", "decimals": 9, "chainId": chain_id}}),
         )
         .await;
         assert!(reason.contains("decimals"), "{reason}");
@@ -76,7 +99,7 @@ async fn solana__should_move_coins_and_tokens_by_the_exact_amount() {
     // More than there is.
     let (code, reason) = refusal(
         api,
-        json!({"solanaSendNative": {"from": from, "to": to, "value": "900000000000"}}),
+        json!({&send_native: {"from": from, "to": to, "value": "900000000000"}}),
     )
     .await;
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
@@ -114,6 +137,7 @@ async fn solana_transactions_made_elsewhere__should_keep_what_others_signed() {
     let api = &dev.api;
     node.call("test_airdrop", json!([from, "10000000000"]))
         .await;
+    let mut left: u128 = 10_000_000_000;
     for version in ["legacy", "v0"] {
         let blockhash = node.call("test_nextBlock", json!([])).await;
         // The wallet pays the fee and sends; another account, which has signed, gets.
@@ -126,6 +150,8 @@ async fn solana_transactions_made_elsewhere__should_keep_what_others_signed() {
             .await;
         let other = made["other"].as_str().unwrap();
         assert_eq!(lamports(&node, other).await, 7_000_000, "{version}");
+        left -= 7_000_000 + 2 * FEE;
+        assert_eq!(lamports(&node, &from).await, left, "{version}");
         assert!(!sent["txHash"].as_str().unwrap().is_empty());
     }
 }
