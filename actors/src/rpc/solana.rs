@@ -490,12 +490,9 @@ fn lacks(error: &RpcError, said: &str) -> bool {
     let ours = || {
         let logs = error.data.get("logs")?.as_array()?;
         let failed = |line: &str| {
-            Some(
-                line.strip_prefix("Program ")?
-                    .split_once(" failed: ")?
-                    .0
-                    .to_owned(),
-            )
+            let (program, _) = line.strip_prefix("Program ")?.split_once(" failed: ")?;
+            // `Program log: ...` are a program's own words.
+            (!program.contains(' ')).then(|| program.to_owned())
         };
         // Of programs that call each other, the innermost fails first.
         let program = logs.iter().find_map(|line| failed(line.as_str()?))?;
