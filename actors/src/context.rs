@@ -157,6 +157,12 @@ impl Context {
         delays.get(&request).cloned()
     }
 
+    /// How many requests cannot go on now.
+    pub fn waiting(&self) -> usize {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.len()
+    }
+
     /// A value with the version of its row.
     pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
         match self.store.get(key).await? {

@@ -9,7 +9,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use covault_core::{
@@ -48,7 +48,21 @@ const MOST_ACCOUNTS: usize = 1_000;
 /// What was last found about accounts. One request of an account looks, others wait for what it
 /// finds.
 #[derive(Default)]
-pub struct Looks(Mutex<HashMap<Account, Arc<tokio::sync::Mutex<Look>>>>);
+pub struct Looks {
+    accounts: Mutex<HashMap<Account, Arc<tokio::sync::Mutex<Look>>>>,
+    forgotten: Mutex<Forgotten>,
+}
+
+/// What became of transactions that nodes had taken and forgotten, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Sent again, and a node has it again.
+    pub taken: u64,
+    /// Sent again, and no node takes it any more.
+    pub refused: u64,
+    /// It has expired, and its number is free again.
+    pub expired: u64,
+}
 
 /// What was found.
 #[derive(Default)]
@@ -60,8 +74,19 @@ struct Look {
 }
 
 impl Looks {
+    /// See [`Forgotten`].
+    pub fn forgotten(&self) -> Forgotten {
+        *self.counts()
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Forgotten> {
+        self.forgotten
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn of(&self, account: &Account) -> Arc<tokio::sync::Mutex<Look>> {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if looks.len() >= MOST_ACCOUNTS {
             looks.retain(|_, look| Arc::strong_count(look) > 1);
         }
@@ -301,6 +326,7 @@ async fn free(context: &Context, over: &[(u64, &Lost)]) -> Result<(), Fault> {
                 signed.tx_hash
             );
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
+            context.looks.counts().expired += 1;
             add_to_trail(context, &mut batch, request.id, "Dropped", detail).await?;
         }
     }
@@ -345,8 +371,12 @@ async fn send_again(
         };
         let hash = &over.signed.tx_hash;
         let (event, detail, refused) = match client.broadcast(&shipment).await {
-            Broadcast::Accepted => ("SentAgain", hash.clone(), None),
+            Broadcast::Accepted => {
+                context.looks.counts().taken += 1;
+                ("SentAgain", hash.clone(), None)
+            }
             Broadcast::Refused(Refusal { reason, .. }) => {
+                context.looks.counts().refused += 1;
                 let detail = format!("no node takes {hash} any more: {reason}");
                 ("SentAgain", detail, Some(reason))
             }

@@ -103,11 +103,7 @@ pub trait ChainClient: Send + Sync {
     /// not from before `since_ms` (milliseconds since the Unix epoch, by the chain's own clock).
     /// `None` when there is no such block yet. Asked on networks whose transactions end with time,
     /// to tell that one was never executed: what `agree` of the nodes say counts.
-    async fn next_number(
-        &self,
-        _address: &str,
-        _since_ms: u64,
-    ) -> Result<Option<u64>, ChainError> {
+    async fn next_number(&self, _address: &str, _since_ms: u64) -> Result<Option<u64>, ChainError> {
         Err(ChainError::Unknown(
             "the nodes of this chain are not asked for it".into(),
         ))
