@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
-    gateway::{Gateway, Query, View},
+    gateway::{Gateway, Query, Stuck, View},
     port::NodeView,
     rpc::EndpointHealth,
 };
@@ -114,6 +114,10 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
                 Ok(View::ChainNodes(nodes)) => text.chain_nodes(&nodes),
                 other => tracing::error!(?other, "unexpected answer of the gateway"),
             }
+            match gateway.view(&caller, Query::Stuck).await {
+                Ok(View::Stuck(stuck)) => text.stuck(&stuck),
+                other => tracing::error!(?other, "unexpected answer of the gateway"),
+            }
             text.0
         })
     })
@@ -164,6 +168,23 @@ impl Text {
         let name = "covault_bus_reachable";
         self.family(name, "Whether the bus was reachable when it was last used");
         self.sample(name, &[], u8::from(reachable));
+    }
+
+    fn stuck(&mut self, stuck: &Stuck) {
+        let Stuck { waiting, forgotten } = stuck;
+        let name = "covault_requests_waiting";
+        self.family(name, "Requests that cannot go on now");
+        self.sample(name, &[], waiting);
+        let name = "covault_forgotten_transactions_total";
+        let help = "Transactions that a node had taken, and that no node had later";
+        self.family_of("counter", name, help);
+        for (outcome, count) in [
+            ("taken", forgotten.taken),
+            ("refused", forgotten.refused),
+            ("expired", forgotten.expired),
+        ] {
+            self.sample(name, &[("outcome", outcome)], count);
+        }
     }
 
     /// By chain and number: the address of a node may hold a key.
@@ -270,9 +291,32 @@ impl Text {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_actors::gateway::Forgotten;
     use covault_core::order::NodeId;
 
     use super::*;
+
+    #[test]
+    fn stuck__should_show_each_outcome() {
+        let mut text = Text::default();
+        text.stuck(&Stuck {
+            waiting: 3,
+            forgotten: Forgotten {
+                taken: 4,
+                refused: 5,
+                expired: 6,
+            },
+        });
+        for line in [
+            "# TYPE covault_forgotten_transactions_total counter",
+            "covault_requests_waiting 3",
+            r#"covault_forgotten_transactions_total{outcome="taken"} 4"#,
+            r#"covault_forgotten_transactions_total{outcome="refused"} 5"#,
+            r#"covault_forgotten_transactions_total{outcome="expired"} 6"#,
+        ] {
+            assert!(text.0.lines().any(|other| other == line), "{}", text.0);
+        }
+    }
 
     #[test]
     fn chain_nodes__should_be_named_by_chain_and_number() {

@@ -1,7 +1,9 @@
 //! What a request needs from its chain, and the draft that comes of it.
 
+use std::collections::BTreeSet;
+
 use covault_core::{
-    chain::{Chain, Facts, Needs, Resource, evm, ton},
+    chain::{Chain, Facts, Needs, Resource, Settled, evm, ton},
     fault::Fault,
     network::Network,
     payload::{Payload, evm::EvmPayload},
@@ -71,6 +73,26 @@ pub fn own_facts(
 pub fn lane(request: &Request, payload: &Payload, needs: &Needs) -> Result<Option<Account>, Fault> {
     let sequenced = chain(request.network)?.is_sequenced(needs);
     Ok(sequenced.then(|| Account::of(request, payload)))
+}
+
+/// What the request would use up if no other one held anything: what the nodes offer it. Empty where
+/// it cannot be built of that; its turn says why.
+pub fn offered(
+    network: Network,
+    payload: &Payload,
+    facts: &Facts,
+    public_key: &[u8],
+) -> Vec<Resource> {
+    let offered = || {
+        let chain = chain(network)?;
+        let facts = match chain.settle(payload, facts.clone(), &BTreeSet::new())? {
+            Settled::Facts(facts) => facts,
+            Settled::Wait(_) => return Ok(Vec::new()),
+        };
+        chain.uses(payload, &chain.build(payload, &facts, public_key)?)
+    };
+    let offered: Result<_, Fault> = offered();
+    offered.unwrap_or_default()
 }
 
 /// Builds what the request will sign.

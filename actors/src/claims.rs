@@ -70,6 +70,21 @@ pub fn of(
     Ok(uses)
 }
 
+/// The numbers that a draft uses and another request holds.
+///
+/// # Errors
+/// As [`of`].
+pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<Vec<u64>, Fault> {
+    let chain = building::chain(request.network)?;
+    let uses = chain.uses(payload, &draft.unsigned)?.into_iter();
+    Ok(uses
+        .filter_map(|resource| match resource {
+            Resource::Nonce(nonce) if draft.claim.is_none() => Some(nonce),
+            Resource::Nonce(_) | Resource::Piece(_) | Resource::Whole(_) => None,
+        })
+        .collect())
+}
+
 /// What of `uses` requests hold on disk, and which; with a number also those that follow it.
 pub async fn held(
     context: &Context,

@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use crate::{
+    dropped::Looks,
     port::Signers,
     rows,
     rpc::Chains,
@@ -49,6 +50,8 @@ pub struct Context {
     pub delays: Mutex<HashMap<RequestId, String>>,
     /// Who is to be woken when a node has taken the number before its own.
     pub turns: Turns,
+    /// What was last found about transactions that chains may have lost.
+    pub looks: Looks,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
     /// When readiness was last checked, and what came of it.
@@ -76,6 +79,7 @@ impl Context {
             waiters: Waiters::default(),
             delays: Mutex::default(),
             turns: Turns::default(),
+            looks: Looks::default(),
             problems: Mutex::default(),
             readiness: tokio::sync::Mutex::default(),
         }
@@ -151,6 +155,12 @@ impl Context {
     pub fn delay(&self, request: RequestId) -> Option<String> {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.get(&request).cloned()
+    }
+
+    /// How many requests cannot go on now.
+    pub fn waiting(&self) -> usize {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.len()
     }
 
     /// A value with the version of its row.

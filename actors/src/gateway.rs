@@ -34,6 +34,7 @@ use crate::{
 };
 
 pub use crate::{
+    dropped::Forgotten,
     operations::ShareBackup,
     vault::{
         Wish as Reshare,
@@ -43,6 +44,15 @@ pub use crate::{
 
 /// How long [`Gateway::stop`] waits for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is stuck, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Requests that cannot go on now.
+    pub waiting: usize,
+    /// What became of transactions that nodes had forgotten.
+    pub forgotten: Forgotten,
+}
 
 /// Who calls, after authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +203,8 @@ pub enum Query {
     Nodes,
     /// How the nodes of the chains are doing.
     ChainNodes,
+    /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
+    Stuck,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
 }
@@ -223,6 +235,8 @@ pub enum View {
     },
     /// Nodes of chains.
     ChainNodes(Vec<EndpointHealth>),
+    /// What is stuck.
+    Stuck(Stuck),
     /// Ready.
     Ready,
 }

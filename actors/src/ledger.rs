@@ -252,6 +252,14 @@ fn change_claims(
             for key in keys(draft)? {
                 batch.put(key, Expect::Absent, rows::encode(&request.id)?);
             }
+            // Whoever sends that number again has to know.
+            if let (None, Some(payload)) = (&draft.claim, payload) {
+                let account = Account::of(request, payload);
+                for nonce in claims::replaced(request, payload, draft)? {
+                    let key = rows::replacement(&account, nonce, request.id);
+                    batch.put(key, Expect::Any, rows::encode(&request.id)?);
+                }
+            }
         }
         ClaimChange::Free(draft) => {
             for key in what_is_known(&draft) {

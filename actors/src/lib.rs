@@ -7,6 +7,7 @@ mod claims;
 mod commands;
 mod context;
 mod directory;
+mod dropped;
 pub mod gateway;
 mod idempotency;
 mod lanes;

@@ -159,6 +159,18 @@ pub fn claim(of: &Account, resource: &Resource) -> Key {
     }
 }
 
+/// [`Space::Claim`]: the requests that were to replace the transaction with a number of the account,
+/// each with its own id as the value. They do not hold the number.
+pub fn replacements(of: &Account, nonce: u64) -> Key {
+    Key::new(Space::Claim, &[&account(of), &[3], &nonce.to_be_bytes()])
+}
+
+/// One of [`replacements`].
+pub fn replacement(of: &Account, nonce: u64, request: RequestId) -> Key {
+    let all = replacements(of, nonce);
+    Key::new(all.space, &[&all.bytes, request.as_bytes()])
+}
+
 /// The nonce of a claim's key.
 pub fn claimed_nonce(key: &Key) -> Option<u64> {
     let (_, nonce) = key.bytes.split_last_chunk::<8>()?;
@@ -190,6 +202,12 @@ pub fn release_due(key: &Key) -> Option<(u64, RequestId)> {
 /// [`Space::Audit`].
 pub fn audit(request: RequestId, number: u64) -> Key {
     Key::new(Space::Audit, &[request.as_bytes(), &number.to_be_bytes()])
+}
+
+/// The number of a row of the trail.
+pub fn audit_number(key: &Key) -> Option<u64> {
+    let (_, number) = key.bytes.split_last_chunk::<8>()?;
+    Some(u64::from_be_bytes(*number))
 }
 
 #[cfg(test)]

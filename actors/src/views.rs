@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::{
     balances,
     context::Context,
-    gateway::{Caller, Query, VaultScope, VaultView, View, in_scope, vault_in_scope},
+    gateway::{Caller, Query, Stuck, VaultScope, VaultView, View, in_scope, vault_in_scope},
     nodes, rows,
     store::{Batch, Expect, Key, Scan, Space},
     vault::view as vault,
@@ -66,6 +66,10 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             strangers: context.signers.strangers(),
         },
         Query::ChainNodes => View::ChainNodes(context.chains.health()),
+        Query::Stuck => View::Stuck(Stuck {
+            waiting: context.waiting(),
+            forgotten: context.looks.forgotten(),
+        }),
         Query::Ready => {
             ready(context).await?;
             View::Ready

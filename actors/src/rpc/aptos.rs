@@ -3,6 +3,8 @@
 //! That a request succeeded means that a node took its transaction: how its call ends is seen when
 //! it is executed. Calls whose gas the request does not bring are simulated before they are signed.
 
+use std::sync::{Mutex, PoisonError};
+
 use async_trait::async_trait;
 use covault_core::{
     chain::{
@@ -119,6 +121,22 @@ impl AptosNode {
 
     async fn sequence_number(&self, account: &str) -> Result<u64, ChainError> {
         let call = Call::get(&format!("/accounts/{account}"), &[]);
+        let read = |answer: &Answer| match answer.status {
+            200 => field(answer, "sequence_number"),
+            404 if says(answer, &[NO_ACCOUNT]) => Some(0),
+            _ => None,
+        };
+        self.rest.agreed("an account", &call, read).await
+    }
+
+    /// The account's number in a version of the ledger; 0 for an account that is not there.
+    async fn number_at(&self, account: &str, version: u64) -> Result<u64, ChainError> {
+        let version = version.to_string();
+        let call = Call::get(
+            &format!("/accounts/{account}"),
+            &[("ledger_version", &version)],
+        );
+        // A node that is behind has not got the version.
         let read = |answer: &Answer| match answer.status {
             200 => field(answer, "sequence_number"),
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
@@ -360,6 +378,28 @@ impl ChainClient for AptosNode {
                 settle(refusal, known, doubt)
             }
         }
+    }
+
+    async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+        let newest = Mutex::new(0);
+        let read = |answer: &Answer| {
+            // In microseconds.
+            let is_later = field(answer, "ledger_timestamp")? / 1_000 >= since_ms;
+            let version = field(answer, "ledger_version")?;
+            if is_later {
+                // Nodes are at different versions. That of one which lies is higher than it should
+                // be, and others lack it, or lower, and does not count.
+                let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                *newest = version.max(*newest);
+            }
+            Some(is_later)
+        };
+        let call = Call::get("", &[]);
+        if !self.rest.agreed("the chain's clock", &call, read).await? {
+            return Ok(None);
+        }
+        let version = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.number_at(address, version).await.map(Some)
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {

@@ -33,9 +33,9 @@ pub use rest::Rest;
 pub struct Shipment {
     /// The bytes and their hash.
     pub signed: Signed,
-    /// What it was built from.
+    /// What it was built from; [`Facts::Nothing`] when its request is over and it is sent again.
     pub facts: Facts,
-    /// How long ago it was built, in milliseconds.
+    /// How long ago it was built, or asked for, in milliseconds.
     pub age_ms: u64,
     /// The present time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -98,6 +98,16 @@ pub trait ChainClient: Send + Sync {
 
     /// Sends a signed transaction. Safe to repeat.
     async fn broadcast(&self, shipment: &Shipment) -> Broadcast;
+
+    /// The number of the next transaction that the chain takes of an account, as of a block that is
+    /// not from before `since_ms` (milliseconds since the Unix epoch, by the chain's own clock).
+    /// `None` when there is no such block yet. Asked on networks whose transactions end with time,
+    /// to tell that one was never executed: what `agree` of the nodes say counts.
+    async fn next_number(&self, _address: &str, _since_ms: u64) -> Result<Option<u64>, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for it".into(),
+        ))
+    }
 
     /// A balance in the smallest unit, decimal: of the chain's coin, or of a token. Both texts are
     /// in canonical form.

@@ -358,6 +358,41 @@ impl ChainClient for StellarNode {
         }
     }
 
+    async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+        let newest = Mutex::new(0);
+        // The answer about a transaction that nobody has names the last ledger and its time.
+        let read = |answer: &Value| {
+            let Trace::Nowhere(span) = trace_of(answer) else {
+                return None;
+            };
+            let is_later = span.until >= since_ms.div_ceil(1_000);
+            if span == Span::NONE {
+                return None;
+            }
+            if is_later {
+                // The ledger of a node that lies is higher than it should be, and others have not
+                // got so far, or lower, and does not count.
+                let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                *newest = span.last.max(*newest);
+            }
+            Some(is_later)
+        };
+        let nobodys = json!({"hash": "0".repeat(64)});
+        if !self.rpc.agreed("getTransaction", nobodys, read).await? {
+            return Ok(None);
+        }
+        let ledger = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let key = key_of(address)?;
+        let read = |answer: &Value| {
+            let entries = Entries::of(answer).filter(|entries| entries.last >= ledger)?;
+            let used = entries.account(&key)??.sequence;
+            used.checked_add(1)
+        };
+        let params = json!({"keys": [key]});
+        let next = self.rpc.agreed("getLedgerEntries", params, read).await?;
+        Ok(Some(next))
+    }
+
     /// An account that does not exist has nothing, and so has one without a trust line.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let not_that =

@@ -16,12 +16,17 @@ use tokio::sync::watch;
 use super::{AbortOnDrop, Live, Msg, NotYet};
 use crate::{
     building,
+    claims::Account,
     context::{Context, GRACE_MS},
+    dropped,
     ledger::Ledger,
     port::SigningAttempt,
     rpc::{Broadcast, ChainError, Shipment},
     vault::{self, InUse, Wanted},
 };
+
+/// After so many tries in vain to send it, what is before it is looked after.
+const PATIENT_TRIES: u32 = 3;
 
 impl Live {
     /// Starts what the state asks for; ends the actor when the request is final.
@@ -42,8 +47,8 @@ impl Live {
                     .get(request.network, payload.chain_id())
                     .cloned();
                 let own = building::own_facts(&context, payload, &needs);
-                let in_lane = building::lane(request, payload, &needs)?.is_some();
-                let ask = in_lane.then(|| (request.public_key.clone(), payload.clone()));
+                let lane = building::lane(request, payload, &needs)?;
+                let ask = lane.map(|lane| (lane, request.public_key.clone(), payload.clone()));
                 let vault = self.vault.clone();
                 let id = request.id;
                 beside(myself, "asking the chain", async move {
@@ -59,7 +64,21 @@ impl Live {
                     Msg::FactsArrived(match (facts, ask) {
                         (Err(error), _) => Err(NotYet::Chain(error)),
                         (Ok(facts), None) => Ok(facts),
-                        (Ok(facts), Some((public_key, payload))) => {
+                        (Ok(facts), Some((lane, public_key, payload))) => {
+                            let offered =
+                                building::offered(lane.network, &payload, &facts, &public_key);
+                            let found =
+                                dropped::look_after(&context, &*client, &lane, &offered).await;
+                            match found {
+                                Ok(None) => {}
+                                Ok(Some(in_the_way)) => {
+                                    return Msg::FactsArrived(Err(NotYet::Taken(in_the_way)));
+                                }
+                                // The store cannot be read now, which its turn will tell.
+                                Err(fault) => {
+                                    tracing::warn!(request = %id, ?fault, "earlier transactions could not be looked after");
+                                }
+                            }
                             let wanted = |reply| Wanted {
                                 payload,
                                 public_key,
@@ -102,10 +121,25 @@ impl Live {
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
+                let account = Account::of(request, payload);
+                // Whoever waits for longer than a moment may wait for one that was lost.
+                let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
+                let nonce = nonce.filter(|_| self.tries >= PATIENT_TRIES);
                 beside(myself, "sending", async move {
-                    Msg::NodeAnswered(match client {
-                        Some(client) => client.broadcast(&shipment).await,
-                        None => Broadcast::Unknown("no node is configured for this chain".into()),
+                    let Some(client) = client else {
+                        let reason = "no node is configured for this chain";
+                        return Msg::NodeAnswered(Broadcast::Unknown(reason.into()));
+                    };
+                    let answer = client.broadcast(&shipment).await;
+                    let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
+                        return Msg::NodeAnswered(answer);
+                    };
+                    let found = dropped::look_before(&context, &*client, &account, nonce).await;
+                    Msg::NodeAnswered(match found {
+                        Ok(Some(in_the_way)) => {
+                            Broadcast::Unknown(format!("{reason}; {in_the_way}"))
+                        }
+                        Ok(None) | Err(_) => answer,
                     })
                 })
             }

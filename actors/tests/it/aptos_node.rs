@@ -480,6 +480,45 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
 }
 
 #[tokio::test]
+async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_question() {
+    let at = format!("GET /accounts/{FROM}?ledger_version=900");
+    let node = Node::start(move |asked| match asked.what.as_str() {
+        "GET " => {
+            let now = format!("{NOW}500000");
+            let ledger = json!({"chain_id": 1, "ledger_timestamp": now, "ledger_version": "900"});
+            (200, ledger)
+        }
+        what if what == at => (200, json!({"sequence_number": "9"})),
+        _ => healthy(asked),
+    })
+    .await;
+    let client = node.client();
+    for (since_ms, next) in [
+        (0, Some(9)),
+        (NOW * 1_000 + 500, Some(9)),
+        (NOW * 1_000 + 501, None),
+    ] {
+        assert_eq!(client.next_number(FROM, since_ms).await, Ok(next));
+    }
+
+    // A node that has not got this version of the ledger knows nothing.
+    let node = Node::start(|asked| match asked.what.as_str() {
+        "GET " => {
+            let now = format!("{NOW}500000");
+            let ledger = json!({"chain_id": 1, "ledger_timestamp": now, "ledger_version": "900"});
+            (200, ledger)
+        }
+        what if what.starts_with("GET /accounts") => {
+            problem(404, "version_not_found", "Ledger version not found")
+        }
+        _ => healthy(asked),
+    })
+    .await;
+    let next = node.client().next_number(FROM, 0).await;
+    assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
+}
+
+#[tokio::test]
 async fn aptos_balance__should_be_of_the_coin_or_of_an_asset() {
     let node = Node::start(|asked| match asked.what.as_str() {
         what if what.ends_with("/balance/0xa1::usd::USD") => (200, json!(u64::MAX)),

@@ -36,6 +36,8 @@ pub struct ChainDouble {
     pub unanswerable: Mutex<Option<String>>,
     /// It takes a number only when the one before is in.
     pub in_order: AtomicBool,
+    /// A transaction with the number of another one replaces it.
+    pub replaceable: AtomicBool,
     /// There is a new block for every third question.
     pub fast_blocks: AtomicBool,
     /// How often it was asked for facts.
@@ -56,11 +58,28 @@ impl ChainDouble {
         self.sent.lock().unwrap().len()
     }
 
+    pub fn has(&self, hash: &str) -> bool {
+        self.sent.lock().unwrap().contains_key(hash)
+    }
+
+    /// The nodes lose the transactions with this number and higher ones.
+    pub fn forget(&self, from: u64) {
+        self.nonces.lock().unwrap().retain(|nonce| *nonce < from);
+        let is_kept = |_: &String, raw: &mut String| nonce_of(raw) < from;
+        self.sent.lock().unwrap().retain(is_kept);
+    }
+
     /// As if somebody had sent transactions of this account before.
     pub fn with_history(self: Arc<Self>, count: u64) -> Arc<Self> {
         self.nonces.lock().unwrap().extend(0..count);
         self
     }
+}
+
+fn nonce_of(raw: &str) -> u64 {
+    let bytes = hex::decode(&raw[2..]).unwrap();
+    let envelope = TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap();
+    envelope.nonce()
 }
 
 #[async_trait]
@@ -139,7 +158,15 @@ impl ChainClient for ChainDouble {
                 return Broadcast::Unknown("the number is too high".into());
             }
             let fresh = nonces.insert(envelope.nonce());
-            assert!(fresh, "two transactions with nonce {}", envelope.nonce());
+            let replaces = !fresh && self.replaceable.load(Ordering::SeqCst);
+            if replaces {
+                sent.retain(|_, raw| nonce_of(raw) != envelope.nonce());
+            }
+            assert!(
+                fresh || replaces,
+                "two transactions with nonce {}",
+                envelope.nonce()
+            );
         }
         sent.insert(shipment.signed.tx_hash.clone(), transaction);
         let lost = self

@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::{
-    gateway::{Gateway, Query},
+    gateway::{Gateway, Query, View},
     store::{Key, Scan, Space, Store, redb::RedbStore},
 };
 use covault_core::{
@@ -91,6 +91,49 @@ async fn payments__should_wait_for_outputs_and_go_on_after_a_restart() {
     assert_eq!(world.bitcoin.accepted(), 60);
     assert_eq!(world.bitcoin.conflicts.load(Ordering::SeqCst), 0);
     assert_eq!(world.bitcoin.handed.lock().unwrap().len(), 60);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_payments__should_take_each_version_of_a_coin_once_also_over_a_restart() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 300_000;
+    (world.settings.retry_first_ms, world.settings.retry_most_ms) = (20, 320);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, NetworkType::Sui).await.address;
+    world.sui.fund(5, 1_000_000_000);
+    let kind = Kind::SuiSendNative(wire::SuiSendNative {
+        from: from.clone(),
+        to: format!("0x{}", "ab".repeat(32)),
+        value: "5".into(),
+        gas_fee: Some(wire::SuiGas {
+            budget: Some("5000000".into()),
+            price: Some("1000".into()),
+        }),
+    });
+    let requests = create_many(&gateway, &kind, 200).await;
+    gateway.stop().await;
+    let gateway = world.start().await;
+    let outcomes = requests.iter().map(|one| async {
+        // More patience than one call has.
+        loop {
+            let query = Query::Outcome {
+                uuid: one.uuid.clone(),
+                timeout_ms: 30_000,
+            };
+            match gateway.view(&admin(), query).await {
+                Ok(View::Outcome(outcome)) => break outcome,
+                Err(fault) if fault.class() == &Class::Unavailable => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    for outcome in futures::future::join_all(outcomes).await {
+        assert_eq!(outcome.error, None);
+    }
+    assert_eq!(world.sui.executed(), 200);
+    assert_eq!(world.sui.conflicts.load(Ordering::SeqCst), 0);
+    assert_eq!(world.sui.handed.lock().unwrap().len(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,11 +10,13 @@
     missing_docs
 )]
 
+mod aptos_double;
 mod aptos_node;
 mod bitcoin_node;
 mod chain_double;
 mod claims;
 mod cut_store;
+mod dropped;
 mod endpoints;
 mod evm_node;
 mod failures;
@@ -30,6 +32,7 @@ mod requests;
 mod restarts;
 mod solana_node;
 mod stellar_node;
+mod sui_double;
 mod tron_node;
 mod trouble;
 mod utxo_double;

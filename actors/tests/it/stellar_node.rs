@@ -568,6 +568,29 @@ async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
 }
 
 #[tokio::test]
+async fn the_next_stellar_number__should_be_that_of_a_ledger_after_the_time_in_question() {
+    for (ledger, since_ms, expected) in [
+        (900, 0, Ok(Some(42))),
+        (900, (BUILT + 200) * 1000, Ok(Some(42))),
+        (900, (BUILT + 200) * 1000 + 1, Ok(None)),
+        // The entries are older than what said the time.
+        (901, 0, Err(())),
+    ] {
+        let node = Node::start(move |method, params| match method {
+            "getTransaction" => Ok(nowhere(ledger, BUILT + 200)),
+            _ => healthy(method, params),
+        })
+        .await;
+        let next = connect(vec![node.url]).next_number(FROM, since_ms).await;
+        let next = next.map_err(|error| match error {
+            ChainError::Unknown(_) => (),
+            ChainError::Refused(refusal) => panic!("{refusal:?}"),
+        });
+        assert_eq!(next, expected, "{ledger} {since_ms}");
+    }
+}
+
+#[tokio::test]
 async fn stellar_balance__should_be_that_of_the_account_or_the_trust_line() {
     let asset = format!("USDC:{TO}");
     let line = trust_line_key(FROM, TO);

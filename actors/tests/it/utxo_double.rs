@@ -26,6 +26,8 @@ pub struct UtxoDouble {
     /// What can be spent, and whose it is.
     unspent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
     sent: Mutex<BTreeSet<Txid>>,
+    /// What transactions have spent.
+    spent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
     /// Every different transaction that it was ever handed.
     pub handed: Mutex<BTreeSet<String>>,
     /// Two different transactions wanted one output.
@@ -52,6 +54,14 @@ impl UtxoDouble {
         let txid = Txid::from_byte_array([outputs as u8; 32]);
         let outputs = (0..outputs).map(|vout| (OutPoint { txid, vout }, (script(address), value)));
         self.unspent.lock().unwrap().extend(outputs);
+    }
+
+    /// The node loses all transactions, and what they spend is there again.
+    pub fn forget(&self) {
+        let sent = std::mem::take(&mut *self.sent.lock().unwrap());
+        let mut unspent = self.unspent.lock().unwrap();
+        unspent.append(&mut self.spent.lock().unwrap());
+        unspent.retain(|outpoint, _| !sent.contains(&outpoint.txid));
     }
 
     pub fn accepted(&self) -> usize {
@@ -105,10 +115,12 @@ impl ChainClient for UtxoDouble {
             return Broadcast::Accepted;
         }
         for input in &transaction.input {
-            if unspent.remove(&input.previous_output).is_none() {
+            let Some(output) = unspent.remove(&input.previous_output) else {
                 self.conflicts.fetch_add(1, Ordering::SeqCst);
                 return refusal("txn-mempool-conflict");
-            }
+            };
+            let mut spent = self.spent.lock().unwrap();
+            spent.insert(input.previous_output, output);
         }
         for (vout, output) in (0..).zip(transaction.output) {
             let made = (output.script_pubkey, output.value.to_sat());

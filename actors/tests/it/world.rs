@@ -24,7 +24,10 @@ use covault_core::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::{chain_double::ChainDouble, one_key::OneKey, utxo_double::UtxoDouble};
+use crate::{
+    aptos_double::AptosDouble, chain_double::ChainDouble, one_key::OneKey, sui_double::SuiDouble,
+    utxo_double::UtxoDouble,
+};
 
 /// The EVM chain of the tests; a node for it is configured.
 pub const CHAIN: u64 = 31337;
@@ -69,6 +72,8 @@ pub struct World {
     pub evm: Arc<ChainDouble>,
     pub solana: Arc<ChainDouble>,
     pub bitcoin: Arc<UtxoDouble>,
+    pub aptos: Arc<AptosDouble>,
+    pub sui: Arc<SuiDouble>,
     pub clock: Arc<TestClock>,
     pub entropy: Arc<Counter>,
     pub settings: Settings,
@@ -80,13 +85,16 @@ impl World {
     }
 
     pub fn on(store: Arc<dyn Store>) -> Self {
+        let clock: Arc<TestClock> = Arc::default();
         Self {
             store,
             signers: OneKey::new(),
             evm: ChainDouble::new(),
             solana: ChainDouble::new(),
             bitcoin: UtxoDouble::new(),
-            clock: Arc::default(),
+            aptos: AptosDouble::new(Arc::clone(&clock)),
+            sui: SuiDouble::new(),
+            clock,
             entropy: Arc::default(),
             settings: Settings {
                 signing_deadline_ms: 20_000,
@@ -110,6 +118,14 @@ impl World {
             .with(
                 ChainKey::of(Network::Bitcoin, None),
                 Arc::clone(&self.bitcoin) as Arc<dyn ChainClient>,
+            )
+            .with(
+                ChainKey::APTOS,
+                Arc::clone(&self.aptos) as Arc<dyn ChainClient>,
+            )
+            .with(
+                ChainKey::of(Network::Sui, None),
+                Arc::clone(&self.sui) as Arc<dyn ChainClient>,
             )
     }
 

@@ -240,6 +240,14 @@ pub trait Chain: Sync {
         signatures: &[Signature],
         public_key: &[u8],
     ) -> Result<Option<Signed>, Fault>;
+
+    /// Until when blocks can have a signed transaction, by the chain's clock, in milliseconds since
+    /// the Unix epoch: none from a later time on ever has it. `None`: nothing ends it but what else
+    /// uses up the same. Asked on networks with numbers ([`Resource::Nonce`]).
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it is not what [`Chain::assemble`] made.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault>;
 }
 
 /// The lowest nonce or sequence number from `floor` up that is not taken.

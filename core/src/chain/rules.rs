@@ -139,6 +139,14 @@ pub trait Rules: Sync {
         signatures: &[Signature],
         public_key: &[u8],
     ) -> Result<Signed, Fault>;
+
+    /// See [`Chain::valid_until_ms`]: for ever, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// As there.
+    fn valid_until_ms(&self, _signed: &Signed) -> Result<Option<u64>, Fault> {
+        Ok(None)
+    }
 }
 
 impl<R: Rules> Chain for R {
@@ -263,6 +271,10 @@ impl<R: Rules> Chain for R {
         let payload = R::Payload::of(payload)
             .ok_or_else(|| Fault::bug("the payload is of another network"))?;
         Rules::assemble(self, payload, unsigned, signatures, public_key).map(Some)
+    }
+
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        Rules::valid_until_ms(self, signed)
     }
 }
 

@@ -232,6 +232,13 @@ impl Rules for Aptos {
         }
         tx::assemble(&unsigned.bytes, public_key, &signature.to_bytes())
     }
+
+    /// Its expiration: no block of that second or a later one has it.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let transaction = tx::signed(&signed.transaction)?;
+        let end_s = transaction.expiration_timestamp_secs;
+        Ok(Some(end_s.saturating_mul(1_000)))
+    }
 }
 
 /// The token that stands for `token` (in canonical form) wherever amounts are counted: the

@@ -161,6 +161,22 @@ fn needs__should_name_what_the_request_does_not_bring() {
 }
 
 #[test]
+fn valid_until_ms__should_be_the_expiration() {
+    let payload = send();
+    let unsigned = build(&payload, facts()).unwrap();
+    let made = [signature(&unsigned.signing[0].message)];
+    let signed = APTOS.assemble(&payload, &unsigned, &made, &public_key());
+    let mut signed = signed.unwrap().unwrap();
+    let end_ms = Some(1_762_000_600_000);
+    assert_eq!(APTOS.valid_until_ms(&signed), Ok(end_ms));
+    signed.transaction.truncate(180);
+    assert_eq!(
+        APTOS.valid_until_ms(&signed).unwrap_err().class(),
+        &Class::Bug
+    );
+}
+
+#[test]
 fn settle__should_take_the_lowest_free_sequence_number() {
     let settled = |taken: &[u64]| {
         let taken = taken.iter().copied().map(Resource::Nonce).collect();

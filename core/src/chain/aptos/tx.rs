@@ -288,6 +288,20 @@ pub(super) fn built(unsigned: &[u8]) -> Result<RawTransaction, Fault> {
         .ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))
 }
 
+/// Bytes of the authenticator behind a transaction: the variant, a key and a signature, each of
+/// these with its length.
+const AUTHENTICATOR: usize = 1 + (1 + 32) + (1 + 64);
+
+/// Reads what [`assemble`] made.
+pub(super) fn signed(transaction: &str) -> Result<RawTransaction, Fault> {
+    let unsigned = || {
+        let bytes = hex::decode(transaction.strip_prefix("0x")?).ok()?;
+        let end = bytes.len().checked_sub(AUTHENTICATOR)?;
+        RawTransaction::decode(bytes.get(..end)?)
+    };
+    unsigned().ok_or_else(|| Fault::bug("the signed transaction cannot be read"))
+}
+
 /// The bytes that are signed: the hash of a type's name (`CryptoHasher` of aptos-core), then the
 /// transaction.
 pub(super) fn signing_message(unsigned: &[u8]) -> Vec<u8> {

@@ -199,6 +199,13 @@ impl Rules for Stellar {
             tx_hash: hex::encode(digest),
         })
     }
+
+    /// Its time bound, a second that is still good. A bound in ledgers is no time.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let sent = ledger::read_sent(&signed.transaction)?;
+        let end_s = sent.max_time.map(|second| second.saturating_add(1));
+        Ok(end_s.map(|end_s| end_s.saturating_mul(1_000)))
+    }
 }
 
 fn key_of(public_key: &[u8]) -> Result<[u8; 32], Fault> {

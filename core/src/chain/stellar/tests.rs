@@ -202,6 +202,26 @@ fn own_muxed() -> String {
 }
 
 #[test]
+fn valid_until_ms__should_be_the_second_after_the_time_bound() {
+    let of = |payload: &Payload, facts: &chain::Facts| {
+        let unsigned = build(payload, facts).unwrap();
+        let made = [signature(&unsigned.signing[0].message)];
+        let signed = STELLAR.assemble(payload, &unsigned, &made, &public_key());
+        STELLAR.valid_until_ms(&signed.unwrap().unwrap())
+    };
+    let end_ms = Some(1_762_000_301_000);
+    assert_eq!(of(&send(), &facts(Some(true))), Ok(end_ms));
+    let unbound = custom(&v1(&from(), vec![native(TO, 1)])).unwrap();
+    assert_eq!(of(&unbound, &chain::Facts::Nothing), Ok(None));
+    let signed = Signed {
+        transaction: "AAAA".into(),
+        tx_hash: String::new(),
+    };
+    let fault = STELLAR.valid_until_ms(&signed).unwrap_err();
+    assert_eq!(fault.class(), &Class::Bug);
+}
+
+#[test]
 fn network__should_be_the_public_one() {
     let passphrase = "Public Global Stellar Network ; September 2015";
     assert_eq!(Sha256::digest(passphrase).as_slice(), NETWORK_ID);

@@ -280,6 +280,14 @@ impl Rules for Ton {
             tx_hash: hex::encode(signed.normal.0),
         })
     }
+
+    /// The time that the wallet contract looks at; perhaps that second is still good.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let bytes = STANDARD.decode(&signed.transaction).map_err(Fault::bug)?;
+        let second = wallet::signed_until(&bytes).ok_or_else(unreadable)?;
+        let end_s = u64::from(second).saturating_add(1);
+        Ok(Some(end_s.saturating_mul(1_000)))
+    }
 }
 
 /// Builds the order of any kind that makes a transaction.

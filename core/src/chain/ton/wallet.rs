@@ -346,6 +346,23 @@ impl Order {
     }
 }
 
+/// Until when a signed transaction ([`SignedOrder::message`]) is good, in seconds since the Unix
+/// epoch.
+pub(super) fn signed_until(bytes: &[u8]) -> Option<u32> {
+    let message: OwnedMessage = cells::read(bytes).ok()?.parse().ok()?;
+    let (range, cell) = &message.body;
+    let mut body = range.apply(cell).ok()?;
+    let head = (body.load_u32().ok()?, body.load_u32().ok()?);
+    if head != (V5R1_SIGNED, V5R1_ID) {
+        // In v4r2 the signature comes first, of which that was the beginning.
+        body.skip_first(SIGNATURE_BITS - 64, 0).ok()?;
+        if body.load_u32().ok()? != V4R2_ID {
+            return None;
+        }
+    }
+    body.load_u32().ok()
+}
+
 /// The layout of a normalized message (TEP-467), and of one that is not signed yet.
 const BODY_APART: MessageLayout = MessageLayout {
     init_to_cell: false,

@@ -182,6 +182,8 @@ fn sent(payload: &Payload, unsigned: &Unsigned, version: Version) -> (u32, u32, 
     };
     assert!(body.is_empty());
     assert_eq!(signature, sign(unsigned).to_bytes());
+    let end_ms = (u64::from(numbers.0) + 1) * 1_000;
+    assert_eq!(TON.valid_until_ms(&signed), Ok(Some(end_ms)));
     (numbers.0, numbers.1, messages)
 }
 
