@@ -11,6 +11,7 @@
 )]
 
 mod aptos_node;
+mod bitcoin_lies;
 mod bitcoin_node;
 mod chain_double;
 mod claims;
