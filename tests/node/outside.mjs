@@ -2,6 +2,7 @@
 // Reads one JSON object from standard input, {"ask": name, ...}, and prints one.
 import { readFileSync } from "node:fs";
 import { ethers } from "ethers";
+import * as bitcoin from "bitcoinjs-lib";
 import nacl from "tweetnacl";
 import {
   Keypair,
@@ -51,6 +52,14 @@ const answers = {
       new PublicKey(address).toBytes(),
     ),
   }),
+  // The script of a mainnet address, and the regtest address that has the same.
+  bitcoinRegtest: ({ address }) => {
+    const script = bitcoin.address.toOutputScript(address);
+    return {
+      script: Buffer.from(script).toString("hex"),
+      address: bitcoin.address.fromOutputScript(script, bitcoin.networks.regtest),
+    };
+  },
   // A transaction made elsewhere: the wallet pays another account, which has signed already.
   solanaForeign: ({ from, lamports, blockhash, version }) => {
     const other = Keypair.generate();

@@ -4,12 +4,13 @@
 //! ([`watch`], decision 0015).
 
 mod batch;
+mod transactions;
 mod watch;
 
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -18,8 +19,8 @@ use std::{
 use async_trait::async_trait;
 use covault_core::{
     chain::{
-        Facts, Needs, Rules as _,
-        bitcoin::{self as rules, Bitcoin, Facts as BitcoinFacts, Unspent},
+        Facts, Needs,
+        bitcoin::{self as rules, Facts as BitcoinFacts, Unspent},
     },
     fault::ExecuteCode,
 };
@@ -27,6 +28,7 @@ use serde_json::{Value, json};
 
 use self::{
     batch::{Batch, Said},
+    transactions::Proven,
     watch::{Place, Watch},
 };
 use super::{
@@ -54,8 +56,6 @@ const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 const ROUNDS: u32 = 3;
 /// A node that knows of so many more blocks than it has is not up to date.
 const MOST_BEHIND: u64 = 3;
-/// So many transactions are asked for at once: their answers are long.
-const CHUNK: usize = 8;
 /// 21 million coins.
 const MOST_SATOSHI: u64 = 2_100_000_000_000_000;
 
@@ -63,6 +63,8 @@ const MOST_SATOSHI: u64 = 2_100_000_000_000_000;
 pub struct BitcoinNode {
     pool: Arc<Pool>,
     watch: Arc<Watch>,
+    /// Outputs that are worth what the nodes say: that never changes.
+    proven: Mutex<BTreeSet<Proven>>,
 }
 
 /// An output that a node's wallet lists.
@@ -87,6 +89,7 @@ impl BitcoinNode {
         let pool = Arc::new(pool);
         Self {
             watch: Arc::new(Watch::new(Arc::clone(&pool))),
+            proven: Mutex::default(),
             pool,
         }
     }
@@ -96,16 +99,15 @@ impl BitcoinNode {
     /// that are worth as much.
     async fn spendable(
         &self,
-        address: &str,
+        place: &Place,
         least: &str,
         patience: Duration,
     ) -> Result<Vec<Unspent>, ChainError> {
-        let place = self.place(address).await?;
         for _ in 0..ROUNDS {
-            if let Some(listed) = self.listed(&place, least).await? {
-                return self.trusted(address, listed).await;
+            if let Some(listed) = self.listed(place, least).await? {
+                return self.trusted(&place.address, listed).await;
             }
-            self.watch.see(&place, patience).await?;
+            self.watch.see(place, patience).await?;
         }
         Err(ChainError::Unknown(format!(
             "{}: not enough nodes know the outputs of the address yet",
@@ -118,6 +120,16 @@ impl BitcoinNode {
         let parsed = rules::parse_address(address)
             .map_err(|error| refused(format!("the address {error}")))?;
         let script = parsed.script_pubkey().to_hex_string();
+        if !self.pool.is_local() {
+            // Mainnet.
+            let address = parsed.to_string();
+            let local = address.clone();
+            return Ok(Place {
+                address,
+                script,
+                local,
+            });
+        }
         let ask = Batch::node().and("decodescript", json!([script]));
         let read = |answer: &Answer| {
             ask.read(answer, |said| {
@@ -138,13 +150,14 @@ impl BitcoinNode {
     }
 
     /// What the wallets of nodes list, of what their owners call safe: in a block, or paid by
-    /// transactions of addresses that they watch. `None` when a node does not watch the address.
+    /// transactions of addresses that they watch. `None` when too few of them watch the address.
     async fn listed(&self, place: &Place, least: &str) -> Result<Option<Vec<Listed>>, ChainError> {
         let ask = Batch::wallet().and("getblockchaininfo", json!([]));
         let ask = place.ask(ask).and(
             "listunspent",
             json!([0, 9_999_999, [place.local], false, {"minimumAmount": least}]),
         );
+        // In one answer: what the wallet lists is all there is if it watches the address then.
         let is_new = AtomicBool::new(false);
         let take = |said: &[Said]| {
             let [info, label, listed] = said else {
@@ -169,57 +182,21 @@ impl BitcoinNode {
             }
         };
         let read = |answer: &Answer| ask.read(answer, take);
-        let call = ask.call();
-        let asked = self.pool.agreed(
-            "the outputs of an address",
-            &call,
-            read,
-            Option::<Vec<Listed>>::eq,
-        );
-        match asked.await {
-            Err(_) if is_new.load(Ordering::Relaxed) => Ok(None),
-            listed => listed.map_err(unknown),
+        let (call, same) = (ask.call(), Option::<Vec<Listed>>::eq);
+        let what = "the outputs of an address";
+        let listed = match self.pool.agreed(what, &call, read, same).await {
+            Err(_) if is_new.load(Ordering::Relaxed) => None,
+            listed => listed.map_err(unknown)?,
+        };
+        if listed.is_none() && self.pool.agree() <= 1 {
+            // One node that watches it is enough: perhaps another cannot.
+            for node in 0..self.pool.nodes() {
+                if let Ok(Some(listed)) = self.pool.at(node, &call, read).await {
+                    return Ok(Some(listed));
+                }
+            }
         }
-    }
-
-    /// Without the outputs in the mempool of transactions that another may replace.
-    async fn trusted(
-        &self,
-        address: &str,
-        listed: Vec<Listed>,
-    ) -> Result<Vec<Unspent>, ChainError> {
-        let pending: BTreeSet<&str> = listed
-            .iter()
-            .filter(|listed| !listed.confirmed)
-            .map(|listed| listed.output.txid.as_str())
-            .collect();
-        let pending: Vec<&str> = pending.into_iter().collect();
-        let mut own = BTreeSet::new();
-        for some in pending.chunks(CHUNK) {
-            let ask =
-                Batch::wallet().each(some, "gettransaction", |txid| json!([txid, true, true]));
-            let read = |answer: &Answer| {
-                ask.read(answer, |said| {
-                    let is_own = |said: &Said| {
-                        let decoded = said.as_ref().ok().and_then(|found| found.get("decoded"));
-                        decoded.is_some_and(|decoded| is_signed_by(address, decoded))
-                    };
-                    Read::Said(said.iter().map(is_own).collect::<Vec<bool>>())
-                })
-            };
-            let what = "transactions of an address";
-            let call = ask.call();
-            let answer = self.pool.agreed(what, &call, read, Vec::<bool>::eq);
-            let is_own = answer.await.map_err(unknown)?;
-            let some = some.iter().zip(is_own).filter(|(_, is_own)| *is_own);
-            own.extend(some.map(|(txid, _)| (*txid).to_owned()));
-        }
-        let trusted = |listed: &Listed| listed.confirmed || own.contains(&listed.output.txid);
-        Ok(listed
-            .into_iter()
-            .filter(trusted)
-            .map(|listed| listed.output)
-            .collect())
+        Ok(listed)
     }
 
     /// Whether any node has a transaction: `Ok(false)` when each of them shows that it has not.
@@ -234,6 +211,7 @@ impl BitcoinNode {
             .and("getrawtransaction", json!([txid, 1]))
             .and("gettransaction", json!([txid]))
             .and("getindexinfo", json!(["txindex"]))
+            .and("getblockchaininfo", json!([]))
             .each(inputs, "gettxout", |input| {
                 json!([input.txid, input.vout, true])
             })
@@ -242,7 +220,7 @@ impl BitcoinNode {
             });
         let read = |answer: &Answer| ask.read(answer, |said| Read::Said(said.to_vec()));
         let found = |said: &Vec<Said>| {
-            let [raw, in_wallet, index, outputs @ ..] = said.as_slice() else {
+            let [raw, in_wallet, index, info, outputs @ ..] = said.as_slice() else {
                 return Err("the node's answer makes no sense".to_owned());
             };
             if raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block) {
@@ -251,10 +229,11 @@ impl BitcoinNode {
             let is_absent = |said: &Said| said.as_ref().is_ok_and(Value::is_null);
             let in_mempool = outputs.iter().take(inputs.len()).enumerate();
             let gone = in_mempool.filter(|(_, said)| is_absent(said));
-            absent
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(gone.map(|(index, _)| index));
+            locked(absent).extend(gone.map(|(index, _)| index));
+            match info {
+                Ok(info) => behind(info).map_or(Ok(()), Err)?,
+                Err(error) => return Err(short(&error.message)),
+            }
             // It is not in the mempool. Nor in a block, if those left one of the outputs that it
             // spends unspent, or if the node has an index of all transactions.
             let unspent = |said: &Said| said.as_ref().is_ok_and(Value::is_object);
@@ -312,8 +291,7 @@ impl BitcoinNode {
         let absent = Mutex::default();
         let known = self.known(&shipment.signed.tx_hash, inputs, &absent).await;
         if known != Ok(true) && is_missing(error) {
-            let absent = absent.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let absent: Vec<&Unspent> = absent
+            let absent: Vec<&Unspent> = locked(&absent)
                 .iter()
                 .filter_map(|index| inputs.get(*index))
                 .collect();
@@ -336,7 +314,8 @@ impl ChainClient for BitcoinNode {
             Needs::Nothing => return Ok(Facts::Nothing),
             _ => return Err(refused("not a Bitcoin question".into())),
         };
-        let ask = |least| self.spendable(&needs.from, least, REQUEST_PATIENCE);
+        let place = self.place(&needs.from).await?;
+        let ask = |least| self.spendable(&place, least, REQUEST_PATIENCE);
         let mut outputs = ask("0").await;
         // Whoever sends an address a great many small outputs must not keep it from paying.
         for least in ["0.0001", "0.01"] {
@@ -347,7 +326,8 @@ impl ChainClient for BitcoinNode {
                 _ => break,
             }
         }
-        Ok(BitcoinFacts { outputs: outputs? }.into())
+        let outputs = self.proven(&place, outputs?).await?;
+        Ok(BitcoinFacts { outputs }.into())
     }
 
     async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
@@ -377,7 +357,8 @@ impl ChainClient for BitcoinNode {
         if token.is_some() {
             return Err(refused("Bitcoin has no tokens".into()));
         }
-        let outputs = self.spendable(address, "0", BALANCE_PATIENCE).await?;
+        let place = self.place(address).await?;
+        let outputs = self.spendable(&place, "0", BALANCE_PATIENCE).await?;
         let sum = outputs
             .iter()
             .try_fold(0u64, |sum, output| sum.checked_add(output.value));
@@ -487,23 +468,6 @@ fn satoshi(coins: &Value) -> Option<u64> {
     satoshi.filter(|satoshi| *satoshi <= MOST_SATOSHI)
 }
 
-/// Whether every input of a decoded transaction is signed with the key of a P2WPKH address: then
-/// nobody else can replace it.
-fn is_signed_by(address: &str, decoded: &Value) -> bool {
-    let by_key = |input: &Value| {
-        let script = input.pointer("/scriptSig/hex").and_then(Value::as_str);
-        let witness = input.get("txinwitness").and_then(Value::as_array);
-        let Some([_signature, key]) = witness.map(Vec::as_slice) else {
-            return false;
-        };
-        let key = key.as_str().and_then(|key| hex::decode(key).ok());
-        let signer = key.and_then(|key| Bitcoin.address(&key).ok());
-        script == Some("") && signer.as_deref() == Some(address)
-    };
-    let inputs = decoded.get("vin").and_then(Value::as_array);
-    inputs.is_some_and(|inputs| !inputs.is_empty() && inputs.iter().all(by_key))
-}
-
 /// Whether a transaction that getrawtransaction found is in the mempool or in the chain. One with
 /// an index also finds those of blocks that were left behind.
 fn is_there(found: &Value) -> bool {
@@ -608,6 +572,10 @@ fn garbled<T>(said: &[Said]) -> Read<T> {
         Some(error) => format!("the node said: {}", short(&error.message)),
         None => "the node's answer makes no sense".into(),
     })
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unknown(trouble: Trouble) -> ChainError {

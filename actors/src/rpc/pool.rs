@@ -261,6 +261,11 @@ impl Pool {
         self.nodes.len()
     }
 
+    /// How many nodes have to give the same answer where money depends on it.
+    pub fn agree(&self) -> usize {
+        self.agree
+    }
+
     /// Whether all nodes are on this machine.
     pub fn is_local(&self) -> bool {
         self.nodes.iter().all(|node| is_loopback(&node.url))

@@ -22,15 +22,30 @@ use covault_core::{
     schema::wire::BtcSendNative,
     signature::Signature,
 };
-use k256::{ecdsa::SigningKey, elliptic_curve::sec1::ToSec1Point as _};
+use k256::ecdsa::SigningKey;
 use serde_json::{Value, json};
 
 use crate::world::*;
 
-const LOGIN: &str = "covault:of-the-tests";
+/// The client's, who may do no more than the decision says.
+const LOGIN: &str = "covault:of-the-client";
+const DECISION: &str = include_str!("../../../docs/decisions/0015-bitcoin-outputs.md");
+/// The tests', who may do everything; then as bitcoind wants it, the name and HMAC-SHA256.
+const OWN_LOGIN: (&str, &str) = ("tests", "of-the-tests");
+const OWN_AUTH: &str =
+    "tests:salt$220def78535a530572718f9747340bf1990f0a081c30215fd7d2d87cd7908023";
+
+/// The methods that the decision names, as -rpcwhitelist wants them.
+fn methods() -> String {
+    let (_, list) = DECISION.split_once("with these methods:").unwrap();
+    let (list, _) = list.split_once(".\n").unwrap();
+    let methods: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    assert!(methods.len() > 10, "{methods:?}");
+    methods.join(",")
+}
 
 /// A node with a wallet of the tests that mines.
-struct Bitcoind {
+pub struct Bitcoind {
     process: Child,
     url: String,
     http: reqwest::Client,
@@ -44,7 +59,7 @@ impl Drop for Bitcoind {
 }
 
 impl Bitcoind {
-    async fn start(folder: &Path, arguments: &[&str]) -> Self {
+    pub async fn start(folder: &Path, arguments: &[&str]) -> Self {
         // Another test of the process may have installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/node/bitcoind");
@@ -59,9 +74,11 @@ impl Bitcoind {
             .arg(format!("-rpcport={port}"))
             .arg(format!("-rpcuser={user}"))
             .arg(format!("-rpcpassword={password}"))
+            .arg(format!("-rpcwhitelist={user}:{}", methods()))
+            .arg(format!("-rpcauth={OWN_AUTH}"))
+            .arg("-rpcwhitelistdefault=0")
             .args(arguments)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let mut node = Self {
@@ -82,7 +99,7 @@ impl Bitcoind {
     }
 
     /// With coins to spend.
-    async fn rich(folder: &Path, arguments: &[&str]) -> Self {
+    pub async fn rich(folder: &Path, arguments: &[&str]) -> Self {
         let node = Self::start(folder, arguments).await;
         node.call("createwallet", json!(["tests"])).await;
         node.mine(110).await;
@@ -90,7 +107,7 @@ impl Bitcoind {
     }
 
     async fn ask(&self, path: &str, method: &str, params: Value) -> Option<Value> {
-        let (user, password) = LOGIN.split_once(':').unwrap();
+        let (user, password) = OWN_LOGIN;
         let body = json!({"jsonrpc": "1.0", "id": 1, "method": method, "params": params});
         let request = self.http.post(format!("{}{path}", self.url));
         let request = request.basic_auth(user, Some(password)).json(&body);
@@ -107,7 +124,7 @@ impl Bitcoind {
         answer["result"].clone()
     }
 
-    async fn mine(&self, blocks: u32) {
+    pub async fn mine(&self, blocks: u32) {
         let own = self.call("getnewaddress", json!([])).await;
         self.call("generatetoaddress", json!([blocks, own])).await;
     }
@@ -133,14 +150,14 @@ impl Bitcoind {
     }
 
     /// Pays; not yet in a block.
-    async fn pay(&self, address: &str, satoshi: u64) -> String {
+    pub async fn pay(&self, address: &str, satoshi: u64) -> String {
         let to = self.local(address).await;
         let coins = format!("{}.{:08}", satoshi / 100_000_000, satoshi % 100_000_000);
         let txid = self.call("sendtoaddress", json!([to, coins])).await;
         txid.as_str().unwrap().to_owned()
     }
 
-    fn endpoint(&self) -> Endpoint {
+    pub fn endpoint(&self) -> Endpoint {
         Endpoint {
             url: self.url.clone(),
             access: Access::Login(LOGIN.to_owned().into()),
@@ -152,7 +169,7 @@ impl Bitcoind {
     }
 }
 
-fn connect(nodes: Vec<Endpoint>, agree: usize) -> Arc<dyn ChainClient> {
+pub fn connect(nodes: Vec<Endpoint>, agree: usize) -> Arc<dyn ChainClient> {
     let chain = ChainKey::of(Network::Bitcoin, None);
     let endpoints = Endpoints {
         nodes,
@@ -164,19 +181,19 @@ fn connect(nodes: Vec<Endpoint>, agree: usize) -> Arc<dyn ChainClient> {
 }
 
 /// A wallet with a key that is whole.
-struct Wallet {
+pub struct Wallet {
     key: SigningKey,
-    address: String,
+    pub address: String,
 }
 
 impl Wallet {
-    fn new(seed: u8) -> Self {
+    pub fn new(seed: u8) -> Self {
         let key = SigningKey::from_slice(&[seed; 32]).unwrap();
         let address = bitcoin().address(&public_key(&key)).unwrap();
         Self { key, address }
     }
 
-    fn needs(&self) -> Needs {
+    pub fn needs(&self) -> Needs {
         let from = self.address.clone();
         rules::Needs { from }.into()
     }
@@ -188,7 +205,7 @@ impl Wallet {
         }
     }
 
-    async fn values(&self, client: &Arc<dyn ChainClient>) -> Vec<u64> {
+    pub async fn values(&self, client: &Arc<dyn ChainClient>) -> Vec<u64> {
         let outputs = self.outputs(client).await;
         let mut values: Vec<u64> = outputs.iter().map(|output| output.value).collect();
         values.sort_unstable();

@@ -12,6 +12,7 @@
 
 mod aptos_double;
 mod aptos_node;
+mod bitcoin_lies;
 mod bitcoin_node;
 mod chain_double;
 mod claims;

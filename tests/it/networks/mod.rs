@@ -2,6 +2,7 @@
 //! was signed or refuses it as the network would.
 
 mod aptos;
+mod bitcoin;
 mod solana;
 mod stellar;
 mod tron;

@@ -101,7 +101,8 @@ impl Batch {
         match answer.status {
             401 | 403 => {
                 return Read::Busy(
-                    "the node gives no access: check login_files, and rpcallowip of bitcoind"
+                    "the node gives no access: check login_files, and rpcallowip and rpcwhitelist of \
+                     bitcoind"
                         .into(),
                 );
             }

@@ -2,13 +2,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The key 7 7 7 ... and its address.
-const KEY: &str = "02989c0b76cb563971fdc9bef31ec06c3560f3249d6ee9e5d83c57625596e05f6f";
-
-fn address() -> String {
-    Bitcoin.address(&hex::decode(KEY).unwrap()).unwrap()
-}
-
 fn said(code: i64, message: &str) -> RpcError {
     RpcError {
         code,
@@ -214,34 +207,6 @@ fn a_list__should_be_read_in_order_and_whole() {
     assert_eq!(read_list(&list, "0014bb"), None);
     assert_eq!(read_list(&json!({}), "0014aa"), None);
     assert_eq!(read_list(&json!([{"txid": "a"}]), "0014aa"), None);
-}
-
-#[test]
-fn a_transaction__should_be_ones_own_only_if_every_input_is_signed_with_the_key() {
-    let input = |witness: Value| json!({"scriptSig": {"hex": ""}, "txinwitness": witness});
-    let own = input(json!(["3044", KEY]));
-    let other_key = format!("03{}", &KEY[2..]);
-    for (inputs, expected) in [
-        (vec![own.clone()], true),
-        (vec![own.clone(), own.clone()], true),
-        (vec![], false),
-        (vec![own.clone(), input(json!(["3044", other_key]))], false),
-        (vec![input(json!(["3044", KEY, ""]))], false),
-        (vec![input(json!([KEY]))], false),
-        (vec![input(json!(["3044", "zz"]))], false),
-        (
-            vec![json!({"scriptSig": {"hex": "16"}, "txinwitness": ["3044", KEY]})],
-            false,
-        ),
-        (vec![json!({"scriptSig": {"hex": ""}})], false),
-        (
-            vec![json!({"coinbase": "00", "txinwitness": ["00"]})],
-            false,
-        ),
-    ] {
-        let decoded = json!({"vin": inputs});
-        assert_eq!(is_signed_by(&address(), &decoded), expected, "{decoded}");
-    }
 }
 
 #[test]
