@@ -4,6 +4,7 @@
 mod aptos;
 mod solana;
 mod stellar;
+mod ton;
 mod tron;
 
 use serde_json::{Value, json};
