@@ -10,6 +10,7 @@ mod pool;
 mod rest;
 mod solana;
 mod stellar;
+mod ton;
 mod tron;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -181,8 +182,9 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
         }
         Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
         Network::Tron => Arc::new(tron::TronNode::new(pool)),
+        Network::Ton => Arc::new(ton::TonNode::new(pool)),
         Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
-        Network::Sui | Network::Ton => {
+        Network::Sui => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

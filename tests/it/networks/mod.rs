@@ -5,6 +5,7 @@ mod aptos;
 mod bitcoin;
 mod solana;
 mod stellar;
+mod ton;
 mod tron;
 
 use serde_json::{Value, json};

@@ -1,9 +1,10 @@
 // The HTTP API (toncenter v2) of a TON node over @ton/sandbox: the real TVM. `/test/*` gives coins
-// and jettons.
+// and jettons, loses messages, and shows what happened.
 import { Blockchain, internal } from "@ton/sandbox";
 import {
-  Address, Cell, TupleBuilder, beginCell, contractAddress, loadMessage, storeMessage,
+  Address, Cell, Dictionary, TupleBuilder, beginCell, contractAddress, loadMessage, storeMessage,
 } from "@ton/core";
+import { sha256_sync } from "@ton/crypto";
 import { raw, serve } from "./serve.mjs";
 
 // The reference jetton of TEP-74 (ton-blockchain/token-contract, MIT), compiled.
@@ -16,8 +17,9 @@ const chain = await Blockchain.create();
 // By the clock: messages have an end of their life.
 const now = () => Math.floor(Date.now() / 1000);
 const treasury = await chain.treasury("tests");
-// The hashes of external messages that were taken, and of what came of them.
-const taken = new Map();
+
+// How many messages will be taken, and then lost on their way.
+let lost = 0;
 
 const ok = (result) => ({ ok: true, result });
 const no = (status, error) => raw(status, { ok: false, error, code: status });
@@ -26,6 +28,8 @@ const state = (account) => {
   const kind = account.account?.storage.state.type ?? "uninit";
   return { active: "active", uninit: "uninitialized", frozen: "frozen" }[kind];
 };
+
+const hash = (value) => Buffer.from(value.toString(16).padStart(64, "0"), "hex").toString("base64");
 
 const information = async (text) => {
   const { account } = await chain.getContract(Address.parse(text));
@@ -38,7 +42,11 @@ const information = async (text) => {
     code: cell(init?.code),
     data: cell(init?.data),
     state: state(account),
-    last_transaction_id: { lt: account.lastTransactionLt.toString(), hash: "" },
+    last_transaction_id: {
+      "@type": "internal.transactionId",
+      lt: account.lastTransactionLt.toString(),
+      hash: hash(account.lastTransactionHash),
+    },
     sync_utime: now(),
   };
 };
@@ -70,37 +78,98 @@ const run = async ({ address, method, stack }) => {
 
 const send = async (text) => {
   const cell = Cell.fromBase64(text);
-  const hash = cell.hash().toString("base64");
   chain.now = now();
   const message = loadMessage(cell.beginParse());
   if (message.info.type !== "external-in") return no(500, "not an external message");
-  let result;
+  if (lost > 0) {
+    lost -= 1;
+    return ok({ "@type": "ok" });
+  }
   try {
-    result = await chain.sendMessage(message);
+    await chain.sendMessage(message);
   } catch (error) {
     // The words of a real node: the contract did not accept the message.
-    return no(500, `LITE_SERVER_UNKNOWN: cannot apply external message to current state : External message was not accepted: ${error.message.split("\n")[0]}`);
+    const said = "LITE_SERVER_UNKNOWN: cannot apply external message to current state : External message was not accepted\n";
+    const rejected = `${said}Cannot run message on account: inbound external message rejected by`;
+    return no(
+      500,
+      error.exitCode === undefined
+        ? `${rejected} account ${message.info.dest} before smart-contract execution`
+        : `${rejected} transaction ${cell.hash().toString("hex")}:\nexitcode=${error.exitCode}, steps=12, gas_used=0\nVM Log (truncated):\n`,
+    );
   }
-  taken.set(hash, result.transactions[0]);
-  return ok({ "@type": "raw.extMessageInfo", hash });
+  return ok({ "@type": "ok" });
 };
 
-const transactions = async (text, limit) => {
-  const list = await chain.getTransactions(Address.parse(text), { limit });
-  return list.map((transaction) => {
-    const message = beginCell().store(storeMessage(transaction.inMessage)).endCell();
-    return {
-      utime: transaction.now,
-      transaction_id: { lt: transaction.lt.toString(), hash: transaction.hash().toString("base64") },
-      fee: transaction.totalFees.coins.toString(),
-      in_msg: {
-        hash: message.hash().toString("base64"),
-        source: transaction.inMessage.info.src?.toString?.() ?? "",
-        value: (transaction.inMessage.info.value?.coins ?? 0n).toString(),
-      },
-      out_msgs: [],
-    };
-  });
+// From the last one back. The sandbox lists them in an order that turns around with every call.
+const history = async (text) => {
+  const list = await chain.getTransactions(Address.parse(text));
+  return list.sort((one, other) => (one.lt < other.lt ? 1 : -1));
+};
+
+const base64 = (cell) => cell.toBoc().toString("base64");
+
+const shownMessage = (message) => {
+  const { info, body } = message;
+  const address = (address) => address?.toString() ?? "";
+  return {
+    "@type": "ext.message",
+    hash: beginCell().store(storeMessage(message)).endCell().hash().toString("base64"),
+    source: info.type === "external-in" ? "" : address(info.src),
+    destination: address(info.dest),
+    value: (info.value?.coins ?? 0n).toString(),
+    fwd_fee: (info.forwardFee ?? 0n).toString(),
+    body_hash: body.hash().toString("base64"),
+    msg_data: { "@type": "msg.dataRaw", body: base64(body), init_state: "" },
+  };
+};
+
+const transactions = async (query) => {
+  const list = await history(query.get("address"));
+  const [lt, at] = [query.get("lt"), query.get("hash")];
+  const first = list.findIndex(
+    (one) => lt === null || (one.lt === BigInt(lt) && one.hash().toString("base64") === at),
+  );
+  if (first < 0) return no(500, "LITE_SERVER_UNKNOWN: cannot locate transaction in block with specified logical time");
+  const part = list.slice(first, first + Number(query.get("limit") ?? 10));
+  return ok(part.map((one) => ({
+    "@type": "ext.transaction",
+    utime: one.now,
+    transaction_id: { lt: one.lt.toString(), hash: one.hash().toString("base64") },
+    fee: one.totalFees.coins.toString(),
+    in_msg: one.inMessage ? shownMessage(one.inMessage) : undefined,
+    out_msgs: [...one.outMessages.values()].map(shownMessage),
+  })));
+};
+
+// A message from outside to a v5r1 wallet. Its hash is the normalized one (TEP-467).
+const order = ({ info, init, body }) => {
+  const slice = body.beginParse();
+  const [opcode, , validUntil, seqno] = [1, 2, 3, 4].map(() => slice.loadUint(32));
+  const normal = { info: { type: "external-in", dest: info.dest, importFee: 0n }, body };
+  return {
+    opcode,
+    validUntil,
+    seqno,
+    deploys: Boolean(init),
+    hash: beginCell().store(storeMessage(normal, { forceRef: true })).endCell().hash().toString("hex"),
+  };
+};
+
+// What passed through a wallet, in nanoton: fees of its transactions and of its messages, what
+// these carried, and what came; and its orders, from the first one on.
+const account = async (text) => {
+  const sums = { fees: 0n, sent: 0n, received: 0n, orders: [] };
+  for (const one of await history(text)) {
+    sums.fees += one.totalFees.coins;
+    if (one.inMessage?.info.type === "internal") sums.received += one.inMessage.info.value.coins;
+    else sums.orders.unshift(order(one.inMessage));
+    for (const { info } of one.outMessages.values()) {
+      sums.sent += info.value.coins;
+      sums.fees += info.forwardFee;
+    }
+  }
+  return sums;
 };
 
 const give = async (text, amount) => {
@@ -117,12 +186,23 @@ const wallets = async (minter, owner) => {
   return result.stackReader.readAddress();
 };
 
+// TEP-64, on the chain: 6 decimals.
+const text = (words) => beginCell().storeUint(0, 8).storeStringTail(words).endCell();
+const content = beginCell()
+  .storeUint(0, 8)
+  .storeDict(
+    Dictionary.empty(Dictionary.Keys.Buffer(32), Dictionary.Values.Cell())
+      .set(sha256_sync("name"), text("Token"))
+      .set(sha256_sync("decimals"), text("6")),
+  )
+  .endCell();
+
 const mint = async (text, amount) => {
   chain.now = now();
   const owner = Address.parse(text);
   const code = Cell.fromBase64(WALLET);
   const data = beginCell()
-    .storeCoins(0).storeAddress(treasury.address).storeRef(beginCell().endCell()).storeRef(code)
+    .storeCoins(0).storeAddress(treasury.address).storeRef(content).storeRef(code)
     .endCell();
   const init = { code: Cell.fromBase64(MINTER), data };
   const minter = contractAddress(0, init);
@@ -139,42 +219,28 @@ const mint = async (text, amount) => {
   return { minter: minter.toString(), wallet: (await wallets(minter, owner)).toString() };
 };
 
-const jettons = async (minter, owner) => {
-  const wallet = await wallets(Address.parse(minter), Address.parse(owner));
-  try {
-    const result = await chain.runGetMethod(wallet, "get_wallet_data");
-    return result.stackReader.readBigNumber().toString();
-  } catch {
-    return "0";
-  }
-};
-
 serve(async ({ path, query, json }) => {
   switch (path.replace("/api/v2", "")) {
     case "/getAddressInformation":
       return ok(await information(query.get("address")));
-    case "/getAddressBalance":
-      return ok((await information(query.get("address"))).balance);
+    case "/getAddressState":
+      return ok((await information(query.get("address"))).state);
     case "/runGetMethod":
       return ok(await run(json()));
     case "/sendBoc":
     case "/sendBocReturnHash":
       return send(json().boc);
     case "/getTransactions":
-      return ok(await transactions(query.get("address"), Number(query.get("limit") ?? 10)));
-    case "/getMasterchainInfo":
-      return ok({ last: { workchain: -1, shard: "-9223372036854775808", seqno: 1 } });
+      return transactions(query);
     case "/test/give":
       return give(json().address, json().amount);
     case "/test/mint":
       return mint(json().owner, json().amount);
-    case "/test/jettons":
-      return jettons(json().minter, json().owner);
-    // The fees that the transactions of an account took in all, in nanoton.
-    case "/test/fees": {
-      const list = await chain.getTransactions(Address.parse(json().address), { limit: 1000 });
-      return list.reduce((sum, transaction) => sum + transaction.totalFees.coins, 0n).toString();
-    }
+    case "/test/lose":
+      lost = json().count;
+      return lost;
+    case "/test/account":
+      return account(json().address);
     default:
       return no(404, "no such method");
   }

@@ -11,6 +11,7 @@ mod code;
 pub(crate) mod connect;
 mod fee;
 pub(crate) mod jetton;
+pub mod ledger;
 mod message;
 mod wallet;
 
@@ -59,6 +60,8 @@ pub enum Needs {
 pub struct TransactionNeeds {
     /// The wallet, `UQ...`.
     pub from: String,
+    /// What its messages carry together, in nanoton: the wallet must have that and the fee.
+    pub value: u128,
     /// Whether a time until which the transaction is good is wanted (the request brings none).
     pub valid_until: bool,
     /// For tonSendToken.
@@ -70,6 +73,8 @@ pub struct TransactionNeeds {
 pub struct JettonNeeds {
     /// The jetton's master contract, `EQ...`.
     pub master: String,
+    /// What is to be sent, in the jetton's smallest unit: the wallet must have it.
+    pub amount: u128,
     /// Whether its decimals are wanted.
     pub decimals: bool,
 }
@@ -163,24 +168,28 @@ impl Rules for Ton {
     }
 
     fn needs(&self, payload: &TonPayload) -> Option<Needs> {
-        let transaction = |from: &str, valid_until, jetton| {
+        let transaction = |from: &str, value, valid_until, jetton| {
             Some(Needs::Transaction(TransactionNeeds {
                 from: from.to_owned(),
+                value,
                 valid_until,
                 jetton,
             }))
         };
         match payload {
-            TonPayload::SendNative(send) => transaction(&send.from, true, None),
+            TonPayload::SendNative(send) => transaction(&send.from, send.value, true, None),
             TonPayload::SendToken(send) => {
                 let jetton = JettonNeeds {
                     master: send.master.contract_form(),
+                    amount: send.amount,
                     decimals: send.decimals.is_some(),
                 };
-                transaction(&send.from, true, Some(jetton))
+                transaction(&send.from, jetton::ATTACHED, true, Some(jetton))
             }
             TonPayload::SendCustom(send) => {
-                transaction(&send.from, send.valid_until.is_none(), None)
+                // Each is below 2^120, and there are at most 255.
+                let value = send.messages.iter().map(|message| message.value).sum();
+                transaction(&send.from, value, send.valid_until.is_none(), None)
             }
             TonPayload::Message(message) => {
                 let (domain, timestamp) = (message.domain.is_none(), message.timestamp.is_none());

@@ -328,10 +328,40 @@ impl Order {
         }
         let body = builder.build()?;
         Ok(SignedOrder {
+            body: *body.repr_hash(),
             normal: *self
                 .external(body.clone(), None, Some(BODY_APART))?
                 .repr_hash(),
             message: self.external(body, self.init.clone(), None)?,
+        })
+    }
+
+    /// Reads what [`Order::sign`] gives, and nothing else; with the hash of the signed body.
+    pub fn read_signed(message: &Cell) -> Option<(Self, HashBytes)> {
+        let read: OwnedMessage = message.parse().ok()?;
+        let MsgInfo::ExtIn(info) = read.info else {
+            return None;
+        };
+        let IntAddr::Std(wallet) = &info.dst else {
+            return None;
+        };
+        let wallet = TonAddress::of(wallet, false)?;
+        let body = CellSlice::apply(&read.body).ok()?;
+        Version::ALL.into_iter().find_map(|version| {
+            let mut unsigned = body;
+            let signature = match version {
+                Version::V5r1 => unsigned.load_suffix(SIGNATURE_BITS, 0),
+                Version::V4r2 => unsigned.load_prefix(SIGNATURE_BITS, 0),
+            };
+            let mut bytes = [0; 64];
+            signature.ok()?.load_raw(&mut bytes, SIGNATURE_BITS).ok()?;
+            let unsigned = CellBuilder::build_from(unsigned).ok()?;
+            let order = Self::read_body(wallet, read.init.clone(), &unsigned).ok()?;
+            let again = order.sign(&bytes).ok()?;
+            let is_it = order.version == version
+                && (1..=version.most_messages()).contains(&order.messages.len())
+                && again.message.repr_hash() == message.repr_hash();
+            is_it.then_some((order, again.body))
         })
     }
 
@@ -371,6 +401,8 @@ const BODY_APART: MessageLayout = MessageLayout {
 
 /// A transaction that can be sent.
 pub(super) struct SignedOrder {
+    /// The hash of its body.
+    pub body: HashBytes,
     /// The external message.
     pub message: Cell,
     /// Its hash without what anybody can change on the way (TEP-467).

@@ -320,30 +320,32 @@ fn order__should_hold_for_the_older_wallet_too() {
 
 #[test]
 fn needs__should_name_what_the_request_does_not_bring() {
-    let transaction = |valid_until, jetton| {
+    let transaction = |value, valid_until, jetton| {
         chain::Needs::Ton(Needs::Transaction(TransactionNeeds {
             from: from(Version::V5r1),
+            value,
             valid_until,
             jetton,
         }))
     };
-    let jetton = |decimals| {
+    let jetton = |amount, decimals| {
         Some(JettonNeeds {
             master: USDT.into(),
+            amount,
             decimals,
         })
     };
     let sender = from(Version::V5r1);
     let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
     for (payload, needs) in [
-        (native(), transaction(true, None)),
-        (token(), transaction(true, jetton(false))),
+        (native(), transaction(5, true, None)),
+        (token(), transaction(50_000_000, true, jetton(5, false))),
         (
             token_of(&sender, BOB, 1, "", Some(6)),
-            transaction(true, jetton(true)),
+            transaction(50_000_000, true, jetton(1, true)),
         ),
-        (custom(plain(1)).unwrap(), transaction(true, None)),
-        (custom(dated).unwrap(), transaction(false, None)),
+        (custom(plain(3)).unwrap(), transaction(3, true, None)),
+        (custom(dated).unwrap(), transaction(1, false, None)),
     ] {
         assert_eq!(TON.needs(&payload), needs);
         assert!(TON.is_sequenced(&needs));
@@ -433,6 +435,19 @@ fn first_state__should_go_along_until_the_wallet_is_there() {
                 .unwrap();
             let root = Boc::decode_base64(&signed.transaction).unwrap();
             let external: OwnedMessage = root.parse().unwrap();
+            let (range, cell) = &external.body;
+            let body = CellBuilder::build_from(range.apply(cell).unwrap()).unwrap();
+            let expected = ledger::Sent {
+                wallet: version.address(&public_key()).unwrap(),
+                seqno,
+                valid_until: 1_762_000_000,
+                messages: 1,
+                value: 1,
+                body_hash: body.repr_hash().0,
+            };
+            assert_eq!(ledger::read_sent(&signed.transaction), Ok(expected));
+            let unsigned = STANDARD.encode(&unsigned.bytes);
+            assert!(ledger::read_sent(&unsigned).is_err());
             assert_eq!(external.init.is_some(), attached);
             if let Some(init) = external.init {
                 // The address is the hash of what goes along.
