@@ -4,12 +4,14 @@ mod aptos;
 mod bitcoin;
 mod endpoints;
 mod evm;
+mod grpc;
 mod health;
 mod jsonrpc;
 mod pool;
 mod rest;
 mod solana;
 mod stellar;
+mod sui;
 mod tron;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -172,7 +174,8 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
         Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
         Network::Tron => Arc::new(tron::TronNode::new(pool)),
         Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
-        Network::Sui | Network::Ton => {
+        Network::Sui => Arc::new(sui::SuiNode::new(pool)),
+        Network::Ton => {
             return Err(Fault::field(
                 chain.setting(),
                 format!(

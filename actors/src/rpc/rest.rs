@@ -12,7 +12,7 @@ use super::{
 
 /// Statuses by which a node says that it is not the request that is wrong: no access, too many
 /// requests, not now.
-const NOT_ABOUT_THE_REQUEST: [u16; 6] = [401, 403, 407, 408, 425, 429];
+pub(super) const NOT_ABOUT_THE_REQUEST: [u16; 6] = [401, 403, 407, 408, 425, 429];
 
 /// A client of one chain's nodes.
 pub struct Rest {
