@@ -30,6 +30,7 @@ mod requests;
 mod restarts;
 mod solana_node;
 mod stellar_node;
+mod sui_node;
 mod tron_node;
 mod trouble;
 mod utxo_double;

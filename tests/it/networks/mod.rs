@@ -4,6 +4,7 @@
 mod aptos;
 mod solana;
 mod stellar;
+mod sui;
 mod tron;
 
 use serde_json::{Value, json};
