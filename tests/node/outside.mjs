@@ -147,6 +147,34 @@ const answers = {
         : inner;
     return { transaction: whole.toXDR(), hash: Buffer.from(whole.hash()).toString("hex") };
   },
+  // A payment of SUI out of these coins, as BCS or as the SDK's JSON.
+  suiTransaction: async ({ form, from, to, amount, coins, price, budget }) => {
+    const { Transaction } = await import("@mysten/sui/transactions");
+    const transaction = new Transaction();
+    transaction.setSender(from);
+    const [coin] = transaction.splitCoins(transaction.gas, [BigInt(amount)]);
+    transaction.transferObjects([coin], to);
+    transaction.setGasPrice(price);
+    transaction.setGasBudget(budget);
+    transaction.setGasPayment(coins);
+    const bytes = await transaction.build();
+    const payload = form === "json" ? await transaction.toJSON() : bytes;
+    return { payload: Buffer.from(payload).toString("base64"), bytes: Buffer.from(bytes).toString("base64") };
+  },
+  // What does the SDK's own client say when it sends this signed transaction to a node?
+  suiExecute: async ({ url, signed }) => {
+    const { GrpcWebFetchTransport, SuiGrpcClient } = await import("@mysten/sui/grpc");
+    const transport = new GrpcWebFetchTransport({ baseUrl: url, format: "binary" });
+    const client = new SuiGrpcClient({ network: "mainnet", transport });
+    const { txBytes, signatures } = JSON.parse(signed);
+    try {
+      const transaction = new Uint8Array(Buffer.from(txBytes, "base64"));
+      const executed = await client.core.executeTransaction({ transaction, signatures });
+      return { digest: executed.Transaction.digest, success: executed.Transaction.status.success };
+    } catch (error) {
+      return { error: error.message };
+    }
+  },
   // What does this signed EVM transaction say?
   evmTransaction: ({ transaction }) => {
     const parsed = ethers.Transaction.from(transaction);

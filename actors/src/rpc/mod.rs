@@ -4,12 +4,14 @@ mod aptos;
 mod bitcoin;
 mod endpoints;
 mod evm;
+mod grpc;
 mod health;
 mod jsonrpc;
 mod pool;
 mod rest;
 mod solana;
 mod stellar;
+mod sui;
 mod ton;
 mod tron;
 
@@ -184,15 +186,6 @@ fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
         Network::Tron => Arc::new(tron::TronNode::new(pool)),
         Network::Ton => Arc::new(ton::TonNode::new(pool)),
         Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
-        Network::Sui => {
-            return Err(Fault::field(
-                chain.setting(),
-                format!(
-                    "nodes of {chain} cannot be used in this version; remove this table: wallets of {} \
-                 then sign what needs no chain data",
-                    chain.network.name()
-                ),
-            ));
-        }
+        Network::Sui => Arc::new(sui::SuiNode::new(pool)),
     })
 }

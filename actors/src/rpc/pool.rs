@@ -27,6 +27,7 @@ use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
     endpoints::{Access, ChainKey, Endpoint, Endpoints},
+    grpc,
     health::{EndpointHealth, Health},
 };
 
@@ -465,10 +466,15 @@ impl Pool {
         Trouble::Unknown(format!("{}: {reason}", self.chain))
     }
 
+    /// Random bytes, for what is to be different each time.
+    pub fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.ports.entropy.fill(&mut bytes);
+        bytes
+    }
+
     fn dice(&self) -> u8 {
-        let mut dice = [0; 1];
-        self.ports.entropy.fill(&mut dice);
-        let [dice] = dice;
+        let [dice] = self.random();
         dice
     }
 
@@ -574,12 +580,17 @@ impl Node {
         };
         let mut response = request.send().await.map_err(describe)?;
         let status = response.status().as_u16();
+        // Only gRPC has such; where there is no message, they are all that it says.
+        let status_in_headers = grpc::trailers_of(response.headers());
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(describe)? {
             if body.len() + chunk.len() > MAX_ANSWER {
                 return Err(TOO_LONG.into());
             }
             body.extend_from_slice(&chunk);
+        }
+        if body.is_empty() {
+            body = status_in_headers.unwrap_or_default();
         }
         Ok(Answer { status, body })
     }

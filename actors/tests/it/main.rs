@@ -34,6 +34,7 @@ mod restarts;
 mod solana_node;
 mod stellar_node;
 mod sui_double;
+mod sui_node;
 mod ton_node;
 mod tron_node;
 mod trouble;

@@ -5,6 +5,7 @@ mod aptos;
 mod bitcoin;
 mod solana;
 mod stellar;
+mod sui;
 mod ton;
 mod tron;
 

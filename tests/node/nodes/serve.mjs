@@ -8,7 +8,8 @@ const read = async (request) => {
   return Buffer.concat(parts);
 };
 
-// `answer({method, path, query, headers, body})` gives {status, type, body} or a value for JSON.
+// `answer({method, path, query, headers, body})` gives what `raw` makes, maybe with `headers`, or a
+// value for JSON.
 export const serve = (answer) => {
   const server = createServer(async (request, response) => {
     const url = new URL(request.url, "http://node");
@@ -24,6 +25,7 @@ export const serve = (answer) => {
       });
       const raw = result && result.raw !== undefined;
       response.writeHead(raw ? (result.status ?? 200) : 200, {
+        ...(raw ? result.headers : {}),
         "content-type": raw ? (result.type ?? "application/json") : "application/json",
       });
       response.end(raw ? result.raw : JSON.stringify(result, replacer));

@@ -7,6 +7,7 @@
 mod coins;
 mod json;
 mod seen;
+mod sent;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -24,6 +25,7 @@ use sui_sdk_types::{
 
 pub use self::coins::{Coin, MAX_COINS, Origin};
 pub(crate) use self::seen::{Seen, seen};
+pub use self::sent::{Owned, Sent, read_sent};
 use crate::{
     amount::U256,
     chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},

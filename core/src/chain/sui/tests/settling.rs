@@ -217,6 +217,37 @@ fn difference__should_be_named() {
 }
 
 #[test]
+fn sent__should_name_its_last_epoch_and_objects_but_no_reservation() {
+    // Gas out of the address balance; then a reservation of it beside a coin.
+    let mut rich = facts(&[], &[10, 20]);
+    rich.sui_address_balance = 5_000;
+    let mut both = facts(&[10_000], &[]);
+    both.sui_address_balance = 5_000;
+    for (payload, facts, last_epoch, objects, next) in [
+        (token(25), &rich, Some(6), &rich.coins, 4),
+        (native(5), &both, None, &both.sui_coins, 4),
+    ] {
+        let unsigned = build(&payload, facts).unwrap();
+        let signature = sign(&unsigned.signing[0].message);
+        let signed = SUI_CHAIN
+            .assemble(&payload, &unsigned, &[signature], &public_key())
+            .unwrap()
+            .unwrap();
+        let sent = read_sent(&signed.transaction).unwrap();
+        assert_eq!(sent.last_epoch, last_epoch);
+        let named = |coin: &Coin| Owned {
+            object_id: coin.object_id.clone(),
+            version: coin.version,
+        };
+        let expected: Vec<_> = objects.iter().map(named).collect();
+        assert_eq!(
+            (sent.objects.as_slice(), sent.next_version()),
+            (expected.as_slice(), next)
+        );
+    }
+}
+
+#[test]
 fn assemble__should_give_what_a_node_takes() {
     let (payload, facts) = (native(5), facts(&[10_000], &[]));
     let unsigned = build(&payload, &facts).unwrap();
@@ -232,6 +263,30 @@ fn assemble__should_give_what_a_node_takes() {
     let signature = UserSignature::from_base64(text["signatures"][0].as_str().unwrap()).unwrap();
     assert_eq!(signature.derive_address().to_string(), from());
     assert_eq!(signed.tx_hash, read(&unsigned).digest().to_base58());
+
+    let sent = read_sent(&signed.transaction).unwrap();
+    assert_eq!(sent.transaction, unsigned.bytes);
+    assert_eq!(sent.signatures, [signature.to_bytes()]);
+    assert_eq!(sent.last_epoch, None);
+    let gas = Owned {
+        object_id: facts.sui_coins[0].object_id.clone(),
+        version: 3,
+    };
+    assert_eq!(
+        (sent.objects.as_slice(), sent.next_version()),
+        (&[gas][..], 4)
+    );
+    for text in [
+        "",
+        "{}",
+        r#"{"txBytes": "AAAA", "signatures": []}"#,
+        &signed
+            .transaction
+            .replace("txBytes\":\"", "txBytes\":\"AAAA"),
+        &signed.transaction.replace('}', ", \"more\": 1}"),
+    ] {
+        assert!(read_sent(text).is_err(), "{text}");
+    }
 
     let ecdsa = Signature::Ecdsa {
         r: [1; 32],
