@@ -28,6 +28,7 @@ use crate::{
     rpc::Chains,
     settings::{Orchestrator, Settings},
     signing,
+    simulations::Simulations,
     store::{Key, Store},
 };
 
@@ -49,6 +50,8 @@ pub struct Context {
     pub delays: Mutex<HashMap<RequestId, String>>,
     /// Who is to be woken when a node has taken the number before its own.
     pub turns: Turns,
+    /// Transactions that are being tried.
+    pub simulations: Simulations,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
     /// When readiness was last checked, and what came of it.
@@ -76,6 +79,7 @@ impl Context {
             waiters: Waiters::default(),
             delays: Mutex::default(),
             turns: Turns::default(),
+            simulations: Simulations::default(),
             problems: Mutex::default(),
             readiness: tokio::sync::Mutex::default(),
         }
