@@ -1,5 +1,6 @@
 //! Covault: threshold wallet signing. One binary, several roles; see `covault --help`.
 
+mod abis;
 mod adapters;
 mod chain_nodes;
 mod cli;

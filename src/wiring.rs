@@ -27,6 +27,7 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use crate::{
+    abis,
     adapters::{OsEntropy, SystemClock},
     chain_nodes,
     config::{Config, Serve, Signer},
@@ -228,6 +229,8 @@ pub async fn orchestrator(
     tokens: &TokenPair,
 ) -> anyhow::Result<Running> {
     let serve = &config.serve;
+    // What is wrong with it is said before anything is begun.
+    let calls = abis::of(&config.evm)?;
     let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
@@ -254,6 +257,8 @@ pub async fn orchestrator(
             max_live_requests: serve.max_live_requests,
             max_live_bytes: serve.max_live_bytes,
             message_domain: serve.message_domain.clone(),
+            simulate: serve.simulate,
+            calls,
             ..Settings::default()
         },
     })

@@ -23,23 +23,30 @@ pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<S
     let token = match request.token_address.as_deref() {
         None | Some("") => None,
         Some(token) => Some(rules.parse_token(token).map_err(under("tokenAddress"))?),
-    };
+    }
+    // The coin by another name.
+    .filter(|token| !rules.is_coin(token));
     let client = context
         .chains
         .get(chain.network, chain.chain_id)
-        .ok_or_else(|| Fault::unavailable(format!("no node is configured for {chain}")))?;
-    client
-        .balance(&owner, token.as_deref())
-        .await
-        .map_err(|error| match error {
-            ChainError::Unknown(reason) => Fault::unavailable(format!(
+        .ok_or_else(|| {
+            let setting = chain.setting();
+            Fault::unavailable(format!("no node is configured for {chain} ({setting}.rpc)"))
+        })?;
+    let refusal = match client.balance(&owner, token.as_deref()).await {
+        Ok(balance) => return Ok(balance),
+        Err(ChainError::Unknown(reason)) => {
+            return Err(Fault::unavailable(format!(
                 "the chain's nodes gave no answer; try again: {reason}"
-            )),
-            ChainError::Refused(Refusal { reason, .. }) if token.is_some() => {
-                Fault::field("tokenAddress", reason)
-            }
-            ChainError::Refused(Refusal { reason, .. }) => Fault::unavailable(reason),
-        })
+            )));
+        }
+        Err(ChainError::Refused(Refusal { reason, .. })) => reason,
+    };
+    // What is refused of the coin too, such as a node of another chain, is not the token's fault.
+    if token.is_some() && client.balance(&owner, None).await.is_ok() {
+        return Err(Fault::field("tokenAddress", refusal));
+    }
+    Err(Fault::unavailable(refusal))
 }
 
 /// The chain that is meant: EVM requests must name one, Aptos and Solana ones may, and for the

@@ -29,6 +29,7 @@ use crate::{
     rpc::Chains,
     settings::{Orchestrator, Settings},
     signing,
+    simulations::Simulations,
     store::{Key, Store},
 };
 
@@ -52,6 +53,8 @@ pub struct Context {
     pub turns: Turns,
     /// What was last found about transactions that chains may have lost.
     pub looks: Looks,
+    /// Transactions that are being tried.
+    pub simulations: Simulations,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
     /// When readiness was last checked, and what came of it.
@@ -80,6 +83,7 @@ impl Context {
             delays: Mutex::default(),
             turns: Turns::default(),
             looks: Looks::default(),
+            simulations: Simulations::default(),
             problems: Mutex::default(),
             readiness: tokio::sync::Mutex::default(),
         }

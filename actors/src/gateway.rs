@@ -315,6 +315,7 @@ impl Gateway {
         {
             tracing::warn!(%error, "the actors did not stop in time");
         }
+        self.inner.context.simulations.close().await;
     }
 
     /// Does something. When it returns, the effect is on disk.

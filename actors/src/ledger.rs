@@ -209,7 +209,9 @@ async fn advance(
         None => batch.delete(outbox, Expect::Any),
     };
     if let Some(pledge) = pledge {
-        pledge.add_to(&mut batch, &next.to_wire().encode_to_vec(), now)?;
+        // Nothing was tried before it is stored.
+        let receipt = next.to_wire(&context.settings.calls, Vec::new());
+        pledge.add_to(&mut batch, &receipt.encode_to_vec(), now)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => {}

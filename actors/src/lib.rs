@@ -21,6 +21,7 @@ mod rows;
 pub mod rpc;
 pub mod settings;
 mod signing;
+mod simulations;
 pub mod store;
 mod vault;
 mod views;

@@ -55,6 +55,15 @@ pub struct Release {
     pub claims: Vec<Vec<u8>>,
 }
 
+/// What a node said when it tried a request's transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The bytes of `simulation`.
+    pub json: Vec<u8>,
+}
+
 /// What the first call with an idempotency key got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replay {
@@ -197,6 +206,11 @@ pub fn release_due(key: &Key) -> Option<(u64, RequestId)> {
     let (due_ms, request) = key.bytes.split_first_chunk::<8>()?;
     let request = RequestId::from_bytes(request.try_into().ok()?);
     Some((u64::from_be_bytes(*due_ms), request))
+}
+
+/// [`Space::Simulation`].
+pub fn simulation(request: RequestId) -> Key {
+    Key::new(Space::Simulation, &[request.as_bytes()])
 }
 
 /// [`Space::Audit`].

@@ -317,6 +317,11 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         claims: vec![vec![1, 2], vec![3]],
     };
     check("release-v1", &release);
+    let simulated = Simulated {
+        at_ms: 2,
+        json: b"{}".to_vec(),
+    };
+    check("simulation-v1", &simulated);
     let audit = Audit {
         at_ms: 1,
         event: "Built".into(),

@@ -16,7 +16,7 @@ use crate::{
     balances,
     context::Context,
     gateway::{Caller, Query, Stuck, VaultScope, VaultView, View, in_scope, vault_in_scope},
-    nodes, rows,
+    nodes, rows, simulations,
     store::{Batch, Expect, Key, Scan, Space},
     vault::view as vault,
 };
@@ -33,7 +33,11 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
     Ok(match query {
         Query::SigningRequest { uuid } => {
             let request = request(context, caller, uuid.parse()?).await?;
-            View::SigningRequest(Box::new(request.to_wire()))
+            let simulation = simulations::shown(context, request.id).await?;
+            let calls = &context.settings.calls;
+            View::SigningRequest(Box::new(
+                request.to_wire(calls, simulation.unwrap_or_default()),
+            ))
         }
         Query::Outcome { uuid, timeout_ms } => {
             let patience = Duration::from_millis(timeout_ms);

@@ -24,7 +24,13 @@ pub struct Config {
     pub serve: Serve,
     pub signer: Signer,
     pub idempotency: Idempotency,
+    pub evm: Evm,
     pub chains: Chains,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Evm {
+    pub abi_files: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -74,6 +80,7 @@ pub struct Serve {
     pub max_live_requests: usize,
     pub max_live_bytes: usize,
     pub message_domain: String,
+    pub simulate: bool,
 }
 
 impl Serve {

@@ -33,6 +33,8 @@ fn defaults__should_be_complete() {
     let policy = Path::new("./data/signer/policy.toml").to_owned();
     assert_eq!(config.signer.policy_file(), (policy, false));
     assert!(config.chains.evm().expect("ids").is_empty());
+    assert!(config.evm.abi_files.is_empty());
+    assert!(config.serve.simulate);
 }
 
 #[test]
@@ -48,6 +50,7 @@ fn layers__should_override_from_file_to_environment() {
             ("COVAULT_CHAINS_EVM_10_AGREE", "2"),
             ("COVAULT_CHAINS_SOLANA_RPC", "http://s"),
             ("COVAULT_CHAINS_TON_HEADER_FILES", "./ton.key"),
+            ("COVAULT_EVM_ABI_FILES", "./a.json, ./b.json"),
         ],
     )
     .expect("loads");
@@ -55,6 +58,10 @@ fn layers__should_override_from_file_to_environment() {
     assert_eq!(config.serve.signing_deadline_ms, 5);
     assert!(config.idempotency.strict);
     assert_eq!(config.signer.orchestrators, ["one", "two"]);
+    assert_eq!(
+        config.evm.abi_files,
+        [Path::new("./a.json"), Path::new("./b.json")]
+    );
     assert_eq!(
         config.chains.named("solana").expect("named").rpc,
         ["http://s"]
@@ -106,6 +113,7 @@ fn wrong_values__should_name_their_setting() {
     assert!(problem("[log]\nformat = \"xml\"", &[]).contains("format"));
     assert!(problem("[chains.ton]\nagree = \"2\"", &[]).contains("chains.ton.agree must be"));
     assert!(problem("[chains.ton]\nagree = -2", &[]).contains("agree"));
+    assert!(problem("[evm]\nabi_files = \"a.json\"", &[]).contains("evm.abi_files must be"));
     assert!(problem("[serve", &[]).contains("test.toml is not TOML"));
     let message = problem("", &[("COVAULT_SERVE_MAX_BODY_BYTES", "big")]);
     assert!(

@@ -11,6 +11,7 @@ use covault_core::{
         Facts, Needs, Signed,
         aptos::{
             Abi, Facts as AptosFacts, Function, Needs as AptosNeeds, RawTransaction, simulation,
+            to_simulate,
         },
     },
     fault::{ExecuteCode, Fault},
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 use super::{
     Answer, Body, Broadcast, Call, ChainClient, ChainError, EndpointHealth, Refusal, Rest,
-    Shipment, jsonrpc::short, settle,
+    Shipment, Simulation, Trial, jsonrpc::short, settle,
 };
 
 /// How long a transaction lives, in seconds: what fullnodes keep one for that cannot be executed
@@ -234,7 +235,7 @@ impl AptosNode {
         let mut said = String::new();
         for _ in 0..SIMULATIONS {
             let bytes = simulation(needs, &facts, balance, None).map_err(not_possible)?;
-            let outcome = self.simulate(bytes).await?;
+            let outcome = self.run(bytes).await?;
             if outcome.success {
                 let used = number(&outcome.gas_used);
                 facts.gas_used =
@@ -250,7 +251,7 @@ impl AptosNode {
         Err(unknown(format!("the chain node said: {}", short(&said))))
     }
 
-    async fn simulate(&self, bytes: Vec<u8>) -> Result<Simulated, ChainError> {
+    async fn run(&self, bytes: Vec<u8>) -> Result<Simulated, ChainError> {
         let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
         let answer = self.rest.ask(&call).await?;
         if answer.is_success() {
@@ -409,6 +410,32 @@ impl ChainClient for AptosNode {
                 format!("is not a token of {}", self.rest.name()),
                 ExecuteCode::Unspecified,
             )
+        })
+    }
+
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let bytes = to_simulate(&trial.unsigned.bytes, Some(&trial.public_key)).ok()?;
+        let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
+        let answer = self.rest.aside(&call).await?;
+        let outcomes = answer
+            .is_success()
+            .then(|| answer.json::<Vec<Simulated>>())??;
+        let outcome = outcomes.into_iter().next()?;
+        // Earlier transactions of the account are not executed yet, or this very one is.
+        if !outcome.success && of_the_number(&outcome.vm_status) {
+            return None;
+        }
+        let units_used = number(&outcome.gas_used).map(|units| units.to_string());
+        Some(if outcome.success {
+            Simulation {
+                units_used,
+                ..Simulation::passes(None)
+            }
+        } else {
+            Simulation {
+                units_used,
+                ..Simulation::fails(&outcome.vm_status)
+            }
         })
     }
 

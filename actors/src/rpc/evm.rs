@@ -5,7 +5,7 @@ use covault_core::{
     amount,
     chain::{
         Facts, Needs,
-        evm::{Call, Facts as EvmFacts, Fees, Needs as EvmNeeds},
+        evm::{self, Call, Facts as EvmFacts, Fees, Needs as EvmNeeds},
     },
     fault::ExecuteCode,
 };
@@ -13,13 +13,20 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment, Simulation,
+    Trial,
     jsonrpc::{CallError, RpcError, quantity, short},
     settle,
+    trial::revert_reason,
 };
 
 /// Selector of `balanceOf(address)` (EIP-20).
 const BALANCE_OF: &str = "70a08231";
+
+/// JSON-RPC: the node does not know the method.
+const METHOD_NOT_FOUND: i64 = -32601;
+/// JSON-RPC: what was sent is not what the method takes.
+const INVALID_PARAMS: i64 = -32602;
 
 /// 3 gwei.
 const SMALL_PRICE: u128 = 3_000_000_000;
@@ -210,9 +217,83 @@ impl ChainClient for EvmNode {
         }
     }
 
+    /// By `eth_call` of the whole transaction on the latest block.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let from = trial.payload.from();
+        let transaction = evm::trial(&trial.unsigned.bytes).ok()?;
+        let params = json!([attempt(from, &transaction), "latest"]);
+        let error = match self.rpc.aside("eth_call", params).await {
+            Ok(returned) => return Some(Simulation::passes(Some(returned.as_str()?.to_owned()))),
+            Err(CallError::Node(error)) => error,
+            Err(CallError::Unreachable(_) | CallError::WrongChain(_)) => return None,
+        };
+        if speaks_of_load(&error) || matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS) {
+            return None;
+        }
+        // It may fail because it has gone through: it is signed and sent meanwhile.
+        let params = json!([from, "latest"]);
+        let count = self.rpc.aside("eth_getTransactionCount", params).await;
+        let count = count.as_ref().ok().and_then(quantity)?;
+        if count > u128::from(transaction.nonce) {
+            return None;
+        }
+        let data = revert_data(&error.data);
+        let reason = data.as_ref().and_then(|data| revert_reason(data));
+        let words = match reason.filter(|reason| !error.message.contains(reason.as_str())) {
+            Some(reason) => format!("{}: {reason}", short(&error.message)),
+            None => error.message,
+        };
+        Some(Simulation {
+            result: data.map(|data| format!("0x{}", hex::encode(data))),
+            ..Simulation::fails(&words)
+        })
+    }
+
     fn health(&self) -> Vec<EndpointHealth> {
         self.rpc.health()
     }
+}
+
+/// The whole transaction, as nodes take it to be tried. Its nonce is left out: earlier ones of the
+/// account need not be mined.
+fn attempt(from: &str, transaction: &evm::Trial) -> Value {
+    let evm::Trial {
+        to,
+        value,
+        data,
+        nonce: _,
+        gas_limit,
+        most_price,
+        priority,
+    } = transaction;
+    let mut object = json!({
+        "from": from,
+        "value": format!("{value:#x}"),
+        "data": format!("0x{}", hex::encode(data)),
+        "gas": format!("{gas_limit:#x}"),
+    });
+    let price = format!("{most_price:#x}");
+    let prices = match priority {
+        Some(priority) => vec![
+            ("maxFeePerGas", price),
+            ("maxPriorityFeePerGas", format!("{priority:#x}")),
+        ],
+        None => vec![("gasPrice", price)],
+    };
+    let to = to.iter().map(|to| ("to", to.clone()));
+    if let Some(fields) = object.as_object_mut() {
+        for (name, text) in prices.into_iter().chain(to) {
+            fields.insert(name.into(), text.into());
+        }
+    }
+    object
+}
+
+/// What a call reverts with: text, in an object with some nodes, with words before it in others.
+fn revert_data(data: &Value) -> Option<Vec<u8>> {
+    let text = data.as_str().or_else(|| data.get("data")?.as_str())?;
+    let (_, digits) = text.split_once("0x")?;
+    hex::decode(digits).ok()
 }
 
 /// Whether two prices are those of one moment, as nodes with other transactions in their pools

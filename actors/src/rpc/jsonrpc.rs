@@ -156,6 +156,16 @@ impl JsonRpc {
         said.map_err(CallError::Node)
     }
 
+    /// As [`Pool::aside`].
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn aside(&self, method: &str, params: Value) -> Result<Value, CallError> {
+        let said = self.pool.aside(&self.request(method, &params), read).await;
+        said.map_err(CallError::Unreachable)?
+            .map_err(CallError::Node)
+    }
+
     /// Sends: as [`JsonRpc::call`], in one round; also says whether a node may have taken it before
     /// and its answer was lost.
     pub async fn call_once(&self, method: &str, params: Value) -> (Result<Value, CallError>, bool) {

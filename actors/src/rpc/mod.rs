@@ -13,6 +13,7 @@ mod solana;
 mod stellar;
 mod sui;
 mod ton;
+mod trial;
 mod tron;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -30,6 +31,7 @@ pub use health::EndpointHealth;
 pub use jsonrpc::JsonRpc;
 pub use pool::{Answer, Body, Call, Pool, Ports};
 pub use rest::Rest;
+pub use trial::{Simulation, Trial};
 
 /// A signed transaction on its way to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +117,12 @@ pub trait ChainClient: Send + Sync {
     /// A balance in the smallest unit, decimal: of the chain's coin, or of a token. Both texts are
     /// in canonical form.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError>;
+
+    /// What a transaction would do now, as one node says that is asked once. `None` where that
+    /// cannot be said; it is dropped when it takes long. Nothing is decided by it.
+    async fn simulate(&self, _trial: &Trial) -> Option<Simulation> {
+        None
+    }
 
     /// How the chain's nodes are doing.
     fn health(&self) -> Vec<EndpointHealth> {

@@ -337,6 +337,31 @@ impl Pool {
         (Err(trouble), doubt)
     }
 
+    /// The answer of the node that is doing best, for questions that nothing hangs on: a node that
+    /// is slow with them, or does not know them, is none the worse for others.
+    ///
+    /// # Errors
+    /// Why it gave none.
+    pub async fn aside<T>(
+        &self,
+        call: &Call,
+        read: impl Fn(&Answer) -> Read<T>,
+    ) -> Result<T, String> {
+        let best = self.order().into_iter().next();
+        let node = best.and_then(|index| self.nodes.get(index));
+        let node = node.ok_or("no such node")?;
+        match self.on_this_chain(node).await {
+            Ok(()) => {}
+            Err(Failure::Idle(reason) | Failure::Lost(reason) | Failure::WrongChain(reason)) => {
+                return Err(reason);
+            }
+        }
+        match read(&node.exchange(call).await?) {
+            Read::Said(said) => Ok(said),
+            Read::Busy(reason) | Read::Garbled(reason) => Err(reason),
+        }
+    }
+
     /// The answer of one node, counted from 0: for what each of them has to do.
     ///
     /// # Errors

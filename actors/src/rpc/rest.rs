@@ -114,6 +114,12 @@ impl Rest {
         Ok(self.pool.agreed(what, call, read, same).await?)
     }
 
+    /// As [`Pool::aside`]; `None` when the node gave no answer.
+    pub async fn aside(&self, call: &Call) -> Option<Answer> {
+        let answer = self.pool.aside(call, |answer| self.whole(answer)).await;
+        answer.ok()
+    }
+
     /// Sends: as [`Rest::ask`], in one round; also says whether a node may have taken it before and
     /// its answer was lost.
     pub async fn send(&self, call: &Call) -> (Result<Answer, ChainError>, bool) {

@@ -15,7 +15,7 @@ use covault_core::{
             lifetime::Lifetime,
             parse_key,
             token::{Account, TOKEN, TOKEN_2022, TokenFacts, TokenNeeds},
-            wire::WireTransaction,
+            wire::{self, WireTransaction},
         },
     },
     fault::{ExecuteCode, Fault},
@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Broadcast, ChainClient, ChainError, ChainKey, EndpointHealth, JsonRpc, Pool, Refusal, Shipment,
+    Simulation, Trial,
     jsonrpc::{CallError, RpcError, short},
     settle,
 };
@@ -315,9 +316,51 @@ impl ChainClient for SolanaNode {
         }
     }
 
+    /// Not of several transactions: a later one is tried without what the earlier ones do.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let transactions = wire::split(&trial.unsigned.bytes)?;
+        let [transaction] = transactions.as_slice() else {
+            return None;
+        };
+        let options = json!({
+            "encoding": "base64",
+            "commitment": COMMITMENT,
+            "sigVerify": false,
+            "replaceRecentBlockhash": false,
+        });
+        let params = json!([STANDARD.encode(transaction.bytes()), options]);
+        let answer = self.rpc.aside("simulateTransaction", params).await.ok()?;
+        tried(answer.get("value")?, trial.facts == Facts::Nothing)
+    }
+
     fn health(&self) -> Vec<EndpointHealth> {
         self.rpc.health()
     }
+}
+
+/// Reads simulateTransaction. `None` when it failed for what says nothing about the transaction:
+/// it is in a block meanwhile, or the node is behind and does not know the blockhash. One that is
+/// `foreign` came with its blockhash, which may be over.
+fn tried(value: &Value, foreign: bool) -> Option<Simulation> {
+    let logs = value.get("logs").and_then(Value::as_array);
+    let logs = logs.into_iter().flatten().filter_map(Value::as_str);
+    let units = value.get("unitsConsumed").and_then(Value::as_u64);
+    let returned = value.pointer("/returnData/data/0").and_then(Value::as_str);
+    let error = match value.get("err")? {
+        Value::Null => None,
+        Value::String(words) if words == "AlreadyProcessed" => return None,
+        Value::String(words) if words == "BlockhashNotFound" && !foreign => return None,
+        Value::String(words) => Some(words.clone()),
+        other => Some(other.to_string()),
+    };
+    Some(Simulation {
+        success: error.is_none(),
+        result: returned.map(str::to_owned),
+        error,
+        units_used: units.map(|units| units.to_string()),
+        logs: logs.map(str::to_owned).collect(),
+        truncated: false,
+    })
 }
 
 /// The hash of a chain's first block.

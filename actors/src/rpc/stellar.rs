@@ -6,11 +6,12 @@ use std::{
 };
 
 use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{
         Facts, Needs,
         stellar::{
-            Credit, Facts as StellarFacts, NETWORK_ID, Needs as StellarNeeds,
+            Credit, Facts as StellarFacts, NETWORK_ID, Needs as StellarNeeds, calls_contract,
             ledger::{self, Account, Cause, Failure, Sent},
             parse_account, parse_address,
         },
@@ -21,7 +22,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment, Simulation,
+    Trial,
     jsonrpc::{CallError, RpcError, short},
     settle,
 };
@@ -422,9 +424,39 @@ impl ChainClient for StellarNode {
         Ok(asked.await?.to_string())
     }
 
+    /// Nodes try what calls contracts, and nothing else.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        if !calls_contract(&trial.unsigned.bytes) {
+            return None;
+        }
+        let params = json!({"transaction": STANDARD.encode(&trial.unsigned.bytes)});
+        let answer = self.rpc.aside("simulateTransaction", params).await.ok()?;
+        tried(&answer)
+    }
+
     fn health(&self) -> Vec<EndpointHealth> {
         self.rpc.health()
     }
+}
+
+/// Reads simulateTransaction.
+fn tried(answer: &Value) -> Option<Simulation> {
+    // Every answer names the ledger that it is about.
+    answer.get("latestLedger")?;
+    if let Some(error) = answer.get("error") {
+        return Some(Simulation::fails(error.as_str()?));
+    }
+    // What is returned is then what would be, were they there.
+    if answer
+        .get("restorePreamble")
+        .is_some_and(|preamble| !preamble.is_null())
+    {
+        return Some(Simulation::fails(
+            "entries of the ledger that it needs are archived, and must be restored first",
+        ));
+    }
+    let returned = answer.pointer("/results/0/xdr").and_then(Value::as_str);
+    Some(Simulation::passes(returned.map(str::to_owned)))
 }
 
 /// An answer to getLedgerEntries.

@@ -8,18 +8,21 @@ use async_trait::async_trait;
 use covault_core::{
     amount,
     chain::{
-        Facts, Needs,
-        tron::{Block, Call as Trigger, Facts as TronFacts, Needs as TronNeeds, parse_address},
+        Chain as _, Facts, Needs,
+        tron::{
+            Block, Call as Trigger, Facts as TronFacts, Needs as TronNeeds, Tron, parse_address,
+        },
     },
     fault::ExecuteCode,
 };
 use serde_json::{Value, json};
 
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment, Simulation, Trial,
     jsonrpc::short,
     pool::{Answer, Body, Call, Pool, Read, Trouble},
     settle,
+    trial::revert_reason,
 };
 
 /// Block 0 of mainnet.
@@ -37,8 +40,6 @@ const FINAL_MS: u64 = 60_000;
 const BALANCE_OF: [u8; 4] = [0x70, 0xa0, 0x82, 0x31];
 /// Selector of `transfer(address,uint256)` (TIP-20).
 const TRANSFER: [u8; 4] = [0xa9, 0x05, 0x9c, 0xbb];
-/// Selector of `Error(string)`: what Solidity reverts with.
-const ERROR: [u8; 4] = [0x08, 0xc3, 0x79, 0xa0];
 
 /// Bytes of a signed call beside its data, with the 64 that nodes add for its result.
 const CALL_BYTES: u64 = 282;
@@ -296,6 +297,23 @@ impl ChainClient for TronNode {
             })
     }
 
+    /// Nodes try calls of contracts, and nothing else.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let Needs::Tron(TronNeeds { call: Some(call) }) = Tron.needs(&trial.payload) else {
+            return None;
+        };
+        let tried = |answer: &Answer| then(read(answer), tried);
+        Some(
+            match self.pool.aside(&self::trial(&call), tried).await.ok()? {
+                Ok(Tried { energy, output }) => Simulation {
+                    units_used: Some(energy.to_string()),
+                    ..Simulation::passes(Some(format!("0x{}", hex::encode(output))))
+                },
+                Err(words) => Simulation::fails(&words),
+            },
+        )
+    }
+
     fn health(&self) -> Vec<EndpointHealth> {
         self.pool.health()
     }
@@ -514,15 +532,6 @@ fn tried(found: &Value) -> Read<Result<Tried, String>> {
     })
 }
 
-/// The text of `Error(string)`.
-fn revert_reason(output: &[u8]) -> Option<String> {
-    let arguments = output.strip_prefix(&ERROR)?;
-    let length = arguments.get(32..64)?.last_chunk::<8>()?;
-    let length = usize::try_from(u64::from_be_bytes(*length)).ok()?;
-    let text = arguments.get(64..)?.get(..length)?;
-    std::str::from_utf8(text).ok().map(short)
-}
-
 /// What a node says in `message`: the methods differ in whether it is in hex.
 fn words(found: &Value) -> String {
     let said = found.get("message").and_then(Value::as_str).unwrap_or("");
@@ -695,6 +704,7 @@ fn expired() -> Refusal {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+    use crate::rpc::trial::ERROR;
 
     fn answer(code: &str, words: &str) -> Value {
         json!({"result": false, "code": code, "txid": "00", "message": words})

@@ -22,6 +22,7 @@ use crate::{
     ledger::Ledger,
     port::SigningAttempt,
     rpc::{Broadcast, ChainError, Shipment},
+    simulations,
     vault::{self, InUse, Wanted},
 };
 
@@ -31,6 +32,7 @@ const PATIENT_TRIES: u32 = 3;
 impl Live {
     /// Starts what the state asks for; ends the actor when the request is final.
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+        self.simulate()?;
         let Ledger {
             request, payload, ..
         } = self.now()?;
@@ -149,6 +151,20 @@ impl Live {
             }
         };
         self.task = Some(task);
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Has what was built tried on a node, once, beside all the rest.
+    fn simulate(&mut self) -> Result<(), Fault> {
+        let Ledger {
+            request, payload, ..
+        } = self.now()?;
+        if let (State::Signing { draft, .. }, false) = (&request.state, self.simulated) {
+            simulations::start(&self.context, request, payload, draft, self.resumed);
+            self.simulated = true;
+        }
         Ok(())
     }
 }

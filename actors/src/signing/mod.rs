@@ -126,6 +126,8 @@ pub struct Live {
     delayed: Option<String>,
     /// It was live before: what its last effect did is not known.
     resumed: bool,
+    /// Its transaction is, or was, tried on a node.
+    simulated: bool,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     patient_until_ms: u64,
     task: Option<AbortOnDrop>,
@@ -176,6 +178,7 @@ impl Actor for Signing {
             turn_came: false,
             delayed: None,
             resumed: false,
+            simulated: false,
             patient_until_ms: 0,
             task: None,
             place: args.place,
@@ -369,7 +372,10 @@ impl Live {
             .advance_claiming(&context, events, pledge.as_ref(), false)
             .await;
         match (stored, built) {
-            (Ok(()), _) => Ok(self.now()?.request.to_wire()),
+            (Ok(()), _) => {
+                let calls = &context.settings.calls;
+                Ok(self.now()?.request.to_wire(calls, Vec::new()))
+            }
             (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => Err(
                 Fault::unavailable("another call with this idempotency key is in work; try again"),
             ),

@@ -43,6 +43,8 @@ pub enum Space {
     Claim = 13,
     /// Time, request id -> claims that the request lets go of then.
     Release = 14,
+    /// Request id -> what its transaction would do.
+    Simulation = 15,
     /// Node id -> node that an operator has admitted.
     Node = 20,
 }

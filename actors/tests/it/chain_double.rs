@@ -11,7 +11,9 @@ use std::{
 use alloy_consensus::{Transaction as _, TxEnvelope};
 use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
-use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_actors::rpc::{
+    Broadcast, ChainClient, ChainError, Refusal, Shipment, Simulation, Trial,
+};
 use covault_core::{
     chain::{Facts, Needs, evm, solana},
     fault::ExecuteCode,
@@ -42,6 +44,19 @@ pub struct ChainDouble {
     pub fast_blocks: AtomicBool,
     /// How often it was asked for facts.
     pub asked: AtomicUsize,
+    /// What it was to try.
+    pub tried: Mutex<Vec<Trial>>,
+    trying: Mutex<Trying>,
+}
+
+/// What comes of trying a transaction.
+#[derive(Clone, Default)]
+pub enum Trying {
+    #[default]
+    Cannot,
+    Says(Simulation),
+    NeverAnswers,
+    Panics,
 }
 
 impl ChainDouble {
@@ -67,6 +82,11 @@ impl ChainDouble {
         self.nonces.lock().unwrap().retain(|nonce| *nonce < from);
         let is_kept = |_: &String, raw: &mut String| nonce_of(raw) < from;
         self.sent.lock().unwrap().retain(is_kept);
+    }
+
+    /// How transactions are tried from now on.
+    pub fn try_by(&self, trying: Trying) {
+        *self.trying.lock().unwrap() = trying;
     }
 
     /// As if somebody had sent transactions of this account before.
@@ -182,5 +202,16 @@ impl ChainClient for ChainDouble {
 
     async fn balance(&self, _address: &str, token: Option<&str>) -> Result<String, ChainError> {
         Ok(if token.is_some() { "5" } else { "1000" }.into())
+    }
+
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        self.tried.lock().unwrap().push(trial.clone());
+        let trying = self.trying.lock().unwrap().clone();
+        match trying {
+            Trying::Cannot => None,
+            Trying::Says(simulation) => Some(simulation),
+            Trying::NeverAnswers => std::future::pending().await,
+            Trying::Panics => panic!("a client that is wrong"),
+        }
     }
 }

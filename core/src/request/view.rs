@@ -71,13 +71,9 @@ fn show(state: &State) -> Shown<'_> {
 
 impl Request {
     /// The request as responses show it; without its payload where that cannot be read any more.
-    /// The call data of EVM transactions is put into words where it is of a common kind.
-    pub fn to_wire(&self) -> wire::SigningRequest {
-        self.to_wire_with(Calls::built_in())
-    }
-
-    /// As [`Request::to_wire`], with the calls that are known.
-    pub fn to_wire_with(&self, calls: &Calls) -> wire::SigningRequest {
+    /// The call data of EVM transactions is put into words where it is one of `calls`.
+    /// `simulation` is what came of trying the transaction, empty where nothing did.
+    pub fn to_wire(&self, calls: &Calls, simulation: Vec<u8>) -> wire::SigningRequest {
         let shown = show(&self.state);
         let payload = Payload::decode(&self.payload).ok();
         wire::SigningRequest {
@@ -93,7 +89,7 @@ impl Request {
             notes: self.notes.clone(),
             vault_uuid: Some(self.vault.to_string()),
             callback_client_signer_public_key: None,
-            simulation: Vec::new(),
+            simulation,
             evm_input_data_decode: match &payload {
                 Some(Payload::Evm(payload)) => {
                     payload.call_data().and_then(|input| calls.decode(&input))

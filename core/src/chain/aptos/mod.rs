@@ -27,7 +27,7 @@ pub use self::{
     tx::{
         EntryFunction, ModuleId, Multisig, MultisigTransactionPayload, Never, RawTransaction,
         Script, TransactionArgument, TransactionExecutable, TransactionExtraConfig,
-        TransactionPayload, TransactionPayloadInner,
+        TransactionPayload, TransactionPayloadInner, to_simulate,
     },
 };
 use crate::{

@@ -375,9 +375,12 @@ pub(super) fn assemble(
     })
 }
 
-/// A transaction that nodes simulate: with a signature that is none. Without a key, older nodes do
-/// not take it.
-pub(super) fn to_simulate(unsigned: &[u8], public_key: Option<&[u8]>) -> Result<Vec<u8>, Fault> {
+/// An unsigned transaction as nodes simulate it: with a signature that is none. Without a key, older
+/// nodes do not take it.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it cannot be serialized.
+pub fn to_simulate(unsigned: &[u8], public_key: Option<&[u8]>) -> Result<Vec<u8>, Fault> {
     let authenticator = match public_key {
         Some(public_key) => TransactionAuthenticator::Ed25519 {
             public_key: public_key.to_vec(),

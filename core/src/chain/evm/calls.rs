@@ -8,7 +8,10 @@ use std::{collections::HashMap, sync::LazyLock};
 use alloy_dyn_abi::{DynSolValue, JsonAbiExt as _};
 use alloy_json_abi::{Function, JsonAbi};
 
-use crate::{fault::Fault, schema::wire};
+use crate::{
+    fault::{Class, Fault},
+    schema::wire,
+};
 
 /// Longest call data that is decoded, in bytes: offsets can make a decoder copy the same bytes many
 /// times over.
@@ -94,7 +97,7 @@ static BUILT_IN: LazyLock<Calls> = LazyLock::new(|| {
 });
 
 /// Functions by their selector.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     functions: HashMap<[u8; 4], Vec<Function>>,
 }
@@ -105,13 +108,18 @@ impl Calls {
         &BUILT_IN
     }
 
-    /// Adds the functions of a contract's ABI in JSON, as compilers write it.
+    /// Adds the functions of a contract's ABI in JSON, as compilers write it: the list itself, or
+    /// an object that has it under `abi` (what Hardhat, Foundry and Truffle write).
     ///
     /// # Errors
-    /// [`crate::fault::Class::Invalid`] when it is none.
+    /// [`crate::fault::Class::Invalid`] with a sentence, when it is none or has no function.
     pub fn add_abi(&mut self, json: &str) -> Result<(), Fault> {
+        let invalid = |problem: String| Fault::new(Class::Invalid, problem);
         let abi: JsonAbi = serde_json::from_str(json)
-            .map_err(|error| Fault::field("abi", format_args!("is not a contract ABI: {error}")))?;
+            .map_err(|error| invalid(format!("is not a contract's ABI in JSON: {error}")))?;
+        if abi.functions.is_empty() {
+            return Err(invalid("is an ABI without a function".into()));
+        }
         for function in abi.functions() {
             self.insert(function.clone());
         }
@@ -289,7 +297,72 @@ mod tests {
             r#"say(string "a, uint256 7", (int8,bool)[] [(-1, true), (-1, true)])"#
         );
         assert_eq!(shown.args[0].data, "a, uint256 7");
-        assert!(own.add_abi("{}").is_err());
+    }
+
+    #[test]
+    fn add_abi__should_read_what_compilers_and_tools_write() {
+        let list = r#"[{"type":"constructor","inputs":[],"stateMutability":"nonpayable"},
+            {"type":"event","name":"Said","inputs":[],"anonymous":false},
+            {"type":"function","name":"say","inputs":[{"name":"a","type":"uint8"}],"outputs":[],"stateMutability":"view"}]"#;
+        let artifacts = [
+            list.to_owned(),
+            // Foundry
+            format!(
+                r#"{{"abi":{list},"bytecode":{{"object":"0x","linkReferences":{{}}}},"id":3}}"#
+            ),
+            // Hardhat
+            format!(
+                r#"{{"_format":"hh-sol-artifact-1","contractName":"\u0041","abi":{list},"bytecode":"0x60","linkReferences":{{}}}}"#
+            ),
+        ];
+        let input = call(
+            "say(uint8 a)",
+            &[DynSolValue::Uint(alloy_primitives::U256::from(7), 8)],
+        );
+        for artifact in artifacts {
+            let mut own = Calls::default();
+            own.add_abi(&artifact).unwrap();
+            let shown = own.decode(&input).unwrap();
+            assert_eq!(shown.function, "say(uint8 7)", "{artifact}");
+        }
+    }
+
+    #[test]
+    fn add_abi__should_refuse_what_teaches_nothing() {
+        let mut own = Calls::default();
+        let event = r#"[{"type":"event","name":"Said","inputs":[],"anonymous":false}]"#;
+        for (text, problem) in [
+            ("", "is not a contract's ABI"),
+            ("{}", "is not a contract's ABI"),
+            (r#"{"bytecode":"0x"}"#, "is not a contract's ABI"),
+            (
+                r#"[{"type":"function","name":"a b","inputs":[]}]"#,
+                "is not a contract's ABI",
+            ),
+            ("[]", "without a function"),
+            (event, "without a function"),
+        ] {
+            let refusal = own.add_abi(text).unwrap_err();
+            assert!(refusal.public().contains(problem), "{text}: {refusal:?}");
+        }
+        assert_eq!(own, Calls::default());
+    }
+
+    #[test]
+    fn under__should_show_the_names_of_ones_own_where_selectors_meet() {
+        let mut own = Calls::default();
+        own.add_abi(
+            r#"[{"type":"function","name":"burn","inputs":[{"name":"shares","type":"uint256"}],"outputs":[],"stateMutability":"nonpayable"}]"#,
+        )
+        .unwrap();
+        let input = call(
+            "burn(uint256 amount)",
+            &[DynSolValue::Uint(alloy_primitives::U256::ONE, 256)],
+        );
+        let calls = Calls::built_in().under(&own);
+        assert_eq!(calls.decode(&input).unwrap().args[0].name, "shares");
+        let input = call("deposit()", &[]);
+        assert!(calls.decode(&input).is_some());
     }
 
     proptest! {

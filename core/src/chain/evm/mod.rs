@@ -18,7 +18,10 @@ use alloy_primitives::{Address, B256, keccak256};
 use k256::ecdsa::VerifyingKey;
 use serde::{Deserialize, Serialize};
 
-pub use self::address::{AddressError, parse_address};
+pub use self::{
+    address::{AddressError, parse_address},
+    tx::{Trial, trial},
+};
 use crate::{
     amount::U256,
     chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},

@@ -173,6 +173,23 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// Whether an envelope calls a contract, or keeps what contracts have stored: what nodes simulate. The
+/// network takes such an operation only alone in its transaction.
+pub fn calls_contract(bytes: &[u8]) -> bool {
+    let Ok(TransactionEnvelope::Tx(envelope)) = decode(bytes) else {
+        return false;
+    };
+    matches!(
+        envelope.tx.operations.as_slice(),
+        [Operation {
+            body: OperationBody::InvokeHostFunction(_)
+                | OperationBody::ExtendFootprintTtl(_)
+                | OperationBody::RestoreFootprint(_),
+            ..
+        }]
+    )
+}
+
 /// The number after `sequence`, when an account can have it.
 pub(super) fn following(sequence: u64) -> Result<i64, Fault> {
     sequence

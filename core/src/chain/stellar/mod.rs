@@ -22,7 +22,7 @@ use stellar_strkey::ed25519::PublicKey;
 pub(crate) use self::address::{account_key, parse_code};
 pub use self::{
     address::{AddressError, AssetError, Credit, parse_account, parse_address},
-    envelope::{EnvelopeError, MAX_BYTES, NETWORK_ID},
+    envelope::{EnvelopeError, MAX_BYTES, NETWORK_ID, calls_contract},
 };
 use crate::{
     amount::U256,
