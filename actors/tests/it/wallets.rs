@@ -314,7 +314,7 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
             Some(0),
             Err((
                 Class::Unavailable,
-                "no node is configured for Sonic SVM".to_owned(),
+                "no node is configured for Sonic SVM (chains.sonic.rpc)".to_owned(),
             )),
         ),
     ] {
