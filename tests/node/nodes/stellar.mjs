@@ -476,7 +476,7 @@ serve(
           offered: sent.fee,
           ledger: ledger.sequence,
           sequence: sent.sequence,
-          memo: sent.tx.memo.value?.toString() ?? null,
+          memo: sent.tx.memo.value == null ? null : Buffer.from(sent.tx.memo.value).toString(),
           timeBounds: sent.tx.timeBounds ?? null,
           operations: sent.tx.operations.map(({ type }) => type),
         };
