@@ -38,10 +38,9 @@ const SETTLED_MS: u64 = 60_000;
 const PAUSE_MS: u64 = 15_000;
 /// No more is sent again once that took so long, in milliseconds: a request waits for it.
 const PATIENCE_MS: u64 = 10_000;
-/// Numbers that are looked after at once; the rest next time.
-const MOST: u64 = 64;
-/// Replacements of one transaction that are looked at.
-const MOST_REPLACEMENTS: usize = 64;
+/// Numbers, outputs or objects, and replacements of one transaction that are looked after at once;
+/// the rest next time.
+const MOST: usize = 64;
 /// Accounts of which is kept what was found.
 const MOST_ACCOUNTS: usize = 1_000;
 
@@ -197,10 +196,10 @@ async fn lost(
     offered: &[Resource],
 ) -> Result<Vec<Lost>, Fault> {
     let mut lost = Vec::new();
-    for resource in offered {
+    for resource in offered.iter().take(MOST) {
         match resource {
             Resource::Nonce(first) => {
-                for nonce in *first..first.saturating_add(MOST) {
+                for nonce in (*first..=u64::MAX).take(MOST) {
                     match held(context, account, Resource::Nonce(nonce)).await? {
                         Some(one) => lost.push(one),
                         None => break,
@@ -228,7 +227,7 @@ async fn held(
     let mut users = vec![holder];
     if let Resource::Nonce(nonce) = resource {
         let all = rows::replacements(account, nonce);
-        let all = Scan::prefix(all.space, &all.bytes, MOST_REPLACEMENTS);
+        let all = Scan::prefix(all.space, &all.bytes, MOST);
         for (_, row) in context.store.scan(&all).await? {
             users.push(rows::decode(&row.value)?);
         }
