@@ -116,6 +116,11 @@ async fn ton_broadcast__should_not_send_what_cannot_be_taken() {
     let over = || shipment(true, end);
     assert_outcome(past(end + 60, SEQNO), over(), expired).await;
     assert_outcome(past(end + 60, 6), over(), expired).await;
+    let frozen = State {
+        kind: "frozen",
+        ..past(end + 60, SEQNO)
+    };
+    assert_outcome(frozen, over(), ("unknown", "frozen", 0)).await;
     let behind = ("unknown", "past it", 0);
     assert_outcome(past(end + 59, SEQNO), over(), behind).await;
     let poor = State {
