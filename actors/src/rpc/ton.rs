@@ -207,6 +207,12 @@ impl TonNode {
 
     /// What the chain says of a transaction; `None` when it can be sent.
     async fn look(&self, sent: &Sent, shipment: &Shipment, wallet: &Wallet) -> Option<Broadcast> {
+        if wallet.state == State::Frozen {
+            return Some(Broadcast::Unknown(
+                "the wallet's account is frozen, as it owes rent; what it did before is not seen"
+                    .into(),
+            ));
+        }
         if wallet.data.seqno > sent.seqno {
             return Some(self.passed(sent, shipment, &wallet.last).await);
         }
@@ -239,7 +245,8 @@ impl TonNode {
         let can = |answer: &Answer| {
             let wallet = answers::wallet(answer, &sent.wallet)
                 .ok_or("the node's answer about a wallet makes no sense")?;
-            Ok(wallet.data.seqno > sent.seqno || wallet.time_s < end_s)
+            let is_seen = wallet.state != State::Frozen;
+            Ok(!is_seen || wallet.data.seqno > sent.seqno || wallet.time_s < end_s)
         };
         let some_can = self.rest.any(&account(&sent.wallet), can).await?;
         Ok(!some_can)

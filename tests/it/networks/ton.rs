@@ -6,6 +6,8 @@ const TON: &str = "NETWORK_TYPE_TON";
 const FUNDS: u128 = 5_000_000_000;
 /// What goes along with a jetton transfer, nanoton.
 const ATTACHED: u128 = 50_000_000;
+/// Rent of an account without a contract, for the time of a test, is less, nanoton.
+const RENT: u128 = 1_000;
 /// The opcode of a v5r1 wallet's order from outside.
 const SIGNED: u64 = 0x7369_676e;
 
@@ -79,6 +81,14 @@ impl World {
             "comment": format!("rent {value}")}})
     }
 
+    /// That exactly so much came to the other wallet, which pays rent for its account.
+    async fn assert_got(&self, amount: u128) {
+        let account = self.account(&self.to).await;
+        assert_eq!(account.received, amount);
+        assert!(account.fees < RENT, "{}", account.fees);
+        assert_eq!(self.coins(&self.to).await, amount - account.fees);
+    }
+
     /// What all orders up to now had to be, and that nothing but `sent` and fees left the wallet.
     async fn assert_paid(&self, sent: u128) {
         let account = self.account(&self.from).await;
@@ -113,7 +123,7 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
         done.push(api.sign(world.native(amount)).await);
         sent += amount;
         assert_eq!(world.state(from).await, "active");
-        assert_eq!(world.coins(to).await, sent);
+        world.assert_got(sent).await;
         world.assert_paid(sent).await;
     }
     // The fees of all that was paid, and nothing else.
@@ -169,12 +179,14 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
     assert!(reason.contains("sent nothing"), "{reason}");
     world.assert_paid(sent).await;
-    assert_eq!(world.coins(to).await, 1_334_567_892);
+    // With the nanoton by which it was told of the jettons.
+    let got = 1_334_567_893;
+    world.assert_got(got).await;
     // The rest can be sent.
     let rest = world.coins(from).await - 10_000_000;
     api.sign(world.native(rest)).await;
     world.assert_paid(sent + rest).await;
-    assert_eq!(world.coins(to).await, 1_334_567_892 + rest);
+    world.assert_got(got + rest).await;
 }
 
 #[tokio::test]
@@ -190,7 +202,7 @@ async fn ton_transactions_of_one_wallet__should_go_one_after_the_other() {
     let done = futures::future::join_all(sends).await;
     let mut sent: u128 = 150_000_000;
     world.assert_paid(sent).await;
-    assert_eq!(world.coins(to).await, sent);
+    world.assert_got(sent).await;
     let orders = world.account(&world.from).await.orders;
     assert_eq!(orders.len(), done.len());
     for hash in hashes(&done) {
@@ -207,7 +219,7 @@ async fn ton_transactions_of_one_wallet__should_go_one_after_the_other() {
     api.sign(custom).await;
     sent += 15_000_000;
     world.assert_paid(sent).await;
-    assert_eq!(world.coins(to).await, sent);
+    world.assert_got(sent).await;
 
     // Handed over: the node does not see it, and the next one waits for its number.
     let mut handed = world.native(1_000_000);
@@ -222,7 +234,7 @@ async fn ton_transactions_of_one_wallet__should_go_one_after_the_other() {
     assert_eq!(next["error"], Value::Null, "{next}");
     sent += 3_000_000;
     world.assert_paid(sent).await;
-    assert_eq!(world.coins(to).await, sent);
+    world.assert_got(sent).await;
     let orders = world.account(&world.from).await.orders;
     let last: Vec<_> = orders
         .iter()
@@ -251,5 +263,5 @@ async fn ton_transactions_that_are_lost_on_the_way__should_be_sent_again() {
     let arrived: Vec<_> = orders.iter().map(|order| &order["hash"]).collect();
     assert_eq!(arrived, [&first["txHash"], &second["txHash"]]);
     world.assert_paid(3_000_003).await;
-    assert_eq!(world.coins(&world.to).await, 3_000_003);
+    world.assert_got(3_000_003).await;
 }

@@ -386,3 +386,116 @@ fn exit_code(said: &str) -> Option<i64> {
     let end = rest.find(|char: char| char != '-' && !char.is_ascii_digit());
     rest.get(..end.unwrap_or(rest.len()))?.parse().ok()
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn http(status: u16, body: &Value) -> Answer {
+        Answer {
+            status,
+            body: body.to_string().into(),
+        }
+    }
+
+    fn failure(words: &str) -> Answer {
+        http(500, &json!({"ok": false, "error": words, "code": 500}))
+    }
+
+    #[test]
+    fn other_chain__should_know_mainnet_by_its_first_state() {
+        let first = |hash: &str| {
+            let result = json!({"last": {"root_hash": MAINNET}, "init": {"root_hash": hash}});
+            other_chain(&http(200, &json!({"ok": true, "result": result})))
+        };
+        assert_eq!(first(MAINNET), Ok(None));
+        let testnet = "gj+B8wb/AmlPk1z1AhVI484rhrUpgSr2oSFIh56VoSg=";
+        let found = first(testnet).unwrap().unwrap();
+        assert!(found.contains(testnet), "{found}");
+        assert!(other_chain(&http(200, &json!({"ok": true, "result": {}}))).is_err());
+    }
+
+    #[test]
+    fn is_answer__should_take_only_words_about_a_message_from_a_failure() {
+        assert!(is_answer(&http(200, &json!({}))));
+        assert!(is_answer(&http(422, &json!({}))));
+        let refused = "LITE_SERVER_UNKNOWN: cannot apply external message to current state : x";
+        assert!(is_answer(&failure(refused)));
+        for answer in [
+            failure("LITE_SERVER_NETWORK: timeout"),
+            http(500, &json!("external message")),
+            http(504, &json!({"error": refused})),
+            http(429, &json!({"error": refused})),
+            http(401, &json!({})),
+        ] {
+            assert!(!is_answer(&answer), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn exit_code__should_be_that_of_the_contract() {
+        let said = "External message was not accepted\nCannot run message on account: inbound \
+                    external message rejected by transaction 8B:\nexitcode=133, steps=13";
+        assert_eq!(exit_code(said), Some(133));
+        assert_eq!(exit_code("exitcode=-14"), Some(-14));
+        for nothing in ["", "exitcode=", "exitcode=x", "code=1"] {
+            assert_eq!(exit_code(nothing), None);
+        }
+    }
+
+    #[test]
+    fn judge__should_show_the_first_line_of_what_a_node_says() {
+        let verdict = judge(&failure("external message: no\nsecret stack"));
+        assert_eq!(
+            verdict,
+            Verdict::Later("the node said: external message: no".into())
+        );
+    }
+
+    #[test]
+    fn page__should_begin_where_it_was_asked_to_and_go_back() {
+        let transaction = |lt: u64| {
+            json!({"utime": lt, "transaction_id": {"lt": lt.to_string(), "hash": "h"},
+                "out_msgs": []})
+        };
+        let from = Place {
+            lt: 9,
+            hash: "h".into(),
+        };
+        let read = |lts: &[u64], since| {
+            let list: Vec<_> = lts.iter().copied().map(transaction).collect();
+            let answer = http(200, &json!({"ok": true, "result": list}));
+            page(&answer, &[0; 32], since, &from)
+        };
+        let more = |lt| {
+            let hash = "h".into();
+            Some(Page::More(Place { lt, hash }))
+        };
+        assert_eq!(read(&[9, 8, 5], 0), more(5));
+        assert_eq!(read(&[9, 8, 5], 5), more(5));
+        assert_eq!(read(&[9, 8, 5], 6), Some(Page::Over));
+        assert_eq!(read(&[9], 0), Some(Page::Over));
+        for wrong in [&[][..], &[8, 5], &[10, 9], &[9, 5, 8], &[9, 9]] {
+            assert_eq!(read(wrong, 0), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn stacks__should_be_read_only_of_what_ended_well() {
+        let ran = |exit_code: i64, stack: Value| {
+            let result = json!({"exit_code": exit_code, "stack": stack});
+            ran(&http(200, &json!({"ok": true, "result": result}))).unwrap()
+        };
+        let stack = || json!([["num", "0xff"], ["num", "-0x1"], ["list", {}]]);
+        for (exit_code, expected) in [(0, Some(255)), (1, Some(255)), (-13, None), (11, None)] {
+            assert_eq!(ran(exit_code, stack()).number(0), expected);
+        }
+        for index in 1..4 {
+            assert_eq!(ran(0, stack()).number(index), None);
+            assert_eq!(ran(0, stack()).address(index), None);
+        }
+    }
+}

@@ -115,10 +115,7 @@ pub fn read_decimals(content: &str) -> Option<u8> {
 
 /// The text of one cell of a content, with or without the byte of a snake.
 fn text(value: CellSlice<'_>) -> Option<String> {
-    let mut slice = match value.get_reference_as_slice(0) {
-        Ok(inner) => inner,
-        Err(_) => value,
-    };
+    let mut slice = value.get_reference_as_slice(0).unwrap_or(value);
     let mut bytes = Vec::new();
     while !slice.is_data_empty() {
         bytes.push(slice.load_u8().ok()?);
