@@ -25,4 +25,5 @@ mod policy;
 mod primes;
 mod restore;
 mod secrets;
+mod simulation;
 mod support;

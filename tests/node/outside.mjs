@@ -44,6 +44,10 @@ const answers = {
       ),
     };
   },
+  // Call data of a function of an ABI.
+  callData: ({ abi, function: name, values }) => ({
+    data: new ethers.Interface(abi).encodeFunctionData(name, values),
+  }),
   // Is this Ed25519 signature (base64) of the content by the Solana address good?
   ed25519: ({ content, signature, address }) => ({
     valid: nacl.sign.detached.verify(

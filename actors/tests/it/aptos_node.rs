@@ -6,14 +6,17 @@ use std::sync::{
 };
 
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal, Shipment, Simulation,
+    Trial,
 };
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
+        Chain as _, Facts, Needs, Signed,
         aptos::{self, Abi, Function, Planned, Simulate},
     },
     fault::ExecuteCode,
+    payload::{Payload, WireKind},
+    schema::wire,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -545,4 +548,69 @@ async fn aptos_balance__should_be_of_the_coin_or_of_an_asset() {
     assert_eq!(refusal.reason, "is not a token of Aptos");
     let error = client.balance(FROM, Some("0xa5")).await.unwrap_err();
     assert!(matches!(error, ChainError::Unknown(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
+    // The generator of the curve.
+    let public_key = hex::decode("58".to_owned() + &"66".repeat(31)).unwrap();
+    let kind = WireKind::AptosSendNative(wire::AptosSendNative {
+        chain_id: 1,
+        from: aptos::Aptos.address(&public_key).unwrap(),
+        to: POOL.into(),
+        value: "5".into(),
+        gas_fee: Some(wire::AptosGas {
+            max_gas_amount: Some("1000".into()),
+            gas_unit_price: Some("100".into()),
+        }),
+    });
+    let payload = Payload::parse(&kind).unwrap();
+    let facts = Facts::Aptos(aptos::Facts {
+        sequence_number: 7,
+        expiration_timestamp_secs: END,
+        gas_unit_price: None,
+        gas_used: None,
+        abi: None,
+    });
+    let unsigned = aptos::Aptos.build(&payload, &facts, &public_key).unwrap();
+    let trial = Trial {
+        payload,
+        facts,
+        unsigned: unsigned.clone(),
+        public_key: public_key.clone(),
+    };
+    let of = |success, error: Option<&str>| {
+        Some(Simulation {
+            success,
+            error: error.map(str::to_owned),
+            units_used: Some("9".into()),
+            ..Simulation::default()
+        })
+    };
+    let node = Node::start(healthy).await;
+    assert_eq!(node.client().simulate(&trial).await, of(true, None));
+    let asked = node.asked("POST /transactions/simulate");
+    assert_eq!(asked[0].kind.as_deref(), Some(BCS));
+    // The transaction, its key, and no signature.
+    let authenticator = [&[0, 32], public_key.as_slice(), &[64], &[0; 64]].concat();
+    assert_eq!(asked[0].body, [unsigned.bytes, authenticator].concat());
+
+    let abort = "Move abort in 0x1::coin: EINSUFFICIENT_BALANCE(0x10006)";
+    // Earlier transactions of the account wait, or it is executed itself: nothing can be said.
+    let early = "Transaction Executed and Committed with Error SEQUENCE_NUMBER_TOO_NEW";
+    let late = "Transaction Executed and Committed with Error SEQUENCE_NUMBER_TOO_OLD";
+    for (said, expected) in [
+        (executed(false, abort), of(false, Some(abort))),
+        (executed(false, early), None),
+        (executed(false, late), None),
+        (problem(400, "invalid_input", "cannot be read"), None),
+        ((200, json!([])), None),
+        ((503, json!({})), None),
+    ] {
+        let node = Node::start(move |asked| match asked.what.as_str() {
+            "POST /transactions/simulate" => said.clone(),
+            _ => healthy(asked),
+        });
+        assert_eq!(node.await.client().simulate(&trial).await, expected);
+    }
 }

@@ -31,6 +31,7 @@ mod one_key;
 mod plans;
 mod requests;
 mod restarts;
+mod simulating_nodes;
 mod simulations;
 mod solana_node;
 mod stellar_node;

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
     rpc::Simulation,
-    store::{Scan, Space, Store},
+    store::{Scan, Space},
 };
 use covault_core::{fault::ExecuteCode, payload::Payload};
 use serde_json::{Value, json};

@@ -3,15 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment,
+    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment, Simulation, Trial,
 };
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
+        Chain as _, Facts, Needs, Signed,
         tron::{self, Block, Call},
     },
     fault::ExecuteCode,
     network::Network,
+    payload::{Payload, WireKind},
+    schema::wire,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -413,4 +415,57 @@ async fn tron_balances__should_be_of_coins_and_both_kinds_of_tokens() {
         matches!(nowhere, Err(ChainError::Refused(_))),
         "{nowhere:?}"
     );
+}
+
+fn trial(kind: WireKind) -> Trial {
+    let payload = Payload::parse(&kind).unwrap();
+    let facts = Facts::Tron(block().into());
+    let unsigned = tron::Tron.build(&payload, &facts, &public_key()).unwrap();
+    Trial {
+        payload,
+        facts,
+        unsigned,
+        public_key: public_key(),
+    }
+}
+
+/// The generator of the curve.
+fn public_key() -> Vec<u8> {
+    hex::decode("0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798").unwrap()
+}
+
+#[tokio::test]
+async fn simulate__should_try_calls_of_contracts_and_nothing_else() {
+    let node = Node::start(State::default()).await;
+    let client = connect(&[&node]);
+    let from = tron::Tron.address(&public_key()).unwrap();
+    let token = trial(WireKind::TronSendTrc20(wire::TronSendTrc20 {
+        from: from.clone(),
+        to: FROM.into(),
+        contract_address: TOKEN.into(),
+        amount: "5".into(),
+        fee_limit: Some("100000000".into()),
+    }));
+    let expected = Simulation {
+        units_used: Some("64000".into()),
+        ..Simulation::passes(Some(format!("0x{}", "00".repeat(32))))
+    };
+    assert_eq!(client.simulate(&token).await, Some(expected));
+    node.set(|state| {
+        state.trial = json!({
+            "result": {"result": true, "message": hex::encode("REVERT opcode executed")},
+            "energy_used": 700, "constant_result": [""], "transaction": {"ret": [{"ret": "FAILED"}]},
+        });
+    });
+    let expected = Simulation::fails("REVERT opcode executed");
+    assert_eq!(client.simulate(&token).await, Some(expected));
+    node.set(|state| state.trial = json!({"result": {"code": "OTHER_ERROR"}}));
+    assert_eq!(client.simulate(&token).await, None);
+
+    let coins = trial(WireKind::TronSendNative(wire::TronSendNative {
+        from,
+        to: FROM.into(),
+        value: "5".into(),
+    }));
+    assert_eq!(client.simulate(&coins).await, None);
 }

@@ -215,6 +215,18 @@ async fn aptos__should_move_coins_and_assets_by_the_exact_amount() {
     let all = chain.units(&from, None).await;
     let (code, reason) = refusal(api, chain.native(all)).await;
     assert_eq!(code, INSUFFICIENT_GAS_FEE, "{reason}");
+
+    let mut payment = chain.native(5);
+    payment["aptosSendNative"]["gasFee"] = json!({"maxGasAmount": "2001", "gasUnitPrice": "150"});
+    let tried = simulated(api, payment).await;
+    assert_eq!(
+        (&tried["success"], &tried["error"]),
+        (&json!(true), &Value::Null)
+    );
+    assert!(
+        tried["unitsUsed"].as_str().is_some_and(|gas| gas != "0"),
+        "{tried}"
+    );
 }
 
 #[tokio::test]

@@ -38,6 +38,21 @@ async fn balance(api: &Api, network: &str, address: &str, token: Option<&str>) -
     answer["balance"].as_str().unwrap().parse().unwrap()
 }
 
+/// Has a transaction signed and not sent, and gives what the node said that tried it.
+async fn simulated(api: &Api, mut body: Value) -> Value {
+    use ::base64::{Engine as _, engine::general_purpose::STANDARD};
+    body["broadcastTx"] = json!(false);
+    let uuid = api.create(body).await;
+    let outcome = api.execute(&uuid).await;
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    eventually("the simulation is shown", async || {
+        let shown = api.details(&uuid).await["simulation"].clone();
+        let shown = STANDARD.decode(shown.as_str().unwrap()).unwrap();
+        (!shown.is_empty()).then(|| serde_json::from_slice(&shown).unwrap())
+    })
+    .await
+}
+
 /// Creates a request that must fail, and gives its code and reason.
 async fn refusal(api: &Api, body: Value) -> (String, String) {
     let uuid = api.create(body).await;

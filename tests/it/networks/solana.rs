@@ -103,6 +103,25 @@ async fn moves_exactly(family: &str, chain_id: u64) {
     )
     .await;
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
+
+    let send = |value: u128| json!({"solanaSendNative": {"from": from, "to": to, "value": value.to_string()}});
+    let tried = simulated(api, send(3)).await;
+    assert_eq!(
+        (&tried["success"], &tried["error"]),
+        (&json!(true), &Value::Null)
+    );
+    assert_eq!(tried["unitsUsed"], "150");
+    let log = "Program 11111111111111111111111111111111 success";
+    assert_eq!(tried["logs"][1], log, "{tried}");
+    // More than there is: it is signed all the same, and says what would come of it.
+    let tried = simulated(api, send(funds * 2)).await;
+    assert_eq!(tried["success"], false);
+    assert!(
+        tried["error"]
+            .as_str()
+            .is_some_and(|error| !error.is_empty()),
+        "{tried}"
+    );
 }
 
 #[tokio::test]

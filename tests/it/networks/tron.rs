@@ -81,6 +81,22 @@ async fn tron__should_move_coins_and_tokens_by_the_exact_amount() {
     assert_eq!(balance(api, TRON, &from, None).await, left);
     assert_eq!(balance(api, TRON, &from, Some(&token)).await, 749_999);
     assert_eq!(balance(api, TRON, &to, Some(&token)).await, 250_001);
+
+    let tried = simulated(
+        api,
+        json!({"tronSendTrc20": {"from": from, "to": to, "contractAddress": token, "amount": "1"}}),
+    )
+    .await;
+    assert_eq!(
+        (&tried["success"], &tried["error"]),
+        (&json!(true), &Value::Null)
+    );
+    assert!(
+        tried["unitsUsed"]
+            .as_str()
+            .is_some_and(|energy| energy != "0"),
+        "{tried}"
+    );
 }
 
 /// A new token, all of which is the owner's.

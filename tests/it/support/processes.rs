@@ -195,12 +195,22 @@ pub struct Dev {
     pub info: Value,
     data: PathBuf,
     arguments: Vec<String>,
+    variables: Vec<(String, String)>,
 }
 
 impl Dev {
     pub async fn start(data: &Path, arguments: &[&str]) -> Self {
+        Self::start_with(data, arguments, &[]).await
+    }
+
+    /// The same, with environment variables.
+    pub async fn start_with(data: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-        let (process, api, info) = Self::launch(data, &arguments).await;
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let (process, api, info) = Self::launch(data, &arguments, &variables).await;
         Self {
             process,
             api,
@@ -208,17 +218,23 @@ impl Dev {
             info,
             data: data.to_owned(),
             arguments,
+            variables,
         }
     }
 
-    async fn launch(data: &Path, arguments: &[String]) -> (Process, Api, Value) {
+    async fn launch(
+        data: &Path,
+        arguments: &[String],
+        variables: &[(String, String)],
+    ) -> (Process, Api, Value) {
         fs::create_dir_all(data).unwrap();
         let log = data.with_extension("log");
         let mut command = covault();
         command
             .args(["dev", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
-            .args(arguments);
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process::start(&mut command, &log);
         let pid = process.pid();
         let info = eventually("covault dev writes dev.json", async || {
@@ -237,7 +253,7 @@ impl Dev {
 
     /// Starts again on the same folder.
     pub async fn restart(&mut self) {
-        let (process, api, info) = Self::launch(&self.data, &self.arguments).await;
+        let (process, api, info) = Self::launch(&self.data, &self.arguments, &self.variables).await;
         self.process = process;
         self.api = api;
         self.info = info;

@@ -83,7 +83,10 @@ fn lifetime__should_be_that_of_a_nonce_that_the_first_instruction_uses_up() {
     let mut readonly = advance();
     readonly.accounts[0] = AccountMeta::new_readonly(at(8), false);
     assert_eq!(nonce_of(&legacy(&wallet(), &[readonly])), None);
-    assert_eq!(nonce_of(&listed(*versioned.message().recent_blockhash())), None);
+    assert_eq!(
+        nonce_of(&listed(*versioned.message().recent_blockhash())),
+        None
+    );
     // Nor are the same bytes to another program.
     let other = Instruction {
         program_id: at(9),

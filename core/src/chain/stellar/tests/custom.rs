@@ -403,3 +403,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn calls_contract__should_be_true_of_what_nodes_simulate() {
+    use crate::chain::stellar::calls_contract;
+    assert!(calls_contract(&call(ScVal::Bool(true))));
+    let payment = v1(&from(), vec![native(TO, 1)]);
+    assert!(!calls_contract(&payment.to_xdr(Limits::none()).unwrap()));
+    assert!(!calls_contract(&[]));
+}
