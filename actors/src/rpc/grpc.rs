@@ -439,6 +439,15 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn read__should_never_panic(status in 200u16..600, body: Vec<u8>, words: String) {
+            let _ = said(&Answer { status, body });
+            let trailers = format!("grpc-status:3\r\ngrpc-message:{words}\r\n");
+            let _ = said(&answer(status, &[(TRAILERS, trailers.as_bytes())]));
+        }
+    }
+
     #[test]
     fn trailers_of__should_be_the_status_in_the_headers() {
         let mut headers = HeaderMap::new();

@@ -99,7 +99,8 @@ impl SuiNode {
         Self { grpc, local }
     }
 
-    async fn agreed_chain(&self) -> Result<String, ChainError> {
+    /// The digest of the chain's genesis checkpoint; of nodes that are far it is known.
+    async fn chain_identifier(&self) -> Result<String, ChainError> {
         if !self.local {
             return Ok(MAINNET.into());
         }
@@ -205,7 +206,7 @@ impl SuiNode {
         };
         let (chain, (epoch, price), sui_coins, (_, sui_address_balance), coins, (_, coin_balance)) =
             tokio::try_join!(
-                self.agreed_chain(),
+                self.chain_identifier(),
                 self.epoch(),
                 self.coins(from, SUI, false),
                 self.units(from, SUI),
@@ -293,6 +294,9 @@ impl SuiNode {
 
     /// Who used the objects that the transaction wanted.
     async fn fate(&self, sent: &Sent, hash: &str) -> Fate {
+        if sent.objects.is_empty() {
+            return Fate::Open;
+        }
         let next = sent.next_version();
         let objects = sent.objects.iter().take(LOOKED_UP);
         let request = BatchGetObjectsRequest {

@@ -78,7 +78,8 @@ fn fields(mut message: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let value = match key & 7 {
             0 => varint(take(&mut message)),
             2 => {
-                let (value, rest) = message.split_at(take(&mut message) as usize);
+                let length = take(&mut message) as usize;
+                let (value, rest) = message.split_at(length);
                 message = rest;
                 value.to_vec()
             }

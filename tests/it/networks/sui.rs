@@ -257,12 +257,19 @@ async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are(
         assert_eq!(chain.units(&to, None).await, arrived);
     }
 
-    // It was signed, and its coins are gone.
+    // Coins that another request holds are not signed for again; those that are used elsewhere are
+    // the node's to refuse.
     let coins = chain.coins(&from).await;
-    let stale = chain.foreign("bcs", 5, &coins);
     chain.pays(chain.native(1), 1).await;
     arrived += 1;
-    let (_, reason) = refusal(api, custom(&stale)).await;
+    let held = custom(&chain.foreign("bcs", 5, &coins));
+    let (status, answer) = api.post("createSigningRequest", held).await;
+    assert_eq!(status, 409, "{answer}");
+    let coins = chain.coins(&from).await;
+    node.post("/test/use", json!({"objectId": coins[0]["objectId"]}))
+        .await;
+    let stale = custom(&chain.foreign("bcs", 5, &coins));
+    let (_, reason) = refusal(api, stale).await;
     assert!(reason.contains("used one of its objects"), "{reason}");
 
     // What fails on the chain was taken, and costs its gas.
