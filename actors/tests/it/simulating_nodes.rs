@@ -55,7 +55,7 @@ fn evm_trial(max_priority_fee: Option<&str>, to: &str) -> Trial {
         gas_fee: Some(wire::EvmGas {
             max_fee: Some("4000".into()),
             max_priority_fee: max_priority_fee.map(Into::into),
-            gas_limit: Some("50000".into()),
+            gas_limit: Some("60000".into()),
         }),
         nonce: Some(7),
     });
@@ -107,7 +107,7 @@ async fn evm__should_call_the_whole_transaction() {
         expected["from"] = json!(from);
         expected["value"] = json!("0xff");
         expected["data"] = json!("0xab");
-        expected["gas"] = json!("0xc350");
+        expected["gas"] = json!("0xea60");
         if let Some(to) = to {
             expected["to"] = json!(to);
         }
@@ -180,12 +180,12 @@ async fn a_node_that_cannot_simulate__should_be_none_the_worse_for_it() {
     assert!(client.health().iter().all(|node| node.failures == 0));
 }
 
-fn solana_trial() -> Trial {
+fn solana_trial(lamports: u64) -> Trial {
     let from = address(Network::Solana, &solana::Solana);
     let kind = WireKind::SolanaSendNative(wire::SolanaSendNative {
         to: bs58::encode([9; 32]).into_string(),
         from,
-        value: "5".into(),
+        value: lamports.to_string(),
         ..Default::default()
     });
     let facts = solana::Facts {
@@ -196,10 +196,11 @@ fn solana_trial() -> Trial {
 }
 
 /// As if the client had brought the transactions.
-fn solana_custom(of: &Trial, count: usize) -> Trial {
+fn solana_custom(of: &[&Trial]) -> Trial {
+    let texts = of.iter().map(|one| STANDARD.encode(&one.unsigned.bytes));
     let kind = WireKind::SolanaSendCustom(wire::SolanaSendCustom {
-        from: of.payload.from().into(),
-        tx_base64: vec![STANDARD.encode(&of.unsigned.bytes); count],
+        from: of[0].payload.from().into(),
+        tx_base64: texts.collect(),
         ..Default::default()
     });
     trial(Network::Solana, &solana::Solana, kind, Facts::Nothing)
@@ -212,7 +213,7 @@ async fn solana__should_simulate_one_transaction_unsigned() {
         "unitsConsumed": 150, "returnData": {"data": ["Kg==", "base64"], "programId": "x"}}});
     let node = Node::start(move |_, _| Ok(answer.clone())).await;
     let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
-    let trial = solana_trial();
+    let trial = solana_trial(5);
     let found = client.simulate(&trial).await.unwrap();
     let expected = Simulation {
         units_used: Some("150".into()),
@@ -230,14 +231,15 @@ async fn solana__should_simulate_one_transaction_unsigned() {
     );
 
     // Several depend on each other.
-    assert_eq!(client.simulate(&solana_custom(&trial, 2)).await, None);
+    let several = solana_custom(&[&trial, &solana_trial(6)]);
+    assert_eq!(client.simulate(&several).await, None);
     assert_eq!(node.calls.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn solana__should_tell_failures_from_what_says_nothing() {
-    let own = solana_trial();
-    let custom = solana_custom(&own, 1);
+    let own = solana_trial(5);
+    let custom = solana_custom(&[&own]);
     let error = json!({"InstructionError": [0, {"Custom": 1}]});
     let words = r#"{"InstructionError":[0,{"Custom":1}]}"#;
     for (trial, err, expected) in [

@@ -3,10 +3,11 @@
 //! A call is shown only when it is exactly what the ABI makes of the values shown. Data with
 //! something hidden behind its end, or with offsets that no compiler writes, is not.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{collections::HashMap, fmt, sync::LazyLock};
 
 use alloy_dyn_abi::{DynSolValue, JsonAbiExt as _};
 use alloy_json_abi::{Function, JsonAbi};
+use serde_json::Value;
 
 use crate::{
     fault::{Class, Fault},
@@ -115,8 +116,18 @@ impl Calls {
     /// [`crate::fault::Class::Invalid`] with a sentence, when it is none or has no function.
     pub fn add_abi(&mut self, json: &str) -> Result<(), Fault> {
         let invalid = |problem: String| Fault::new(Class::Invalid, problem);
-        let abi: JsonAbi = serde_json::from_str(json)
-            .map_err(|error| invalid(format!("is not a contract's ABI in JSON: {error}")))?;
+        let wrong = |problem: &dyn fmt::Display| {
+            invalid(format!("is not a contract's ABI in JSON: {problem}"))
+        };
+        let found: Value = serde_json::from_str(json).map_err(|error| wrong(&error))?;
+        let list = match &found {
+            Value::Object(artifact) => artifact
+                .get("abi")
+                .ok_or_else(|| wrong(&"it has no \"abi\""))?,
+            list => list,
+        };
+        let abi: JsonAbi =
+            serde_json::from_str(&list.to_string()).map_err(|error| wrong(&error))?;
         if abi.functions.is_empty() {
             return Err(invalid("is an ABI without a function".into()));
         }
