@@ -390,6 +390,21 @@ impl ChainClient for TonNode {
         }
     }
 
+    async fn next_number(&self, owner: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+        let owner = address(owner)?;
+        let since_s = since_ms.div_ceil(1_000);
+        // Number and time are of one state of the chain. What a frozen account did before is not
+        // seen.
+        let read = |answer: &Answer| {
+            let wallet = answers::wallet(answer, &owner)?;
+            let is_seen = wallet.state != State::Frozen;
+            is_seen.then_some((wallet.time_s >= since_s, u64::from(wallet.data.seqno)))
+        };
+        let call = account(&owner);
+        let (is_later, next) = self.rest.agreed("a wallet", &call, read).await?;
+        Ok(is_later.then_some(next))
+    }
+
     async fn balance(&self, owner: &str, token: Option<&str>) -> Result<String, ChainError> {
         let owner = address(owner)?;
         let Some(token) = token else {

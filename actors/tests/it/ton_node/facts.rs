@@ -248,3 +248,25 @@ async fn ton_balance__should_be_that_of_the_account_or_its_jetton_wallet() {
         }
     }
 }
+
+#[tokio::test]
+async fn ton_next_number__should_be_that_of_a_state_which_is_late_enough() {
+    let address = wallet().wallet_form();
+    let node = Node::start(State::default()).await;
+    let client = connect(&[&node], 1);
+    let asked = async |since_ms| client.next_number(&address, since_ms).await;
+    assert_eq!(asked(BUILT * 1_000).await, Ok(Some(SEQNO.into())));
+    assert_eq!(asked(BUILT * 1_000 + 1).await, Ok(None));
+    // It may have used numbers before, which are not seen.
+    node.state.lock().unwrap().kind = "frozen";
+    assert!(matches!(asked(0).await, Err(ChainError::Unknown(_))));
+
+    let [early, late] = [BUILT - 1, BUILT].map(|time| State {
+        time,
+        ..State::default()
+    });
+    let nodes = [Node::start(early).await, Node::start(late).await];
+    let client = connect(&[&nodes[0], &nodes[1]], 2);
+    let next = client.next_number(&address, BUILT * 1_000).await;
+    assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
+}
