@@ -2,7 +2,7 @@
 //!
 //! It is for people who read a request. Nothing waits for it and nothing hangs on it: it runs beside
 //! the signing, asks one node once, and what comes of it, if anything does in time, gets a row of its
-//! own (docs/decisions/0021-simulations.md).
+//! own (docs/decisions/0018-simulations.md).
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -172,6 +172,17 @@ impl Grpc {
         Ok(self.pool.agreed(what, &call, read, same).await?)
     }
 
+    /// As [`Pool::aside`]; `None` when the node gave no answer, or said that it cannot.
+    pub async fn aside<Q: Message, A: Message + Default>(
+        &self,
+        method: &Method<Q, A>,
+        request: &Q,
+    ) -> Option<A> {
+        let read = |answer: &Answer| read(answer, method.internal_is_answer);
+        let said: Said<A> = self.pool.aside(&call(method, request), read).await.ok()?;
+        said.ok()
+    }
+
     /// Sends: as [`Grpc::ask`], in one round and with more time; also says whether a node may have
     /// done it and its answer was lost.
     pub async fn send<Q: Message, A: Message + Default>(

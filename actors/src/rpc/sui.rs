@@ -29,7 +29,7 @@ use self::proto::{
     TransactionResponse,
 };
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment, Simulation, Trial,
     grpc::{Code, Grpc, Said, Status},
     jsonrpc::short,
     pool::Pool,
@@ -235,14 +235,7 @@ impl SuiNode {
 
     /// What a transaction takes, with a gas coin of the node's own.
     async fn simulated(&self, transaction: Vec<u8>) -> Result<GasUsed, ChainError> {
-        let request = SimulateTransactionRequest {
-            transaction: Some(Encoded::of(transaction)),
-            read_mask: FieldMask::of(&[
-                "transaction.effects.status",
-                "transaction.effects.gas_used",
-            ]),
-            do_gas_selection: Some(false),
-        };
+        let request = to_simulate(transaction);
         let outcome = self
             .grpc
             .agreed(
@@ -426,8 +419,36 @@ impl ChainClient for SuiNode {
         Ok(units.to_string())
     }
 
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        if trial.unsigned.bytes.is_empty() {
+            return None;
+        }
+        let request = to_simulate(trial.unsigned.bytes.clone());
+        let answer = self.grpc.aside(&SIMULATE_TRANSACTION, &request).await?;
+        match outcome(answer)? {
+            Ok(used) => Some(Simulation {
+                units_used: Some(cost(&used).to_string()),
+                ..Simulation::passes(None)
+            }),
+            // Perhaps this very transaction has taken it. One that uses up objects cannot be tried
+            // any more then, and the node says so.
+            Err(error) if error.kind() == ExecutionErrorKind::InsufficientFundsForWithdraw => None,
+            Err(error) => Some(Simulation::fails(
+                error.description.as_deref().unwrap_or("no reason"),
+            )),
+        }
+    }
+
     fn health(&self) -> Vec<EndpointHealth> {
         self.grpc.health()
+    }
+}
+
+fn to_simulate(transaction: Vec<u8>) -> SimulateTransactionRequest {
+    SimulateTransactionRequest {
+        transaction: Some(Encoded::of(transaction)),
+        read_mask: FieldMask::of(&["transaction.effects.status", "transaction.effects.gas_used"]),
+        do_gas_selection: Some(false),
     }
 }
 
@@ -489,9 +510,13 @@ fn outcome(answer: TransactionResponse) -> Option<Result<GasUsed, ExecutionError
 
 /// Whether two simulations are of one moment: others' transactions change what it takes.
 fn near(one: &GasUsed, other: &GasUsed) -> bool {
-    let cost = |used: &GasUsed| used.computation_cost.saturating_add(used.storage_cost);
     let (one, other) = (cost(one), cost(other));
     one.max(other) / 4 <= one.min(other)
+}
+
+/// In MIST, without what is given back for storage.
+fn cost(used: &GasUsed) -> u64 {
+    used.computation_cost.saturating_add(used.storage_cost)
 }
 
 /// A simulation that did not succeed.

@@ -44,7 +44,7 @@ pub struct Simulation {
     /// Why it would fail, in words.
     pub error: Option<String>,
     /// What it takes, decimal, in the network's unit: gas units (Aptos), compute units (Solana),
-    /// energy (Tron); where the node says it.
+    /// energy (Tron), MIST (Sui); where the node says it.
     pub units_used: Option<String>,
     /// What its programs log (Solana).
     pub logs: Vec<String>,
