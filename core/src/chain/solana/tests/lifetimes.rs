@@ -84,7 +84,7 @@ fn lifetime__should_be_that_of_a_nonce_that_the_first_instruction_uses_up() {
     readonly.accounts[0] = AccountMeta::new_readonly(at(8), false);
     assert_eq!(nonce_of(&legacy(&wallet(), &[readonly])), None);
     assert_eq!(
-        nonce_of(&listed(*versioned.message().recent_blockhash())),
+        nonce_of(&listed(versioned.message().recent_blockhash().clone())),
         None
     );
     // Nor are the same bytes to another program.
