@@ -65,7 +65,8 @@ async fn keys(world: &World, space: Space) -> Vec<Key> {
 async fn two_hundred_payments__should_spend_each_output_once() {
     let folder = tempfile::tempdir().unwrap();
     let store = RedbStore::open(&folder.path().join("store.redb")).unwrap();
-    let world = World::on(Arc::new(store) as Arc<dyn Store>);
+    let mut world = World::on(Arc::new(store) as Arc<dyn Store>);
+    world.settings.signing_deadline_ms = 300_000;
     let gateway = world.start().await;
     let address = bitcoin_wallet(&gateway).await;
     world.bitcoin.fund(&address, 220, 100_000);

@@ -327,7 +327,8 @@ pub fn created(submitted: Submitted) -> wire::SigningRequest {
 pub async fn outcome(gateway: &Gateway, uuid: &str) -> wire::ExecuteSigningRequestsResponse {
     let query = Query::Outcome {
         uuid: uuid.into(),
-        timeout_ms: 30_000,
+        // A machine that runs other tests too may be slow.
+        timeout_ms: 120_000,
     };
     match gateway.view(&admin(), query).await.unwrap() {
         View::Outcome(outcome) => *outcome,
