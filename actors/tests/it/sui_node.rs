@@ -115,10 +115,13 @@ use Said::{Http, InHeaders, Message, Status};
 
 type Answers = Arc<dyn Fn(&str, &[u8]) -> Said + Send + Sync>;
 
+/// The paths and bodies of requests.
+type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 /// A node that answers what a closure says. Stops with the test's runtime.
 struct Node {
     url: String,
-    asked: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    asked: Seen,
 }
 
 impl Node {
@@ -161,7 +164,7 @@ fn frame(flags: u8, bytes: &[u8]) -> Vec<u8> {
     [&[flags], length.as_slice(), bytes].concat()
 }
 
-async fn serve(mut stream: TcpStream, answers: Answers, seen: Arc<Mutex<Vec<(String, Vec<u8>)>>>) {
+async fn serve(mut stream: TcpStream, answers: Answers, seen: Seen) {
     let mut buffer = Vec::new();
     loop {
         let mut chunk = [0; 4096];
