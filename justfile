@@ -20,7 +20,7 @@ test *arguments:
 
 # The golden vectors alone; COVAULT_VECTORS names another folder
 vectors:
-    cargo nextest run --test vectors --no-capture
+    cargo nextest run -p covault-core --test vectors --no-capture
 
 # kill -9 of every piece for hours instead of some times
 crash-long rounds="400":
@@ -62,7 +62,12 @@ sim runs="10000" first="0":
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
     COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run --workspace --features cggmp24 --test fuzz
-    bash mpc/fuzz/run {{seconds}} {{targets}}
+    bash tests/fuzz mpc {{seconds}} {{targets}}
+
+# The same for what clients send: addresses and payloads made elsewhere, of every network
+fuzz-core seconds="600" *targets="":
+    COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-core --test fuzz
+    bash tests/fuzz core {{seconds}} {{targets}}
 
 # All of cargo-deny, with the advisory database (needs the network)
 deny:

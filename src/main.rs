@@ -1,6 +1,8 @@
 //! Covault: threshold wallet signing. One binary, several roles; see `covault --help`.
 
+mod abis;
 mod adapters;
+mod chain_nodes;
 mod cli;
 mod config;
 mod files;

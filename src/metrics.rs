@@ -9,8 +9,9 @@ use std::{
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
-    gateway::{Gateway, Query, View},
+    gateway::{Gateway, Query, Stuck, View},
     port::NodeView,
+    rpc::EndpointHealth,
 };
 use covault_mpc::{bus::Bus, identity, meter};
 use futures::future::BoxFuture;
@@ -97,7 +98,8 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
         Box::pin(async move {
             let mut text = Text::default();
             text.bus(reachable);
-            match gateway.view(&auth::internal("metrics"), Query::Nodes).await {
+            let caller = auth::internal("metrics");
+            match gateway.view(&caller, Query::Nodes).await {
                 Ok(View::Nodes { nodes, strangers }) => {
                     text.nodes(&nodes);
                     let name = "covault_nodes_waiting";
@@ -107,6 +109,14 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
                 Ok(other) => tracing::error!(?other, "unexpected answer of the gateway"),
                 // The counters are worth having all the same.
                 Err(fault) => tracing::warn!(?fault, "metrics without the nodes"),
+            }
+            match gateway.view(&caller, Query::ChainNodes).await {
+                Ok(View::ChainNodes(nodes)) => text.chain_nodes(&nodes),
+                other => tracing::error!(?other, "unexpected answer of the gateway"),
+            }
+            match gateway.view(&caller, Query::Stuck).await {
+                Ok(View::Stuck(stuck)) => text.stuck(&stuck),
+                other => tracing::error!(?other, "unexpected answer of the gateway"),
             }
             text.0
         })
@@ -132,8 +142,12 @@ struct Text(String);
 
 impl Text {
     fn family(&mut self, name: &str, help: &str) {
+        self.family_of("gauge", name, help);
+    }
+
+    fn family_of(&mut self, kind: &str, name: &str, help: &str) {
         write_help_line(&mut self.0, name, None, None, help);
-        write_type_line(&mut self.0, name, None, None, "gauge");
+        write_type_line(&mut self.0, name, None, None, kind);
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
@@ -154,6 +168,68 @@ impl Text {
         let name = "covault_bus_reachable";
         self.family(name, "Whether the bus was reachable when it was last used");
         self.sample(name, &[], u8::from(reachable));
+    }
+
+    fn stuck(&mut self, stuck: &Stuck) {
+        let Stuck { waiting, forgotten } = stuck;
+        let name = "covault_requests_waiting";
+        self.family(name, "Requests that cannot go on now");
+        self.sample(name, &[], waiting);
+        let name = "covault_forgotten_transactions_total";
+        let help = "Transactions that a node had taken, and that no node had later";
+        self.family_of("counter", name, help);
+        for (outcome, count) in [
+            ("taken", forgotten.taken),
+            ("refused", forgotten.refused),
+            ("expired", forgotten.expired),
+        ] {
+            self.sample(name, &[("outcome", outcome)], count);
+        }
+    }
+
+    /// By chain and number: the address of a node may hold a key.
+    fn chain_nodes(&mut self, nodes: &[EndpointHealth]) {
+        let mut family =
+            |kind: &str, name: &str, help: &str, value: &dyn Fn(&EndpointHealth) -> u64| {
+                self.family_of(kind, name, help);
+                for node in nodes {
+                    let labels = [
+                        ("chain", node.chain.as_str()),
+                        ("node", &node.node.to_string()),
+                    ];
+                    self.sample(name, &labels, value(node));
+                }
+            };
+        family(
+            "gauge",
+            "covault_chain_node_up",
+            "Whether the chain's node answered when it was last asked",
+            &|node| u64::from(node.failures == 0),
+        );
+        family(
+            "gauge",
+            "covault_chain_node_failures",
+            "Failures of the chain's node since its last answer",
+            &|node| u64::from(node.failures),
+        );
+        family(
+            "counter",
+            "covault_chain_node_answers_total",
+            "Answers of the chain's node",
+            &|node| node.answers,
+        );
+        family(
+            "counter",
+            "covault_chain_node_errors_total",
+            "Calls that the chain's node did not answer, or not so that it can be used",
+            &|node| node.errors,
+        );
+        family(
+            "counter",
+            "covault_chain_node_dissents_total",
+            "Answers of the chain's node in which it stood against others",
+            &|node| node.dissents,
+        );
     }
 
     fn nodes(&mut self, nodes: &[NodeView]) {
@@ -215,9 +291,60 @@ impl Text {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_actors::gateway::Forgotten;
     use covault_core::order::NodeId;
 
     use super::*;
+
+    #[test]
+    fn stuck__should_show_each_outcome() {
+        let mut text = Text::default();
+        text.stuck(&Stuck {
+            waiting: 3,
+            forgotten: Forgotten {
+                taken: 4,
+                refused: 5,
+                expired: 6,
+            },
+        });
+        for line in [
+            "# TYPE covault_forgotten_transactions_total counter",
+            "covault_requests_waiting 3",
+            r#"covault_forgotten_transactions_total{outcome="taken"} 4"#,
+            r#"covault_forgotten_transactions_total{outcome="refused"} 5"#,
+            r#"covault_forgotten_transactions_total{outcome="expired"} 6"#,
+        ] {
+            assert!(text.0.lines().any(|other| other == line), "{}", text.0);
+        }
+    }
+
+    #[test]
+    fn chain_nodes__should_be_named_by_chain_and_number() {
+        let node = EndpointHealth {
+            chain: "EVM chain 1".into(),
+            node: 2,
+            failures: 3,
+            answers: 4,
+            errors: 5,
+            dissents: 6,
+        };
+        let mut text = Text::default();
+        text.chain_nodes(&[node]);
+        for line in [
+            "# TYPE covault_chain_node_errors_total counter",
+            r#"covault_chain_node_up{chain="EVM chain 1",node="2"} 0"#,
+            r#"covault_chain_node_failures{chain="EVM chain 1",node="2"} 3"#,
+            r#"covault_chain_node_answers_total{chain="EVM chain 1",node="2"} 4"#,
+            r#"covault_chain_node_errors_total{chain="EVM chain 1",node="2"} 5"#,
+            r#"covault_chain_node_dissents_total{chain="EVM chain 1",node="2"} 6"#,
+        ] {
+            assert!(
+                text.0.lines().any(|other| other == line),
+                "{line}: {}",
+                text.0
+            );
+        }
+    }
 
     #[test]
     fn nodes__should_be_written_as_prometheus_reads_them() {

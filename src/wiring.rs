@@ -1,7 +1,6 @@
 //! Wiring: the one place that names concrete adapters.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -10,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use covault_actors::{
     gateway::Gateway,
-    rpc::{Chains, ChainsConfig, Endpoints},
+    rpc::{Chains, Ports},
     settings::{Orchestrator, Settings},
     store::redb::RedbStore,
 };
@@ -28,8 +27,10 @@ use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use crate::{
+    abis,
     adapters::{OsEntropy, SystemClock},
-    config::{self, Config, Serve, Signer},
+    chain_nodes,
+    config::{Config, Serve, Signer},
     files,
     http::{
         self, Api,
@@ -47,9 +48,6 @@ const NAMESPACE: &str = "covault";
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LIVE_FOR: Duration = Duration::from_millis(3500);
 const ATTEMPT: Duration = Duration::from_secs(3);
-
-const SOLANA_CHAIN_ID: u64 = 101;
-const SONIC_CHAIN_ID: u64 = 0;
 
 /// scrypt's work factor for passphrases that people choose: about a second.
 pub const WORK_FACTOR: u8 = 18;
@@ -231,6 +229,8 @@ pub async fn orchestrator(
     tokens: &TokenPair,
 ) -> anyhow::Result<Running> {
     let serve = &config.serve;
+    // What is wrong with it is said before anything is begun.
+    let calls = abis::of(&config.evm)?;
     let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
@@ -242,16 +242,23 @@ pub async fn orchestrator(
     })
     .await
     .map_err(explain)?;
+    let ports = Ports {
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(OsEntropy),
+    };
     let gateway = Gateway::start(Orchestrator {
         store: Arc::new(store),
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
-        chains: Chains::connect(&chains(&config.chains)?).map_err(explain)?,
+        chains: Chains::connect(&chain_nodes::of(&config.chains)?, &ports).map_err(explain)?,
         settings: Settings {
             signing_deadline_ms: serve.signing_deadline_ms,
             max_live_requests: serve.max_live_requests,
             max_live_bytes: serve.max_live_bytes,
+            message_domain: serve.message_domain.clone(),
+            simulate: serve.simulate,
+            calls,
             ..Settings::default()
         },
     })
@@ -301,21 +308,4 @@ pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}; choose another address (IP:PORT)"))
-}
-
-fn chains(config: &config::Chains) -> anyhow::Result<ChainsConfig> {
-    let evm = config
-        .evm()?
-        .into_iter()
-        .map(|(id, urls)| (id, Endpoints::new(urls)))
-        .collect();
-    let solana: BTreeMap<_, _> = [
-        (SOLANA_CHAIN_ID, &config.solana),
-        (SONIC_CHAIN_ID, &config.sonic),
-    ]
-    .into_iter()
-    .filter(|(_, nodes)| !nodes.rpc.is_empty())
-    .map(|(id, nodes)| (id, Endpoints::new(nodes.rpc.clone())))
-    .collect();
-    Ok(ChainsConfig { evm, solana })
 }

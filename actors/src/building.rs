@@ -1,14 +1,16 @@
 //! What a request needs from its chain, and the draft that comes of it.
 
+use std::collections::BTreeSet;
+
 use covault_core::{
-    chain::{Chain, Facts, Needs, evm},
+    chain::{Chain, Facts, Needs, Resource, Settled, evm, ton},
     fault::Fault,
     network::Network,
     payload::{Payload, evm::EvmPayload},
-    request::{Draft, NonceClaim, Request},
+    request::{Draft, Request},
 };
 
-use crate::{context::Context, lanes::Account};
+use crate::{claims::Account, context::Context};
 
 /// The rules of a request's network.
 ///
@@ -38,16 +40,59 @@ pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<N
     Ok(needs)
 }
 
-/// The account whose next nonce the request wants, where it wants one.
-pub fn account(request: &Request, needs: &Needs) -> Option<Account> {
-    match needs {
-        Needs::Evm(needs) if needs.nonce => Some(Account {
-            network: request.network,
-            chain_id: needs.chain_id,
-            address: request.address.clone(),
-        }),
-        Needs::Nothing | Needs::Evm(_) | Needs::Solana(_) => None,
+/// Facts that need no node: there is nothing to ask, or only clock and configuration.
+pub fn own_facts(
+    context: &Context,
+    payload: &Payload,
+    needs: &Needs,
+) -> Option<Result<Facts, Fault>> {
+    let (domain, timestamp) = match needs {
+        Needs::Nothing => return Some(Ok(Facts::Nothing)),
+        Needs::Ton(ton::Needs::Message { domain, timestamp }) => (*domain, *timestamp),
+        _ => return None,
+    };
+    let configured = &context.settings.message_domain;
+    if domain && configured.is_empty() {
+        return Some(Err(Fault::field(
+            format!("{}.content", payload.kind()),
+            "names no domain, and configuration has none (serve.message_domain)",
+        )));
     }
+    let facts = ton::Facts::Message {
+        domain: domain.then(|| configured.clone()),
+        timestamp: timestamp.then(|| context.now_ms() / 1000),
+    };
+    Some(Ok(facts.into()))
+}
+
+/// The account in whose lane the request waits, when what it builds on depends on the account's
+/// other requests.
+///
+/// # Errors
+/// As [`chain`].
+pub fn lane(request: &Request, payload: &Payload, needs: &Needs) -> Result<Option<Account>, Fault> {
+    let sequenced = chain(request.network)?.is_sequenced(needs);
+    Ok(sequenced.then(|| Account::of(request, payload)))
+}
+
+/// What the request would use up if no other one held anything: what the nodes offer it. Empty where
+/// it cannot be built of that; its turn says why.
+pub fn offered(
+    network: Network,
+    payload: &Payload,
+    facts: &Facts,
+    public_key: &[u8],
+) -> Vec<Resource> {
+    let offered = || {
+        let chain = chain(network)?;
+        let facts = match chain.settle(payload, facts.clone(), &BTreeSet::new())? {
+            Settled::Facts(facts) => facts,
+            Settled::Wait(_) => return Ok(Vec::new()),
+        };
+        chain.uses(payload, &chain.build(payload, &facts, public_key)?)
+    };
+    let offered: Result<_, Fault> = offered();
+    offered.unwrap_or_default()
 }
 
 /// Builds what the request will sign.
@@ -62,35 +107,21 @@ pub fn draft(
     now_ms: u64,
     deadline_ms: u64,
 ) -> Result<Draft, Fault> {
-    let unsigned = chain(request.network)?.build(payload, &facts, &request.public_key)?;
+    let chain = chain(request.network)?;
+    let unsigned = chain.build(payload, &facts, &request.public_key)?;
+    let nonce = chain
+        .uses(payload, &unsigned)?
+        .into_iter()
+        .find_map(|resource| match resource {
+            Resource::Nonce(nonce) => Some(nonce),
+            Resource::Piece(_) | Resource::Whole(_) => None,
+        });
     Ok(Draft {
-        claim: claim_of(request, payload, &facts),
+        claim: nonce.map(|nonce| Account::of(request, payload).nonce(nonce)),
         facts,
         unsigned,
         broadcast,
         built_at_ms: now_ms,
         deadline_ms,
     })
-}
-
-/// The nonce that a built transaction holds.
-fn claim_of(request: &Request, payload: &Payload, facts: &Facts) -> Option<NonceClaim> {
-    let assigned = match facts {
-        Facts::Evm(facts) => facts.nonce,
-        Facts::Nothing | Facts::Solana(_) => None,
-    };
-    Some(NonceClaim {
-        network: request.network,
-        chain_id: payload.chain_id()?,
-        address: request.address.clone(),
-        nonce: assigned.or_else(|| chosen_nonce(payload))?,
-    })
-}
-
-/// The nonce that the client chose.
-fn chosen_nonce(payload: &Payload) -> Option<u64> {
-    match payload {
-        Payload::Evm(EvmPayload::Transaction(transaction)) => transaction.nonce,
-        Payload::Evm(EvmPayload::Message(_)) | Payload::Solana(_) | Payload::Raw(_) => None,
-    }
 }

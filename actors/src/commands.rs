@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use covault_core::{
-    chain::Needs,
     fault::{Class, Fault},
     ids::{RequestId, VaultId},
     network::Network,
@@ -20,6 +19,7 @@ use crate::{
     gateway::{Caller, Inner, Receipt, VaultScope, answer, in_scope, too_many, vault_in_scope},
     idempotency::Pledge,
     nodes, rows,
+    rpc::ChainKey,
     vault::{self, NewRequest, NewWallet, Place},
     wallets::{self, Plan},
 };
@@ -135,7 +135,7 @@ impl Inner {
             state: State::Received,
         };
         let needs = building::needs(context, request.network, &payload)?;
-        let asks = needs != Needs::Nothing;
+        let asks = building::own_facts(context, &payload, &needs).is_none();
         if (asks || broadcast)
             && context
                 .chains
@@ -152,12 +152,12 @@ impl Inner {
             .try_acquire_many_owned(u32::try_from(size).map_err(|_| too_many())?)
             .map_err(|_| too_many())?;
         let actor = self.vault(request.vault).await?;
-        let account = building::account(&request, &needs);
+        let lane = building::lane(&request, &payload, &needs)?;
         let (vault, id) = (request.vault, request.id);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {
                 request,
-                account,
+                lane,
                 broadcast,
                 pledge,
                 place: Place {
@@ -227,17 +227,15 @@ fn refuse_callback(key: Option<&str>) -> Result<(), Fault> {
 }
 
 fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
-    let chain = payload.chain_id().map_or_else(
-        || network.name().to_owned(),
-        |id| format!("{} chain {id}", network.name()),
-    );
+    let chain = ChainKey::of(network, payload.chain_id());
     let way_out = if asks {
         "the operator has to configure one"
     } else {
         "set broadcastTx to false to get the signed transaction"
     };
-    Fault::field(
-        format!("{}.chainId", payload.kind()),
-        format!("no node is configured for {chain}; {way_out}"),
-    )
+    let problem = format!("no node is configured for {chain}; {way_out}");
+    match chain.chain_id {
+        Some(_) => Fault::field(format!("{}.chainId", payload.kind()), problem),
+        None => Fault::field(payload.kind(), problem),
+    }
 }

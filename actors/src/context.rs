@@ -14,18 +14,22 @@ use covault_core::{
     ids::{RequestId, SessionId, VaultId, WalletId},
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
-    request::Request,
+    request::{NonceClaim, Request},
     scheme::Scheme,
     wallet::{Wallet, vault::Vault},
 };
+use ractor::ActorRef;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use crate::{
+    dropped::Looks,
     port::Signers,
     rows,
     rpc::Chains,
     settings::{Orchestrator, Settings},
+    signing,
+    simulations::Simulations,
     store::{Key, Store},
 };
 
@@ -43,6 +47,14 @@ pub struct Context {
     pub known: KnownChains,
     pub settings: Settings,
     pub waiters: Waiters,
+    /// Why requests cannot go on now.
+    pub delays: Mutex<HashMap<RequestId, String>>,
+    /// Who is to be woken when a node has taken the number before its own.
+    pub turns: Turns,
+    /// What was last found about transactions that chains may have lost.
+    pub looks: Looks,
+    /// Transactions that are being tried.
+    pub simulations: Simulations,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
     /// When readiness was last checked, and what came of it.
@@ -68,6 +80,10 @@ impl Context {
             chains,
             settings,
             waiters: Waiters::default(),
+            delays: Mutex::default(),
+            turns: Turns::default(),
+            looks: Looks::default(),
+            simulations: Simulations::default(),
             problems: Mutex::default(),
             readiness: tokio::sync::Mutex::default(),
         }
@@ -130,6 +146,27 @@ impl Context {
         problems.get(&(vault, scheme)).cloned()
     }
 
+    /// Notes why a request cannot go on now; `None` when it does.
+    pub fn note_delay(&self, request: RequestId, reason: Option<String>) {
+        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        match reason {
+            Some(reason) => delays.insert(request, reason),
+            None => delays.remove(&request),
+        };
+    }
+
+    /// Why a request cannot go on now.
+    pub fn delay(&self, request: RequestId) -> Option<String> {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.get(&request).cloned()
+    }
+
+    /// How many requests cannot go on now.
+    pub fn waiting(&self) -> usize {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.len()
+    }
+
     /// A value with the version of its row.
     pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
         match self.store.get(key).await? {
@@ -153,6 +190,42 @@ impl Context {
         };
         let wallet = self.load::<Wallet>(&rows::wallet(id)).await?;
         Ok(wallet.map(|(wallet, _)| wallet))
+    }
+}
+
+/// Transactions that no node takes yet, by their numbers. Networks that want the numbers of an
+/// account without a gap refuse one whose predecessor is not in yet.
+#[derive(Default)]
+pub struct Turns(Mutex<HashMap<NonceClaim, ActorRef<signing::Msg>>>);
+
+impl Turns {
+    fn with<T>(
+        &self,
+        change: impl FnOnce(&mut HashMap<NonceClaim, ActorRef<signing::Msg>>) -> T,
+    ) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The transaction with this number is to be sent again once the one before it is taken.
+    pub fn wait(&self, claim: NonceClaim, actor: ActorRef<signing::Msg>) {
+        self.with(|waiting| waiting.insert(claim, actor));
+    }
+
+    /// The transaction with this number waits no more.
+    pub fn leave(&self, claim: &NonceClaim) {
+        self.with(|waiting| waiting.remove(claim));
+    }
+
+    /// A node has the transaction with this number: the next one's turn has come.
+    pub fn taken(&self, claim: &NonceClaim) {
+        let next = NonceClaim {
+            nonce: claim.nonce.saturating_add(1),
+            ..claim.clone()
+        };
+        if let Some(actor) = self.with(|waiting| waiting.remove(&next)) {
+            // It may have ended meanwhile.
+            let _ = actor.cast(signing::Msg::TurnCame);
+        }
     }
 }
 

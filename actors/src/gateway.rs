@@ -27,12 +27,14 @@ use crate::{
     port::{NodeView, StrangerView},
     root::{self, DirectoryAddress, Root},
     rows::Operation,
+    rpc::EndpointHealth,
     settings::Orchestrator,
     store::{Key, Space},
     vault, views,
 };
 
 pub use crate::{
+    dropped::Forgotten,
     operations::ShareBackup,
     vault::{
         Wish as Reshare,
@@ -42,6 +44,15 @@ pub use crate::{
 
 /// How long [`Gateway::stop`] waits for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is stuck, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Requests that cannot go on now.
+    pub waiting: usize,
+    /// What became of transactions that nodes had forgotten.
+    pub forgotten: Forgotten,
+}
 
 /// Who calls, after authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,6 +201,10 @@ pub enum Query {
     Vaults,
     /// All admitted signer nodes, and those that want to join.
     Nodes,
+    /// How the nodes of the chains are doing.
+    ChainNodes,
+    /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
+    Stuck,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
 }
@@ -218,6 +233,10 @@ pub enum View {
         /// Not admitted, by key.
         strangers: Vec<StrangerView>,
     },
+    /// Nodes of chains.
+    ChainNodes(Vec<EndpointHealth>),
+    /// What is stuck.
+    Stuck(Stuck),
     /// Ready.
     Ready,
 }
@@ -296,6 +315,7 @@ impl Gateway {
         {
             tracing::warn!(%error, "the actors did not stop in time");
         }
+        self.inner.context.simulations.close().await;
     }
 
     /// Does something. When it returns, the effect is on disk.

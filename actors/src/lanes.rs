@@ -1,61 +1,45 @@
-//! Lanes: one queue per account of a chain, in which requests wait for their nonce.
+//! Lanes: one queue per account of a chain, in which requests wait for their turn.
 //!
-//! A request joins when it is accepted and gets its nonce in the order of joining, so that
-//! nonces follow the order of creation although chain nodes are asked concurrently. What is
-//! handed out is reserved here until it is on disk or given up. Lanes know no store: the
-//! caller looks up which nonces are claimed.
+//! A request joins when it is accepted and gets its number, outputs or objects in the order of
+//! joining, so that these follow the order of creation although chain nodes are asked
+//! concurrently. What is handed out is reserved here until it is on disk or given up. Lanes know
+//! no store: the caller looks up what is claimed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use covault_core::{ids::RequestId, network::Network};
+use covault_core::{chain::Resource, ids::RequestId};
 
-/// An account of a chain.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Account {
-    /// The network.
-    pub network: Network,
-    /// The chain.
-    pub chain_id: u64,
-    /// The address in canonical form.
-    pub address: String,
-}
+use crate::claims::Account;
 
-/// A request that wants its nonce now.
-#[derive(Debug)]
-pub struct Ask<P> {
-    /// Who.
-    pub request: RequestId,
-    /// The nonce that the chain expects next.
-    pub floor: u64,
-    /// Where the answer goes.
-    pub port: P,
-}
-
-struct Lane<P> {
-    /// Those who have no nonce yet, in order.
+struct Lane<A> {
+    /// Those whose turn has not come yet, in order.
     queue: VecDeque<RequestId>,
-    asked: HashMap<RequestId, Ask<P>>,
-    /// Handed out, not yet on disk.
-    reserved: BTreeMap<u64, RequestId>,
+    /// What those who are ready want.
+    asked: HashMap<RequestId, A>,
+    /// Their turn came and there was nothing for them.
+    put_off: HashSet<RequestId>,
+    /// Handed out; of what is on disk too, no numbers.
+    reserved: BTreeMap<Resource, RequestId>,
 }
 
-impl<P> Default for Lane<P> {
+impl<A> Default for Lane<A> {
     fn default() -> Self {
         Self {
             queue: VecDeque::new(),
             asked: HashMap::new(),
+            put_off: HashSet::new(),
             reserved: BTreeMap::new(),
         }
     }
 }
 
-/// All lanes of a vault.
-pub struct Lanes<P> {
-    lanes: HashMap<Account, Lane<P>>,
+/// All lanes of a vault; `A` is what a request asks for in its turn.
+pub struct Lanes<A> {
+    lanes: HashMap<Account, Lane<A>>,
     member: HashMap<RequestId, Account>,
 }
 
-impl<P> Default for Lanes<P> {
+impl<A> Default for Lanes<A> {
     fn default() -> Self {
         Self {
             lanes: HashMap::new(),
@@ -64,8 +48,8 @@ impl<P> Default for Lanes<P> {
     }
 }
 
-impl<P> Lanes<P> {
-    /// A request queues up for its nonce. Joining twice changes nothing.
+impl<A> Lanes<A> {
+    /// A request queues up. Joining twice changes nothing.
     pub fn join(&mut self, account: Account, request: RequestId) {
         if self.member.contains_key(&request) {
             return;
@@ -78,16 +62,18 @@ impl<P> Lanes<P> {
             .push_back(request);
     }
 
-    /// A request is ready for its nonce. `None` when it is in no lane; then the port is lost.
-    pub fn ask(&mut self, ask: Ask<P>) -> Option<Account> {
-        let account = self.member.get(&ask.request)?.clone();
+    /// A request is ready for its turn. `None` when it is in no lane; then the ask is lost.
+    pub fn ask(&mut self, request: RequestId, ask: A) -> Option<Account> {
+        let account = self.member.get(&request)?.clone();
         let lane = self.lanes.entry(account.clone()).or_default();
-        if !lane.queue.contains(&ask.request) {
-            // It had a nonce and never heard of it: first again, and that nonce is free.
-            lane.reserved.retain(|_, other| *other != ask.request);
-            lane.queue.push_front(ask.request);
+        if lane.put_off.remove(&request) {
+            lane.queue.push_back(request);
+        } else if !lane.queue.contains(&request) {
+            // It had its turn and never heard of it: first again, and what it got is free.
+            lane.reserved.retain(|_, other| *other != request);
+            lane.queue.push_front(request);
         }
-        lane.asked.insert(ask.request, ask);
+        lane.asked.insert(request, ask);
         Some(account)
     }
 
@@ -113,37 +99,65 @@ impl<P> Lanes<P> {
     }
 
     /// Takes the first of the lane's queue, when it has asked.
-    pub fn next(&mut self, account: &Account) -> Option<Ask<P>> {
+    pub fn next(&mut self, account: &Account) -> Option<(RequestId, A)> {
         let lane = self.lanes.get_mut(account)?;
-        let first = lane.queue.front()?;
-        let ask = lane.asked.remove(first)?;
+        let first = *lane.queue.front()?;
+        let ask = lane.asked.remove(&first)?;
         lane.queue.pop_front();
-        Some(ask)
+        Some((first, ask))
     }
 
-    /// Whether a nonce is handed out and not yet on disk.
-    pub fn is_reserved(&self, account: &Account, nonce: u64) -> bool {
-        self.lanes
-            .get(account)
-            .is_some_and(|lane| lane.reserved.contains_key(&nonce))
-    }
-
-    /// Keeps a nonce for a request until it leaves.
-    pub fn reserve(&mut self, account: &Account, nonce: u64, request: RequestId) {
+    /// There was nothing for a request whose turn came: others go on, and it queues up again when
+    /// it asks again.
+    pub fn put_off(&mut self, account: &Account, request: RequestId) {
         if let Some(lane) = self.lanes.get_mut(account) {
-            lane.reserved.insert(nonce, request);
+            lane.put_off.insert(request);
         }
     }
 
-    /// The request's claim is on disk, or the request is over: it gives back what it holds
-    /// here. Returns its lane, where the next may now be first.
+    /// What is handed out.
+    pub fn reserved(&self, account: &Account) -> BTreeMap<Resource, RequestId> {
+        self.lanes
+            .get(account)
+            .map(|lane| lane.reserved.clone())
+            .unwrap_or_default()
+    }
+
+    /// Keeps something for a request until it leaves.
+    pub fn reserve(&mut self, account: &Account, uses: Vec<Resource>, request: RequestId) {
+        if let Some(lane) = self.lanes.get_mut(account) {
+            let uses = uses.into_iter().map(|resource| (resource, request));
+            lane.reserved.extend(uses);
+        }
+    }
+
+    /// The request's claims are on disk: it needs no turn any more. Numbers are looked up there
+    /// from now on, so that one that is given up is free at once. The rest stays here too until it
+    /// leaves: it need not be looked up piece by piece. Returns its lane, where the next may now
+    /// be first.
+    pub fn claimed(&mut self, request: RequestId) -> Option<Account> {
+        let account = self.member.get(&request)?.clone();
+        let lane = self.lanes.get_mut(&account)?;
+        lane.reserved
+            .retain(|resource, other| *other != request || !matches!(resource, Resource::Nonce(_)));
+        if !lane.reserved.values().any(|other| *other == request) {
+            return self.leave(request);
+        }
+        lane.queue.retain(|other| *other != request);
+        lane.asked.remove(&request);
+        Some(account)
+    }
+
+    /// The request is over, or starts again: it gives back what it holds here. Returns its lane,
+    /// where the next may now be first.
     pub fn leave(&mut self, request: RequestId) -> Option<Account> {
         let account = self.member.remove(&request)?;
         let lane = self.lanes.get_mut(&account)?;
         lane.queue.retain(|other| *other != request);
         lane.asked.remove(&request);
+        lane.put_off.remove(&request);
         lane.reserved.retain(|_, other| *other != request);
-        if lane.queue.is_empty() && lane.reserved.is_empty() {
+        if lane.queue.is_empty() && lane.put_off.is_empty() && lane.reserved.is_empty() {
             self.lanes.remove(&account);
         }
         Some(account)
@@ -153,12 +167,14 @@ impl<P> Lanes<P> {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_core::network::Network;
+
     use super::*;
 
     fn account() -> Account {
         Account {
             network: Network::Evm,
-            chain_id: 1,
+            chain_id: Some(1),
             address: "0xa".into(),
         }
     }
@@ -167,25 +183,17 @@ mod tests {
         RequestId::from_bytes([id; 16])
     }
 
-    fn ask(id: u8) -> Ask<u8> {
-        Ask {
-            request: request(id),
-            floor: 0,
-            port: id,
-        }
-    }
-
     #[test]
     fn lanes__should_serve_in_the_order_of_joining() {
         let mut lanes = Lanes::default();
         for id in 1..=3 {
             lanes.join(account(), request(id));
         }
-        lanes.ask(ask(2)).unwrap();
+        lanes.ask(request(2), 2).unwrap();
         assert!(lanes.next(&account()).is_none());
-        lanes.ask(ask(1)).unwrap();
-        assert_eq!(lanes.next(&account()).unwrap().port, 1);
-        assert_eq!(lanes.next(&account()).unwrap().port, 2);
+        lanes.ask(request(1), 1).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().1, 1);
+        assert_eq!(lanes.next(&account()).unwrap().1, 2);
         assert!(lanes.next(&account()).is_none());
     }
 
@@ -194,12 +202,12 @@ mod tests {
         let mut lanes = Lanes::default();
         lanes.join(account(), request(1));
         lanes.join(account(), request(2));
-        lanes.ask(ask(1)).unwrap();
+        lanes.ask(request(1), 1).unwrap();
         lanes.next(&account()).unwrap();
-        lanes.reserve(&account(), 7, request(1));
-        lanes.ask(ask(1)).unwrap();
-        assert!(!lanes.is_reserved(&account(), 7));
-        assert_eq!(lanes.next(&account()).unwrap().port, 1);
+        lanes.reserve(&account(), vec![Resource::Nonce(7)], request(1));
+        lanes.ask(request(1), 1).unwrap();
+        assert!(lanes.reserved(&account()).is_empty());
+        assert_eq!(lanes.next(&account()).unwrap().1, 1);
     }
 
     #[test]
@@ -207,9 +215,9 @@ mod tests {
         let mut lanes = Lanes::default();
         lanes.join(account(), request(1));
         lanes.join(account(), request(2));
-        lanes.ask(ask(2)).unwrap();
+        lanes.ask(request(2), 2).unwrap();
         assert_eq!(lanes.leave(request(1)), Some(account()));
-        assert_eq!(lanes.next(&account()).unwrap().port, 2);
+        assert_eq!(lanes.next(&account()).unwrap().1, 2);
     }
 
     #[test]
@@ -219,24 +227,57 @@ mod tests {
             lanes.join(account(), request(id));
         }
         assert_eq!(lanes.step_back(request(1)), None, "nobody can");
-        lanes.ask(ask(2)).unwrap();
+        lanes.ask(request(2), 2).unwrap();
         assert_eq!(lanes.step_back(request(3)), None, "nobody waits for it");
         assert_eq!(lanes.step_back(request(1)), Some(account()));
-        assert_eq!(lanes.next(&account()).unwrap().port, 2);
-        lanes.ask(ask(1)).unwrap();
-        lanes.ask(ask(3)).unwrap();
-        assert_eq!(lanes.next(&account()).unwrap().port, 3);
-        assert_eq!(lanes.next(&account()).unwrap().port, 1);
+        assert_eq!(lanes.next(&account()).unwrap().1, 2);
+        lanes.ask(request(1), 1).unwrap();
+        lanes.ask(request(3), 3).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().1, 3);
+        assert_eq!(lanes.next(&account()).unwrap().1, 1);
     }
 
     #[test]
     fn lanes__should_keep_a_nonce_reserved_until_its_request_leaves() {
         let mut lanes = Lanes::<u8>::default();
         lanes.join(account(), request(1));
-        lanes.reserve(&account(), 7, request(1));
-        assert!(lanes.is_reserved(&account(), 7));
+        lanes.reserve(&account(), vec![Resource::Nonce(7)], request(1));
+        assert!(lanes.reserved(&account()).contains_key(&Resource::Nonce(7)));
         lanes.leave(request(1));
-        assert!(!lanes.is_reserved(&account(), 7));
+        assert!(lanes.reserved(&account()).is_empty());
         assert_eq!(lanes.leave(request(1)), None);
+    }
+
+    #[test]
+    fn lanes__should_keep_outputs_but_no_numbers_of_whoever_has_claimed() {
+        let mut lanes = Lanes::<u8>::default();
+        let (nonce, piece) = (Resource::Nonce(7), Resource::Piece("a:0".into()));
+        lanes.join(account(), request(1));
+        lanes.reserve(&account(), vec![nonce, piece.clone()], request(1));
+        assert_eq!(lanes.claimed(request(1)), Some(account()));
+        assert_eq!(lanes.reserved(&account()), [(piece, request(1))].into());
+        assert_eq!(lanes.leave(request(1)), Some(account()));
+        assert!(lanes.reserved(&account()).is_empty());
+        lanes.join(account(), request(2));
+        assert_eq!(lanes.claimed(request(2)), Some(account()));
+        assert_eq!(lanes.leave(request(2)), None);
+    }
+
+    #[test]
+    fn lanes__should_let_others_go_on_when_there_is_nothing_for_one() {
+        let mut lanes = Lanes::default();
+        for id in 1..=3 {
+            lanes.join(account(), request(id));
+        }
+        lanes.ask(request(1), 1).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().1, 1);
+        lanes.put_off(&account(), request(1));
+        lanes.ask(request(2), 2).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().1, 2);
+        lanes.ask(request(1), 1).unwrap();
+        assert!(lanes.next(&account()).is_none(), "the third was before it");
+        lanes.ask(request(3), 3).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().1, 3);
+        assert_eq!(lanes.next(&account()).unwrap().1, 1);
     }
 }

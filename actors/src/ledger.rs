@@ -1,19 +1,25 @@
 //! One signing request and its row: applies events and commits what they lead to.
 
 use covault_core::{
-    chain::{Facts, evm},
     fault::{ExecuteCode, Fault},
     payload::Payload,
-    request::{Audit, ClaimChange, Event, Request},
+    request::{Audit, ClaimChange, Draft, Event, Request, State},
 };
 use prost::Message as _;
 
 use crate::{
+    claims::{self, Account},
     context::Context,
     idempotency::Pledge,
-    rows::{self, Pending},
-    store::{Batch, CommitError, Expect, Space},
+    rows::{self, Pending, Release},
+    store::{Batch, CommitError, Expect, Key, Space},
 };
+
+/// How long what a handed-over transaction uses up stays taken: the client sends it soon or never.
+const HANDED_OVER_MS: u64 = 24 * 60 * 60 * 1000;
+/// How long what a sent transaction uses up stays taken: longer than nodes keep one that no block
+/// takes (14 days in bitcoind).
+const SENT_MS: u64 = 15 * 24 * 60 * 60 * 1000;
 
 /// A request as the store has it.
 pub struct Ledger {
@@ -27,8 +33,8 @@ pub struct Ledger {
 
 /// Why a commit did not happen.
 pub enum Problem {
-    /// The row of this space was not as expected.
-    Conflict(Space),
+    /// This row was not as expected.
+    Conflict(Key),
     /// Anything else; the actor starts again from the store.
     Fatal(Fault),
 }
@@ -42,7 +48,9 @@ impl From<Fault> for Problem {
 impl From<Problem> for Fault {
     fn from(problem: Problem) -> Self {
         match problem {
-            Problem::Conflict(space) => Fault::bug(format!("row of {space:?} was not as expected")),
+            Problem::Conflict(key) => {
+                Fault::bug(format!("row of {:?} was not as expected", key.space))
+            }
             Problem::Fatal(fault) => fault,
         }
     }
@@ -77,14 +85,16 @@ impl Ledger {
             context,
             &mut self.request,
             &mut self.version,
+            Some(&self.payload),
             events,
             pledge,
         )
         .await
     }
 
-    /// As `advance`; a nonce that the client chose and another request holds is used
+    /// As `advance`; a number that the client chose and another request holds is used
     /// nevertheless: the client wants to replace that one. The claim stays with its holder.
+    /// `assigned` is a number that the client did not choose.
     ///
     /// # Errors
     /// As `advance`.
@@ -93,19 +103,48 @@ impl Ledger {
         context: &Context,
         mut events: Vec<Event>,
         pledge: Option<&Pledge>,
+        assigned: bool,
     ) -> Result<(), Problem> {
         let outcome = self.advance(context, events.clone(), pledge).await;
-        if !matches!(outcome, Err(Problem::Conflict(Space::NonceClaim))) {
-            return outcome;
+        match outcome {
+            Err(Problem::Conflict(key)) if key.space == Space::NonceClaim && !assigned => {}
+            outcome => return outcome,
         }
         for event in &mut events {
-            if let Event::Built { draft } = event
-                && !matches!(&draft.facts, Facts::Evm(evm::Facts { nonce: Some(_), .. }))
-            {
+            if let Event::Built { draft } = event {
                 draft.claim = None;
             }
         }
         self.advance(context, events, pledge).await
+    }
+
+    /// Who holds what a draft would use up, when that is why a commit did not happen: the sentence
+    /// for people.
+    ///
+    /// # Errors
+    /// The problem itself when it is another one, and when the store cannot be read.
+    pub async fn taken(
+        &self,
+        context: &Context,
+        draft: &Draft,
+        problem: Problem,
+    ) -> Result<String, Fault> {
+        let key = match problem {
+            Problem::Conflict(key) if matches!(key.space, Space::NonceClaim | Space::Claim) => key,
+            problem => return Err(problem.into()),
+        };
+        let account = Account::of(&self.request, &self.payload);
+        let uses = claims::of(&self.request, &self.payload, draft)?;
+        let resource = uses
+            .iter()
+            .find(|resource| rows::claim(&account, resource) == key)
+            .ok_or_else(|| Fault::bug("a conflict about what is not used"))?;
+        match claims::holder(context, &key).await? {
+            // A commit that was thought to be lost is on disk.
+            Some(holder) if holder == self.request.id => Err(Fault::bug("it is held already")),
+            Some(holder) => Ok(claims::in_words(resource, holder)),
+            None => Ok("another request held what this one needs; it is free again".into()),
+        }
     }
 }
 
@@ -123,13 +162,24 @@ pub async fn give_up(
         reason,
         code: ExecuteCode::Unspecified,
     };
-    advance(context, &mut request, &mut version, vec![event], None).await
+    let payload = Payload::decode(&request.payload).ok();
+    let events = vec![event];
+    advance(
+        context,
+        &mut request,
+        &mut version,
+        payload.as_ref(),
+        events,
+        None,
+    )
+    .await
 }
 
 async fn advance(
     context: &Context,
     request: &mut Request,
     version: &mut u64,
+    payload: Option<&Payload>,
     events: Vec<Event>,
     pledge: Option<&Pledge>,
 ) -> Result<(), Problem> {
@@ -141,15 +191,8 @@ async fn advance(
         let step = next.state.step(event, now).map_err(Fault::bug)?;
         next.state = step.next;
         trail.push(step.audit);
-        match step.claim {
-            Some(ClaimChange::Take(claim)) => {
-                let owner = rows::encode(&next.id)?;
-                batch.put(rows::nonce_claim(&claim), Expect::Absent, owner);
-            }
-            Some(ClaimChange::Free(claim)) => {
-                batch.delete(rows::nonce_claim(&claim), Expect::Any);
-            }
-            None => {}
+        if let Some(change) = step.claim {
+            change_claims(&mut batch, &next, payload, change, now)?;
         }
     }
     let expect = match *version {
@@ -166,17 +209,77 @@ async fn advance(
         None => batch.delete(outbox, Expect::Any),
     };
     if let Some(pledge) = pledge {
-        pledge.add_to(&mut batch, &next.to_wire().encode_to_vec(), now)?;
+        // Nothing was tried before it is stored.
+        let receipt = next.to_wire(&context.settings.calls, Vec::new());
+        pledge.add_to(&mut batch, &receipt.encode_to_vec(), now)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => {}
-        Err(CommitError::Conflict(key)) => return Err(Problem::Conflict(key.space)),
+        Err(CommitError::Conflict(key)) => return Err(Problem::Conflict(key)),
         Err(error) => return Err(Problem::Fatal(error.into())),
     }
     *request = next;
     *version = number;
     if request.state.is_final() {
         context.waiters.ended(request.id);
+    }
+    Ok(())
+}
+
+/// The rows of a change of what a request holds. `request` is in its new state.
+fn change_claims(
+    batch: &mut Batch,
+    request: &Request,
+    payload: Option<&Payload>,
+    change: ClaimChange,
+    now_ms: u64,
+) -> Result<(), Fault> {
+    let keys = |draft: &Draft| -> Result<Vec<Key>, Fault> {
+        let payload = payload.ok_or_else(|| Fault::bug("a payload that cannot be read"))?;
+        let account = Account::of(request, payload);
+        let uses = claims::of(request, payload, draft)?;
+        Ok(uses.iter().map(|one| rows::claim(&account, one)).collect())
+    };
+    // What cannot be read any more must not keep a request from its end: the rest stays taken.
+    let what_is_known = |draft: &Draft| {
+        keys(draft).unwrap_or_else(|fault| {
+            tracing::error!(request = %request.id, ?fault, "what a request holds cannot be read");
+            draft.claim.iter().map(rows::nonce_claim).collect()
+        })
+    };
+    match change {
+        ClaimChange::Take => {
+            let draft = request.state.draft();
+            let draft = draft.ok_or_else(|| Fault::bug("a state without a draft"))?;
+            for key in keys(draft)? {
+                batch.put(key, Expect::Absent, rows::encode(&request.id)?);
+            }
+            // Whoever sends that number again has to know.
+            if let (None, Some(payload)) = (&draft.claim, payload) {
+                let account = Account::of(request, payload);
+                for nonce in claims::replaced(request, payload, draft)? {
+                    let key = rows::replacement(&account, nonce, request.id);
+                    batch.put(key, Expect::Any, rows::encode(&request.id)?);
+                }
+            }
+        }
+        ClaimChange::Free(draft) => {
+            for key in what_is_known(&draft) {
+                batch.delete(key, Expect::Any);
+            }
+        }
+        ClaimChange::Outlive(draft) => {
+            let claims = what_is_known(&draft).into_iter();
+            // Numbers stay taken for ever: a node that lags must not make one be used twice.
+            let claims = claims.filter(|key| key.space == Space::Claim);
+            let claims: Vec<_> = claims.map(|key| key.bytes).collect();
+            if !claims.is_empty() {
+                let sent = matches!(request.state, State::Succeeded { sent: true, .. });
+                let life_ms = if sent { SENT_MS } else { HANDED_OVER_MS };
+                let key = rows::release(now_ms.saturating_add(life_ms), request.id);
+                batch.put(key, Expect::Any, rows::encode(&Release { claims })?);
+            }
+        }
     }
     Ok(())
 }

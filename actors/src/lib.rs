@@ -1,10 +1,13 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+mod balances;
 mod building;
+mod claims;
 mod commands;
 mod context;
 mod directory;
+mod dropped;
 pub mod gateway;
 mod idempotency;
 mod lanes;
@@ -18,6 +21,7 @@ mod rows;
 pub mod rpc;
 pub mod settings;
 mod signing;
+mod simulations;
 pub mod store;
 mod vault;
 mod views;

@@ -1,16 +1,17 @@
-//! The actor that deletes idempotency records which have had their day.
+//! The actor that deletes what has had its day: idempotency records, and claims of requests that
+//! are over and whose transactions cannot come any more.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use covault_core::fault::Fault;
+use covault_core::{fault::Fault, ids::RequestId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::{
     context::Context,
     idempotency::LIFETIME_MS,
-    rows::{self, Replay},
-    store::{Batch, CommitError, Expect, Scan, Space},
+    rows::{self, Release, Replay},
+    store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
 
 /// How often it looks.
@@ -54,6 +55,9 @@ impl Actor for Reaper {
                 if let Err(fault) = sweep(context).await {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
+                if let Err(fault) = release(context).await {
+                    tracing::warn!(?fault, "old claims could not be deleted");
+                }
             }
         }
         Ok(())
@@ -88,6 +92,41 @@ pub async fn sweep(context: &Context) -> Result<(), Fault> {
                 from = Some([key.bytes.as_slice(), &[0]].concat());
             }
             _ => return Ok(()),
+        }
+    }
+}
+
+/// Deletes the claims whose time has come, where they are still those of their request.
+pub async fn release(context: &Context) -> Result<(), Fault> {
+    loop {
+        let page = Scan::prefix(Space::Release, &[], PAGE);
+        let page = context.store.scan(&page).await?;
+        let mut batch = Batch::new();
+        for (key, row) in &page {
+            let (due_ms, request) =
+                rows::release_due(key).ok_or_else(|| Fault::bug("a release without a time"))?;
+            if due_ms > context.now_ms() {
+                break;
+            }
+            let Release { claims } = rows::decode(&row.value)?;
+            for bytes in claims {
+                let key = Key::new(Space::Claim, &[&bytes]);
+                if let Some((holder, version)) = context.load::<RequestId>(&key).await?
+                    && holder == request
+                {
+                    batch.delete(key, Expect::Version(version));
+                }
+            }
+            batch.delete(key.clone(), Expect::Version(row.version));
+        }
+        let whole_page = page.len() == PAGE;
+        if batch.writes().is_empty() {
+            return Ok(());
+        }
+        match context.store.commit(batch).await {
+            Ok(()) if whole_page => {}
+            Ok(()) | Err(CommitError::Conflict(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -167,8 +206,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn sweep__should_delete_what_is_older_than_a_day_and_nothing_else() {
+    fn world() -> (Arc<MemoryStore>, Arc<Now>, Context) {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(Now::default());
         let context = Context::new(Orchestrator {
@@ -179,6 +217,62 @@ mod tests {
             chains: Chains::default(),
             settings: Settings::default(),
         });
+        (store, clock, context)
+    }
+
+    #[tokio::test]
+    async fn release__should_give_back_what_is_due_and_still_its_requests() {
+        let (store, clock, context) = world();
+        let request = |number: u64| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            RequestId::from_bytes(id)
+        };
+        let claim = |number: u64| Key::new(Space::Claim, &[&number.to_be_bytes()]);
+        // More than a page; every third one is held by another request by now.
+        for number in 0..600u64 {
+            let owner = match number % 3 {
+                0 => request(number + 1),
+                _ => request(number),
+            };
+            let release = Release {
+                claims: vec![claim(number).bytes, claim(number + 1_000_000).bytes],
+            };
+            let key = rows::release(1_000 + number, request(number));
+            let mut batch = Batch::new();
+            batch.put(claim(number), Expect::Absent, rows::encode(&owner).unwrap());
+            batch.put(key, Expect::Absent, rows::encode(&release).unwrap());
+            store.commit(batch).await.unwrap();
+        }
+        let left = async |space| {
+            let all = Scan::prefix(space, &[], 2000);
+            store.scan(&all).await.unwrap().len()
+        };
+        clock.0.store(999, Ordering::SeqCst);
+        release(&context).await.unwrap();
+        assert_eq!(
+            (left(Space::Claim).await, left(Space::Release).await),
+            (600, 600)
+        );
+        clock.0.store(1_299, Ordering::SeqCst);
+        release(&context).await.unwrap();
+        assert_eq!(
+            (left(Space::Claim).await, left(Space::Release).await),
+            (400, 300)
+        );
+        clock.0.store(1_599, Ordering::SeqCst);
+        release(&context).await.unwrap();
+        assert_eq!(
+            (left(Space::Claim).await, left(Space::Release).await),
+            (200, 0)
+        );
+        let kept = context.load::<RequestId>(&claim(3)).await.unwrap();
+        assert_eq!(kept.unwrap().0, request(4));
+    }
+
+    #[tokio::test]
+    async fn sweep__should_delete_what_is_older_than_a_day_and_nothing_else() {
+        let (store, clock, context) = world();
         // More than a page, every second one made a day later.
         for number in 0..1000u64 {
             let record = Replay {

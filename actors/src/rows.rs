@@ -4,6 +4,7 @@
 //! the old ones stay readable for ever (`tests/wire/` has a sample of each).
 
 use covault_core::{
+    chain::Resource,
     fault::Fault,
     ids::{RequestId, TokenId, VaultId, WalletId},
     order::NodeId,
@@ -11,7 +12,10 @@ use covault_core::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::store::{Key, Space};
+use crate::{
+    claims::Account,
+    store::{Key, Space},
+};
 
 /// A value with its version.
 #[derive(Serialize, Deserialize)]
@@ -42,6 +46,22 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
 pub struct Pending {
     /// What.
     pub effect: Effect,
+}
+
+/// Claims that a request which is over lets go of later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The keys of their rows in [`Space::Claim`].
+    pub claims: Vec<Vec<u8>>,
+}
+
+/// What a node said when it tried a request's transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The bytes of `simulation`.
+    pub json: Vec<u8>,
 }
 
 /// What the first call with an idempotency key got.
@@ -128,21 +148,36 @@ pub fn idempotency(token: TokenId, operation: Operation, key: &str) -> Key {
     )
 }
 
-/// The account part of [`Space::NonceClaim`]: its nonces follow in order.
-pub fn account(claim: &NonceClaim) -> Vec<u8> {
-    let mut prefix = vec![claim.network as u8];
-    prefix.extend_from_slice(&claim.chain_id.to_be_bytes());
-    prefix.extend_from_slice(claim.address.as_bytes());
+/// The account part of [`Space::NonceClaim`], in which its nonces follow in order, and of
+/// [`Space::Claim`].
+pub fn account(account: &Account) -> Vec<u8> {
+    let mut prefix = vec![account.network as u8];
+    prefix.extend_from_slice(&account.chain_id.unwrap_or_default().to_be_bytes());
+    prefix.extend_from_slice(account.address.as_bytes());
     prefix.push(0);
     prefix
 }
 
-/// [`Space::NonceClaim`].
-pub fn nonce_claim(claim: &NonceClaim) -> Key {
-    Key::new(
-        Space::NonceClaim,
-        &[&account(claim), &claim.nonce.to_be_bytes()],
-    )
+/// [`Space::NonceClaim`] or [`Space::Claim`], whose value is the id of the request that holds it.
+pub fn claim(of: &Account, resource: &Resource) -> Key {
+    let account = account(of);
+    match resource {
+        Resource::Nonce(nonce) => Key::new(Space::NonceClaim, &[&account, &nonce.to_be_bytes()]),
+        Resource::Piece(name) => Key::new(Space::Claim, &[&account, &[1], name.as_bytes()]),
+        Resource::Whole(hash) => Key::new(Space::Claim, &[&account, &[2], hash]),
+    }
+}
+
+/// [`Space::Claim`]: the requests that were to replace the transaction with a number of the account,
+/// each with its own id as the value. They do not hold the number.
+pub fn replacements(of: &Account, nonce: u64) -> Key {
+    Key::new(Space::Claim, &[&account(of), &[3], &nonce.to_be_bytes()])
+}
+
+/// One of [`replacements`].
+pub fn replacement(of: &Account, nonce: u64, request: RequestId) -> Key {
+    let all = replacements(of, nonce);
+    Key::new(all.space, &[&all.bytes, request.as_bytes()])
 }
 
 /// The nonce of a claim's key.
@@ -151,9 +186,42 @@ pub fn claimed_nonce(key: &Key) -> Option<u64> {
     Some(u64::from_be_bytes(*nonce))
 }
 
+/// The row of a number that a draft names.
+pub fn nonce_claim(claim: &NonceClaim) -> Key {
+    let account = Account {
+        network: claim.network,
+        chain_id: Some(claim.chain_id),
+        address: claim.address.clone(),
+    };
+    self::claim(&account, &Resource::Nonce(claim.nonce))
+}
+
+/// [`Space::Release`]: those that are due first come first.
+pub fn release(due_ms: u64, request: RequestId) -> Key {
+    Key::new(Space::Release, &[&due_ms.to_be_bytes(), request.as_bytes()])
+}
+
+/// When the row of a release is due, and for which request.
+pub fn release_due(key: &Key) -> Option<(u64, RequestId)> {
+    let (due_ms, request) = key.bytes.split_first_chunk::<8>()?;
+    let request = RequestId::from_bytes(request.try_into().ok()?);
+    Some((u64::from_be_bytes(*due_ms), request))
+}
+
+/// [`Space::Simulation`].
+pub fn simulation(request: RequestId) -> Key {
+    Key::new(Space::Simulation, &[request.as_bytes()])
+}
+
 /// [`Space::Audit`].
 pub fn audit(request: RequestId, number: u64) -> Key {
     Key::new(Space::Audit, &[request.as_bytes(), &number.to_be_bytes()])
+}
+
+/// The number of a row of the trail.
+pub fn audit_number(key: &Key) -> Option<u64> {
+    let (_, number) = key.bytes.split_last_chunk::<8>()?;
+    Some(u64::from_be_bytes(*number))
 }
 
 #[cfg(test)]

@@ -98,6 +98,7 @@ fn states() -> Vec<(&'static str, State)> {
     let of_solana = Draft {
         facts: Facts::Solana(solana::Facts {
             recent_blockhash: "hash".into(),
+            token: None,
         }),
         claim: None,
         ..draft()
@@ -312,6 +313,15 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         receipt: vec![3],
     };
     check("idempotency-v1", &replay);
+    let release = Release {
+        claims: vec![vec![1, 2], vec![3]],
+    };
+    check("release-v1", &release);
+    let simulated = Simulated {
+        at_ms: 2,
+        json: b"{}".to_vec(),
+    };
+    check("simulation-v1", &simulated);
     let audit = Audit {
         at_ms: 1,
         event: "Built".into(),
@@ -333,12 +343,42 @@ fn node__should_load_for_ever() {
 
 #[test]
 fn keys__should_be_where_they_always_were() {
-    let claim = draft().claim.unwrap();
+    let of = Account {
+        network: Network::Evm,
+        chain_id: Some(1),
+        address: "0xaa".into(),
+    };
+    let nonce = claim(&of, &Resource::Nonce(7));
     assert_eq!(
-        hex::encode(nonce_claim(&claim).bytes),
+        hex::encode(&nonce.bytes),
         "00000000000000000130786161000000000000000007"
     );
-    assert_eq!(claimed_nonce(&nonce_claim(&claim)), Some(7));
+    assert_eq!(
+        (nonce.space, claimed_nonce(&nonce)),
+        (Space::NonceClaim, Some(7))
+    );
+    assert_eq!(nonce_claim(&draft().claim.unwrap()), nonce);
+    let account_part = "010000000000000000626300";
+    let of = Account {
+        network: Network::Bitcoin,
+        chain_id: None,
+        address: "bc".into(),
+    };
+    for (resource, rest) in [
+        (Resource::Piece("ab:1".into()), "0161623a31".to_owned()),
+        (Resource::Whole([7; 32]), format!("02{}", "07".repeat(32))),
+    ] {
+        let key = claim(&of, &resource);
+        assert_eq!(hex::encode(&key.bytes), format!("{account_part}{rest}"));
+        assert_eq!(key.space, Space::Claim);
+    }
+    let request = RequestId::from_bytes([1; 16]);
+    let key = release(258, request);
+    assert_eq!(
+        hex::encode(&key.bytes),
+        format!("0000000000000102{}", "01".repeat(16))
+    );
+    assert_eq!(release_due(&key), Some((258, request)));
     let key = outbox(VaultId::from_bytes([2; 16]), RequestId::from_bytes([1; 16]));
     assert_eq!(outbox_request(&key), Some(RequestId::from_bytes([1; 16])));
     let token = TokenId::from_bytes([9; 16]);

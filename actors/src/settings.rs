@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use covault_core::port::{Clock, Entropy};
+use covault_core::{
+    chain::evm::calls::Calls,
+    port::{Clock, Entropy},
+};
 
 use crate::{port::Signers, rpc::Chains, store::Store};
 
@@ -38,6 +41,12 @@ pub struct Settings {
     pub max_live_requests: usize,
     /// Most bytes of payloads and notes that live requests may hold; more are refused with 429.
     pub max_live_bytes: usize,
+    /// The domain that a message is signed for which names none (tonMessage); empty: none.
+    pub message_domain: String,
+    /// The EVM calls that are put into words.
+    pub calls: Calls,
+    /// Whether transactions are tried on a node while they are signed.
+    pub simulate: bool,
     /// Most commands that may be in work at once; more are refused with 429.
     pub max_commands: usize,
     /// How long a command may wait for its actor, in milliseconds.
@@ -55,6 +64,9 @@ impl Default for Settings {
             keygen_deadline_ms: 120_000,
             max_live_requests: 10_000,
             max_live_bytes: 256 << 20,
+            message_domain: String::new(),
+            calls: Calls::built_in().clone(),
+            simulate: true,
             max_commands: 2_000,
             command_timeout_ms: 30_000,
             retry_first_ms: 250,

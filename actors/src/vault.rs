@@ -1,8 +1,10 @@
-//! The actor of one vault: makes its keys, numbers its wallets, hands out nonces, and keeps
-//! the actors of its live requests.
+//! The actor of one vault: makes its keys, numbers its wallets, lets the requests of a wallet have
+//! their turns, and keeps the actors of its live requests.
 
 mod keys;
 mod life;
+mod requests;
+mod turns;
 pub mod view;
 
 use std::{collections::HashMap, sync::Arc};
@@ -10,11 +12,10 @@ use std::{collections::HashMap, sync::Arc};
 use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
-    fault::{Class, Fault},
+    fault::Fault,
     ids::{RequestId, VaultId},
     order::KeygenOrder,
-    payload::Payload,
-    request::{Effect, NonceClaim, Request, State},
+    request::Request,
     schema::wire,
     scheme::Scheme,
     wallet::vault::{KeyState, Vault},
@@ -24,23 +25,20 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 pub use keys::KeyPlan;
 pub use life::{InUse, Msg as LifeMsg, Wish};
+pub use turns::Wanted;
 
 use crate::{
-    building,
+    claims::Account,
     context::Context,
     idempotency::Pledge,
-    lanes::{Account, Ask, Lanes},
-    ledger, rows,
-    signing::{self, Signing, Start},
+    lanes::Lanes,
+    rows,
     store::{Scan, Space},
     wallets::{self, Plan},
 };
 
 /// Rows that one scan reads at most.
 const PAGE: usize = 512;
-
-/// A request that made its actor fail so often is given up, unless it is signed.
-const MAX_FAILURES: u32 = 5;
 
 /// Messages.
 pub enum Msg {
@@ -50,18 +48,11 @@ pub enum Msg {
     CreateWallet(Box<NewWallet>),
     /// Takes a request in.
     Admit(Box<NewRequest>),
-    /// Asks for the nonce of a request that queued up when it was admitted.
-    AssignNonce {
-        /// Who.
-        request: RequestId,
-        /// The nonce that the chain expects next.
-        floor: u64,
-        /// Where the nonce goes.
-        reply: RpcReplyPort<u64>,
-    },
-    /// The request's nonce is on disk.
-    NonceSettled(RequestId),
-    /// The chain's nodes do not answer the request; others need not wait for it.
+    /// A request that queued up when it was admitted is ready for its turn.
+    Settle(RequestId, Box<Wanted>),
+    /// What the request's transaction uses up is on disk.
+    Claimed(RequestId),
+    /// The request cannot be built now; others need not wait for it.
     StepBack(RequestId),
     /// Keys that failed for good are wanted again.
     MakeKeysAgain(RpcReplyPort<Result<Vault, Fault>>),
@@ -89,8 +80,8 @@ pub struct NewWallet {
 pub struct NewRequest {
     /// In state `Received`, checked.
     pub request: Request,
-    /// The account whose next nonce it wants.
-    pub account: Option<Account>,
+    /// The account in whose lane it has to wait for its turn.
+    pub lane: Option<Account>,
     /// Whether it is to be sent once signed.
     pub broadcast: bool,
     /// The idempotency record to store with it.
@@ -119,7 +110,7 @@ pub struct Live {
     vault: Vault,
     version: u64,
     next_index: u32,
-    lanes: Lanes<RpcReplyPort<u64>>,
+    lanes: Lanes<Wanted>,
     requests: HashMap<ActorId, RequestId>,
     /// How often the actor of a live request has failed.
     failures: HashMap<RequestId, u32>,
@@ -182,21 +173,16 @@ impl Actor for VaultActor {
             Msg::Resume => live.resume(&myself).await?,
             Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
             Msg::Admit(request) => live.admit(&myself, *request).await?,
-            Msg::AssignNonce {
-                request,
-                floor,
-                reply,
-            } => {
-                let ask = Ask {
-                    request,
-                    floor,
-                    port: reply,
-                };
-                if let Some(account) = live.lanes.ask(ask) {
+            Msg::Settle(request, wanted) => {
+                if let Some(account) = live.lanes.ask(request, *wanted) {
                     live.serve(&account).await;
                 }
             }
-            Msg::NonceSettled(request) => live.leave_lane(request).await,
+            Msg::Claimed(request) => {
+                if let Some(account) = live.lanes.claimed(request) {
+                    live.serve(&account).await;
+                }
+            }
             Msg::StepBack(request) => {
                 if let Some(account) = live.lanes.step_back(request) {
                     live.serve(&account).await;
@@ -280,220 +266,12 @@ impl Live {
                 _ => break,
             }
         }
-        // Nonces follow the order of creation.
+        // Turns follow the order of creation.
         pending.sort_by_key(|(request, _)| (request.created_at_ms, request.id));
         for (request, version) in pending {
             self.start_loaded(myself, request, version).await?;
         }
         Ok(())
-    }
-
-    fn restart_later(&mut self, myself: &ActorRef<Msg>, request: RequestId) {
-        let failures = self.failures.entry(request).or_default();
-        *failures = failures.saturating_add(1);
-        let pause = self.context.pause(*failures);
-        myself.send_after(pause, move || Msg::RestartDue(request));
-    }
-
-    /// A request from the store. One that cannot be read must not stop the vault: nothing can
-    /// be done for it, and it stays as it is.
-    async fn readable(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
-        match self.context.request(id).await {
-            Err(fault) if *fault.class() == Class::Bug => {
-                tracing::error!(request = %id, ?fault, "a stored request cannot be read; it is left alone");
-                Ok(None)
-            }
-            found => found,
-        }
-    }
-
-    async fn load_request(&mut self, myself: &ActorRef<Msg>, id: RequestId) -> Result<(), Fault> {
-        match self.readable(id).await? {
-            Some((request, version)) if !request.state.is_final() => {
-                self.start_loaded(myself, request, version).await
-            }
-            found => {
-                self.failures.remove(&id);
-                if found.is_some() {
-                    // Its last commit was on disk although its actor was told otherwise.
-                    self.context.waiters.ended(id);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    async fn start_loaded(
-        &mut self,
-        myself: &ActorRef<Msg>,
-        request: Request,
-        version: u64,
-    ) -> Result<(), Fault> {
-        let id = request.id;
-        let signed = matches!(
-            request.state,
-            State::Signed { .. } | State::Broadcasting { .. }
-        );
-        let failures = self.failures.get(&id).copied().unwrap_or_default();
-        match self.account_wanted(&request) {
-            Ok(account) if failures < MAX_FAILURES || signed => {
-                if let Some(account) = account {
-                    self.lanes.join(account, id);
-                }
-            }
-            Ok(_) => return self.give_up(myself, request, version).await,
-            Err(fault) => {
-                tracing::error!(request = %id, ?fault, "a stored request cannot be worked on");
-                return if signed {
-                    Ok(())
-                } else {
-                    self.give_up(myself, request, version).await
-                };
-            }
-        }
-        let start = Start::Load { request, version };
-        self.start(myself, id, start, None).await
-    }
-
-    /// The account whose nonce a loaded request waits for, where it waits for one.
-    fn account_wanted(&self, request: &Request) -> Result<Option<Account>, Fault> {
-        let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-        let needs = building::needs(&self.context, request.network, &payload)?;
-        let waits = request.state.effect() == Some(Effect::Prepare);
-        Ok(building::account(request, &needs).filter(|_| waits))
-    }
-
-    async fn give_up(
-        &mut self,
-        myself: &ActorRef<Msg>,
-        request: Request,
-        version: u64,
-    ) -> Result<(), Fault> {
-        let id = request.id;
-        let reason = "internal error; the log of the server says more".to_owned();
-        match ledger::give_up(&self.context, request, version, reason).await {
-            Ok(()) => {
-                self.failures.remove(&id);
-            }
-            Err(problem) => {
-                let fault = Fault::from(problem);
-                tracing::error!(request = %id, ?fault, "a request could not be given up");
-                self.restart_later(myself, id);
-            }
-        }
-        Ok(())
-    }
-
-    async fn admit(&mut self, myself: &ActorRef<Msg>, new: NewRequest) -> Result<(), Fault> {
-        let NewRequest {
-            request,
-            account,
-            broadcast,
-            pledge,
-            place,
-            reply,
-        } = new;
-        let id = request.id;
-        if let Some(account) = account {
-            self.lanes.join(account, id);
-        }
-        let start = Start::New {
-            request,
-            broadcast,
-            pledge,
-            reply,
-        };
-        self.start(myself, id, start, Some(place)).await
-    }
-
-    async fn start(
-        &mut self,
-        myself: &ActorRef<Msg>,
-        id: RequestId,
-        start: Start,
-        place: Option<Place>,
-    ) -> Result<(), Fault> {
-        let args = signing::Args {
-            context: Arc::clone(&self.context),
-            vault: myself.clone(),
-            in_use: self.in_use.subscribe(),
-            start,
-            place,
-        };
-        let (actor, _) = Actor::spawn_linked(None, Signing, args, myself.get_cell())
-            .await
-            .map_err(Fault::bug)?;
-        self.requests.insert(actor.get_id(), id);
-        Ok(())
-    }
-
-    async fn leave_lane(&mut self, request: RequestId) {
-        if let Some(account) = self.lanes.leave(request) {
-            self.serve(&account).await;
-        }
-    }
-
-    /// Gives nonces to those who are first in the lane and have asked.
-    async fn serve(&mut self, account: &Account) {
-        while let Some(Ask {
-            request,
-            floor,
-            port,
-        }) = self.lanes.next(account)
-        {
-            let told = match self.lowest_free(account, floor).await {
-                Ok(nonce) => {
-                    self.lanes.reserve(account, nonce, request);
-                    port.send(nonce).is_ok()
-                }
-                Err(fault) => {
-                    tracing::warn!(%request, ?fault, "no nonce could be found");
-                    false
-                }
-            };
-            if !told {
-                // It asks again or ends.
-                self.lanes.leave(request);
-                self.lanes.join(account.clone(), request);
-            }
-        }
-    }
-
-    /// The lowest nonce from `floor` up that no request holds.
-    async fn lowest_free(&self, account: &Account, floor: u64) -> Result<u64, Fault> {
-        let claim = |nonce| NonceClaim {
-            network: account.network,
-            chain_id: account.chain_id,
-            address: account.address.clone(),
-            nonce,
-        };
-        let mut nonce = floor;
-        loop {
-            let scan = Scan {
-                from: Some(rows::nonce_claim(&claim(nonce)).bytes),
-                ..Scan::prefix(Space::NonceClaim, &rows::account(&claim(0)), PAGE)
-            };
-            let page = self.context.store.scan(&scan).await?;
-            let claimed = page
-                .iter()
-                .filter_map(|(key, _)| rows::claimed_nonce(key))
-                .collect::<Vec<_>>();
-            let mut taken = claimed.iter().copied().peekable();
-            loop {
-                if taken.peek() == Some(&nonce) {
-                    taken.next();
-                } else if !self.lanes.is_reserved(account, nonce) {
-                    return Ok(nonce);
-                }
-                nonce = nonce
-                    .checked_add(1)
-                    .ok_or_else(|| Fault::bug("nonces are used up"))?;
-                // The rows after this page are not known yet.
-                if claimed.len() == PAGE && claimed.last() < Some(&nonce) {
-                    break;
-                }
-            }
-        }
     }
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.

@@ -13,10 +13,10 @@ use covault_core::{
 use tokio::sync::Notify;
 
 use crate::{
+    balances,
     context::Context,
-    gateway::{Caller, Query, VaultScope, VaultView, View, in_scope, vault_in_scope},
-    nodes, rows,
-    rpc::{ChainError, Refusal},
+    gateway::{Caller, Query, Stuck, VaultScope, VaultView, View, in_scope, vault_in_scope},
+    nodes, rows, simulations,
     store::{Batch, Expect, Key, Scan, Space},
     vault::view as vault,
 };
@@ -33,7 +33,11 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
     Ok(match query {
         Query::SigningRequest { uuid } => {
             let request = request(context, caller, uuid.parse()?).await?;
-            View::SigningRequest(Box::new(request.to_wire()))
+            let simulation = simulations::shown(context, request.id).await?;
+            let calls = &context.settings.calls;
+            View::SigningRequest(Box::new(
+                request.to_wire(calls, simulation.unwrap_or_default()),
+            ))
         }
         Query::Outcome { uuid, timeout_ms } => {
             let patience = Duration::from_millis(timeout_ms);
@@ -49,7 +53,7 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             View::Wallet(visible(caller, wallet, "ref")?.to_wire())
         }
         Query::Wallets(request) => View::Wallets(wallets(context, caller, &request).await?),
-        Query::Balance(request) => View::Balance(balance(context, &request).await?),
+        Query::Balance(request) => View::Balance(balances::balance(context, &request).await?),
         Query::Vault(name) => {
             let unknown = || Fault::new(Class::Invalid, "there is no vault of this name");
             let (id, _) = context
@@ -65,6 +69,11 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             nodes: nodes::view(context).await?,
             strangers: context.signers.strangers(),
         },
+        Query::ChainNodes => View::ChainNodes(context.chains.health()),
+        Query::Stuck => View::Stuck(Stuck {
+            waiting: context.waiting(),
+            forgotten: context.looks.forgotten(),
+        }),
         Query::Ready => {
             ready(context).await?;
             View::Ready
@@ -112,7 +121,12 @@ async fn outcome(
     request(context, caller, id)
         .await?
         .outcome()
-        .ok_or_else(|| Fault::unavailable("the request is still pending; ask again"))
+        .ok_or_else(|| match context.delay(id) {
+            None => Fault::unavailable("the request is still pending; ask again"),
+            Some(reason) => Fault::unavailable(format!(
+                "the request is still pending ({reason}); ask again"
+            )),
+        })
 }
 
 struct Subscription<'a> {
@@ -186,50 +200,6 @@ async fn wallets(
         found.push(wallet.to_wire());
     }
     Ok(found)
-}
-
-async fn balance(context: &Context, request: &wire::GetBalanceRequest) -> Result<String, Fault> {
-    let network = Network::from_wire(request.network_type())
-        .ok_or_else(|| Fault::field("networkType", "is required"))?;
-    let Network::Evm = network else {
-        return Err(Fault::field(
-            "networkType",
-            format!("balances of {} are not in this version", network.name()),
-        ));
-    };
-    let chain = network.chain().ok_or_else(|| Fault::bug("EVM is built"))?;
-    let chain_id = request
-        .chain_id
-        .ok_or_else(|| Fault::field("chainId", "is required for NETWORK_TYPE_EVM"))?;
-    let chain_id = u64::try_from(chain_id).map_err(|_| Fault::invalid_chain_id())?;
-    if !context.known.contains(chain_id) {
-        return Err(Fault::invalid_chain_id());
-    }
-    let address = |field: &str, text: &str| {
-        chain
-            .parse_address(text)
-            .map_err(|fault| Fault::field(field, fault.public()))
-    };
-    let owner = address("walletAddress", &request.wallet_address)?;
-    let token = match request.token_address.as_deref() {
-        None | Some("") => None,
-        Some(token) => Some(address("tokenAddress", token)?),
-    };
-    let client = context.chains.get(network, Some(chain_id)).ok_or_else(|| {
-        Fault::unavailable(format!("no node is configured for EVM chain {chain_id}"))
-    })?;
-    client
-        .balance(&owner, token.as_deref())
-        .await
-        .map_err(|error| match error {
-            ChainError::Unknown(reason) => {
-                Fault::unavailable("the chain's nodes do not answer; try again").caused_by(reason)
-            }
-            ChainError::Refused(Refusal { reason, .. }) if token.is_some() => {
-                Fault::field("tokenAddress", reason)
-            }
-            ChainError::Refused(Refusal { reason, .. }) => Fault::unavailable(reason),
-        })
 }
 
 async fn vaults(context: &Context, caller: &Caller) -> Result<Vec<VaultView>, Fault> {

@@ -114,12 +114,12 @@ impl Network {
         match self {
             Network::Evm => Some(&chain::evm::Evm),
             Network::Solana => Some(&chain::solana::Solana),
-            Network::Bitcoin
-            | Network::Tron
-            | Network::Aptos
-            | Network::Sui
-            | Network::Ton
-            | Network::Stellar => None,
+            Network::Aptos => Some(&chain::aptos::Aptos),
+            Network::Stellar => Some(&chain::stellar::Stellar),
+            Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
+            Network::Tron => Some(&chain::tron::Tron),
+            Network::Ton => Some(&chain::ton::Ton),
+            Network::Sui => Some(&chain::sui::Sui),
         }
     }
 }

@@ -141,13 +141,13 @@ impl SigningOrder {
         }
         if child.public_key != self.public_key {
             // The address shows which of the two was exchanged.
-            return Err(if chain.address(&child.public_key)? == self.address {
+            return Err(if chain.owns(&child.public_key, &self.address)? {
                 Fault::field("publicKey", "is not the vault's key at this path")
             } else {
                 Fault::field("path", "does not lead to the public key")
             });
         }
-        if chain.address(&self.public_key)? != self.address {
+        if !chain.owns(&self.public_key, &self.address)? {
             return Err(Fault::field(
                 "address",
                 "is not the address of the public key",
@@ -159,13 +159,22 @@ impl SigningOrder {
             return Err(in_payload(fault.under(payload.kind())));
         }
         payload.check_wallet(self.network).map_err(in_payload)?;
+        // Nothing else in it can be at fault by now.
+        let misfit = |fault: Fault| {
+            Fault::field("facts", "do not fit the payload")
+                .caused_by(fault.cause().unwrap_or_default())
+        };
         let built = chain
             .build(&payload, &self.facts, &self.public_key)
-            .map_err(|fault| match (fault.class(), fault.cause()) {
-                // Nothing else in it can be at fault by now.
-                (Class::Bug, cause) => Fault::field("facts", "do not fit the payload")
-                    .caused_by(cause.unwrap_or_default()),
+            .map_err(|fault| match fault.class() {
+                Class::Bug => misfit(fault),
                 _ => in_payload(fault),
+            })?;
+        chain
+            .vouch(&payload, &self.facts)
+            .map_err(|fault| match fault.class() {
+                Class::Bug => misfit(fault),
+                _ => fault,
             })?;
         self.compare(chain, &built)?;
         Ok(payload)

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod order {
     use covault_core::{
-        chain::{Facts, evm, solana},
+        chain::{Facts, evm, solana, sui},
         derive::{KeyPath, RootKey},
         fault::Class,
         ids::{RequestId, VaultId},
@@ -80,6 +80,7 @@ mod order {
     fn solana_facts() -> Facts {
         Facts::Solana(solana::Facts {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".into(),
+            token: None,
         })
     }
 
@@ -159,7 +160,13 @@ mod order {
             }),
             ("publicKey", |order| order.public_key[5] ^= 1),
             ("address", |order| order.address.push('0')),
-            ("network", |order| order.network = Network::Tron),
+            // Of the other curve. One of the same curve has other addresses.
+            ("network", |order| {
+                order.network = match order.network.curve() {
+                    Curve::Secp256k1 => Network::Solana,
+                    Curve::Ed25519 => Network::Evm,
+                };
+            }),
             ("payload", |order| order.payload.push(1)),
             ("inputs[0].message", |order| order.inputs[0].message[0] ^= 1),
             ("inputs", |order| {
@@ -169,6 +176,10 @@ mod order {
         ];
         refused(&orders(), &changes);
         refused(&orders(), &[("unsigned", |order| order.unsigned.push(0))]);
+        refused(
+            &orders()[..2],
+            &[("address", |order| order.network = Network::Tron)],
+        );
         for order in orders() {
             let other = RootKey {
                 chain_code: [4; 32],
@@ -177,6 +188,54 @@ mod order {
             let fault = order.verify(&other).unwrap_err();
             assert!(fault.public().starts_with("path: "), "{fault:?}");
         }
+    }
+
+    /// The bytes name a coin object and not its type: facts that do not show it could make one
+    /// token of another.
+    #[test]
+    fn order__should_be_refused_when_coins_do_not_show_their_type() {
+        let pay = |coin_tag: &'static str| {
+            move |from: String| {
+                WireKind::SuiSendCoin(wire::SuiSendCoin {
+                    to: from.clone(),
+                    from,
+                    coin_tag: coin_tag.into(),
+                    amount: "5".into(),
+                    gas_fee: Some(wire::SuiGas {
+                        budget: Some("1000".into()),
+                        price: Some("10".into()),
+                    }),
+                })
+            }
+        };
+        let coin = |digit: &str| sui::Coin {
+            object_id: format!("0x{}", digit.repeat(64)),
+            version: 3,
+            digest: "4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi".into(),
+            balance: 1_005,
+            origin: None,
+        };
+        let facts = |coins| {
+            Facts::Sui(sui::Facts {
+                reference_gas_price: None,
+                gas_used: None,
+                sui_coins: vec![coin("1")],
+                sui_address_balance: 0,
+                coins,
+                coin_address_balance: 0,
+                validity: None,
+            })
+        };
+        let root = root(Curve::Ed25519);
+        let sui = order(Network::Sui, pay("0x2::sui::SUI"), facts(vec![]));
+        sui.verify(&root).unwrap();
+        let token = order(Network::Sui, pay("0xabc::tok::TOK"), facts(vec![coin("2")]));
+        let fault = token.verify(&root).unwrap_err();
+        assert_eq!(fault.class(), &Class::Invalid);
+        assert!(
+            fault.public().starts_with("facts: do not show"),
+            "{fault:?}"
+        );
     }
 
     /// As the order, with the payload of another wallet.
@@ -267,6 +326,7 @@ mod order {
             ("unsigned.recentBlockhash", |order| {
                 order.facts = Facts::Solana(solana::Facts {
                     recent_blockhash: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
+                    token: None,
                 });
             }),
             ("facts", |order| order.facts = Facts::Nothing),

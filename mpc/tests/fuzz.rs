@@ -133,7 +133,9 @@ fn facts(chain: &dyn Chain, payload: &Payload) -> Facts {
         }),
         Needs::Solana(_) => Facts::Solana(solana::Facts {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".to_owned(),
+            token: None,
         }),
+        other => panic!("nothing is known about {other:?}"),
     }
 }
 

@@ -232,6 +232,7 @@ impl World {
             }),
             _ => Facts::Solana(solana::Facts {
                 recent_blockhash: BLOCKHASH.into(),
+                token: None,
             }),
         }
     }
@@ -429,7 +430,13 @@ const LIES: &[(&str, Lie)] = &[
         ask.order.public_key = world.root.child(&other).unwrap().public_key;
     }),
     ("address: ", |ask, _| ask.order.address.push('0')),
-    ("network: ", |ask, _| ask.order.network = Network::Stellar),
+    // Another network of the same curve writes the key's address otherwise.
+    ("address: ", |ask, world| {
+        ask.order.network = match world.network() {
+            Network::Evm => Network::Tron,
+            _ => Network::Stellar,
+        };
+    }),
     ("network: ", |ask, world| {
         ask.order.network = match world.network() {
             Network::Evm => Network::Solana,
@@ -537,11 +544,13 @@ const SOLANA_LIES: &[(&str, Lie)] = &[
     ("unsigned.recentBlockhash: ", |ask, _| {
         ask.order.facts = Facts::Solana(solana::Facts {
             recent_blockhash: BOB_SOL.into(),
+            token: None,
         });
     }),
     ("facts: ", |ask, _| {
         ask.order.facts = Facts::Solana(solana::Facts {
             recent_blockhash: "no".into(),
+            token: None,
         });
     }),
 ];

@@ -52,10 +52,10 @@ pub struct Args {
     /// Use this Redis as the bus between the nodes instead of this process's memory.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// A chain and the RPC URL of a node of it; may be repeated. An EVM chain is named by its
-    /// chain id (31337=http://127.0.0.1:8545) and becomes a known chain; the others are
-    /// solana=URL (or 101) and sonic=URL (or 0).
-    #[arg(long = "chain", value_name = "CHAIN_ID=RPC_URL", value_parser = chain)]
+    /// A chain and the URL of a node of it; may be repeated. An EVM chain is named by its chain id
+    /// (31337=http://127.0.0.1:8545) and becomes a known chain; the others are bitcoin, tron,
+    /// aptos, movement, sui, solana, sonic, ton and stellar.
+    #[arg(long = "chain", value_name = "CHAIN=URL", value_parser = chain)]
     chains: Vec<(String, String)>,
 }
 
@@ -64,7 +64,7 @@ fn chain(text: &str) -> Result<(String, String), String> {
         Some((id, url)) if url.starts_with("http://") || url.starts_with("https://") => {
             Ok((id.to_owned(), url.to_owned()))
         }
-        _ => Err("use CHAIN_ID=RPC_URL, e.g. 31337=http://127.0.0.1:8545".to_owned()),
+        _ => Err("use CHAIN=URL, e.g. 31337=http://127.0.0.1:8545".to_owned()),
     }
 }
 

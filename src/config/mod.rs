@@ -1,13 +1,15 @@
 //! Configuration, in layers: the defaults file, the operator's file, the environment.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+mod chains;
+
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use thiserror::Error;
 use toml::{Table, Value};
+
+pub use self::chains::{ChainNodes, Chains};
+use self::chains::{chain_id, empty_chain};
 
 /// The defaults, which are also the reference for operators.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
@@ -22,7 +24,13 @@ pub struct Config {
     pub serve: Serve,
     pub signer: Signer,
     pub idempotency: Idempotency,
+    pub evm: Evm,
     pub chains: Chains,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Evm {
+    pub abi_files: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -71,6 +79,8 @@ pub struct Serve {
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
     pub max_live_bytes: usize,
+    pub message_domain: String,
+    pub simulate: bool,
 }
 
 impl Serve {
@@ -133,48 +143,6 @@ impl Signer {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Chains {
-    /// By chain id, which TOML has as text.
-    evm: BTreeMap<String, ChainNodes>,
-    pub solana: ChainNodes,
-    pub sonic: ChainNodes,
-}
-
-impl Chains {
-    /// The EVM chains and the URLs of their nodes.
-    pub fn evm(&self) -> Result<BTreeMap<u64, Vec<String>>, ConfigError> {
-        self.evm
-            .iter()
-            .map(|(id, nodes)| Ok((chain_id(id)?, nodes.rpc.clone())))
-            .collect()
-    }
-
-    /// Adds what `covault dev --chain` names.
-    pub fn add(&mut self, chain: &str, url: &str) -> Result<(), ConfigError> {
-        let nodes = match chain {
-            // The numbers are the API's chain ids of networks that are not EVM.
-            "solana" | "101" => &mut self.solana,
-            "sonic" | "0" => &mut self.sonic,
-            id => self.evm.entry(chain_id(id)?.to_string()).or_default(),
-        };
-        nodes.rpc.push(url.to_owned());
-        Ok(())
-    }
-}
-
-/// RPC URLs often hold an API key: no Debug.
-#[derive(Clone, Default, Deserialize)]
-pub struct ChainNodes {
-    pub rpc: Vec<String>,
-}
-
-impl std::fmt::Debug for ChainNodes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} nodes", self.rpc.len())
-    }
-}
-
 /// What is wrong with the configuration, and what to do.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -190,14 +158,22 @@ pub enum ConfigError {
     },
     #[error("{origin}: {key} is a table of settings, not a value")]
     NotATable { origin: String, key: String },
+    #[error("{origin}: {key} must be of type {wanted}")]
+    Type {
+        origin: String,
+        key: String,
+        wanted: &'static str,
+    },
     #[error("environment variable {0} is not UTF-8")]
     NotText(String),
     #[error("{0}: {1}")]
     EnvValue(String, String),
     #[error("configuration: {0}")]
     Value(String),
-    #[error("{0:?} is not a chain: use an EVM chain id (a number), \"solana\" or \"sonic\"")]
-    Chain(String),
+    #[error("{0:?} is not an EVM chain id: use a number of 1 or more")]
+    ChainId(String),
+    #[error("{given:?} is not a chain: use an EVM chain id (a number) or one of {named}")]
+    Chain { given: String, named: String },
 }
 
 impl Config {
@@ -231,7 +207,7 @@ impl Config {
         file: Option<(String, String)>,
         variables: Vec<(String, String)>,
     ) -> Result<(Self, Vec<String>), ConfigError> {
-        let mut settings = parse("config.default.toml", DEFAULTS)?;
+        let mut settings = defaults()?;
         if let Some((origin, text)) = file {
             let overlay = parse(&origin, &text)?;
             merge(&mut settings, overlay, &origin, "")?;
@@ -277,13 +253,6 @@ fn or_in(path: &Path, folder: &Path, name: &str) -> PathBuf {
     }
 }
 
-fn chain_id(text: &str) -> Result<u64, ConfigError> {
-    text.parse()
-        .ok()
-        .filter(|id| (1..=i64::MAX.cast_unsigned()).contains(id))
-        .ok_or_else(|| ConfigError::Chain(text.to_owned()))
-}
-
 fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
     text.parse()
         .map_err(|error| ConfigError::Syntax(origin.to_owned(), error))
@@ -302,7 +271,8 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
         };
         if at == BY_CHAIN_ID {
             chain_id(&key)?;
-            base.entry(key.clone()).or_insert_with(empty_chain);
+            base.entry(key.clone())
+                .or_insert_with(|| Value::Table(empty_chain()));
         }
         let known = || base_keys(base);
         match (base.get(&key), value) {
@@ -324,7 +294,14 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
                     key: path,
                 });
             }
-            (Some(_), value) => {
+            (Some(like), value) => {
+                if like.type_str() != value.type_str() {
+                    return Err(ConfigError::Type {
+                        origin: origin.to_owned(),
+                        key: path,
+                        wanted: like.type_str(),
+                    });
+                }
                 base.insert(key, value);
             }
         }
@@ -336,11 +313,21 @@ fn base_keys(table: &Table) -> String {
     table.keys().cloned().collect::<Vec<_>>().join(", ")
 }
 
-fn empty_chain() -> Value {
-    Value::Table(Table::from_iter([(
-        "rpc".to_owned(),
-        Value::Array(Vec::new()),
-    )]))
+/// The defaults, where every chain has all the settings of a chain.
+fn defaults() -> Result<Table, ConfigError> {
+    let mut settings = parse("config.default.toml", DEFAULTS)?;
+    if let Some(Value::Table(chains)) = settings.get_mut("chains") {
+        for (name, chain) in chains {
+            if let Value::Table(chain) = chain
+                && name != "evm"
+            {
+                let mut whole = empty_chain();
+                whole.extend(std::mem::take(chain));
+                *chain = whole;
+            }
+        }
+    }
+    Ok(settings)
 }
 
 /// Sets what a variable names; false when it names nothing.
@@ -349,16 +336,16 @@ fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, C
         return Ok(false);
     };
     let path = path.to_ascii_lowercase();
-    if let Some(id) = path
-        .strip_prefix("chains_evm_")
-        .and_then(|rest| rest.strip_suffix("_rpc"))
+    let of_evm = path.strip_prefix("chains_evm_");
+    if let Some((id, setting)) = of_evm.and_then(|rest| rest.split_once('_'))
+        && empty_chain().contains_key(setting)
     {
         chain_id(id).map_err(|error| ConfigError::EnvValue(name.to_owned(), error.to_string()))?;
         let evm = settings
             .get_mut("chains")
             .and_then(|chains| chains.get_mut("evm"));
         if let Some(evm) = evm.and_then(Value::as_table_mut) {
-            evm.entry(id).or_insert_with(empty_chain);
+            evm.entry(id).or_insert_with(|| Value::Table(empty_chain()));
         }
     }
     match leaf(settings, &path) {

@@ -33,6 +33,8 @@ fn defaults__should_be_complete() {
     let policy = Path::new("./data/signer/policy.toml").to_owned();
     assert_eq!(config.signer.policy_file(), (policy, false));
     assert!(config.chains.evm().expect("ids").is_empty());
+    assert!(config.evm.abi_files.is_empty());
+    assert!(config.serve.simulate);
 }
 
 #[test]
@@ -45,7 +47,10 @@ fn layers__should_override_from_file_to_environment() {
             ("COVAULT_IDEMPOTENCY_STRICT", "true"),
             ("COVAULT_SIGNER_ORCHESTRATORS", "one, two"),
             ("COVAULT_CHAINS_EVM_10_RPC", "http://b,http://c"),
+            ("COVAULT_CHAINS_EVM_10_AGREE", "2"),
             ("COVAULT_CHAINS_SOLANA_RPC", "http://s"),
+            ("COVAULT_CHAINS_TON_HEADER_FILES", "./ton.key"),
+            ("COVAULT_EVM_ABI_FILES", "./a.json, ./b.json"),
         ],
     )
     .expect("loads");
@@ -53,10 +58,39 @@ fn layers__should_override_from_file_to_environment() {
     assert_eq!(config.serve.signing_deadline_ms, 5);
     assert!(config.idempotency.strict);
     assert_eq!(config.signer.orchestrators, ["one", "two"]);
-    assert_eq!(config.chains.solana.rpc, ["http://s"]);
+    assert_eq!(
+        config.evm.abi_files,
+        [Path::new("./a.json"), Path::new("./b.json")]
+    );
+    assert_eq!(
+        config.chains.named("solana").expect("named").rpc,
+        ["http://s"]
+    );
+    // Without an address it is not to be reached, whatever else is set.
+    assert!(config.chains.named("ton").is_none());
     let evm = config.chains.evm().expect("ids");
-    assert_eq!(evm[&31337], ["http://a"]);
-    assert_eq!(evm[&10], ["http://b", "http://c"]);
+    assert_eq!(evm[&31337].rpc, ["http://a"]);
+    assert_eq!(evm[&10].rpc, ["http://b", "http://c"]);
+    assert_eq!((evm[&31337].agree, evm[&10].agree), (1, 2));
+    assert_eq!(evm[&10].timeout_ms, 5_000);
+}
+
+#[test]
+fn chains__should_be_added_by_name_or_id() {
+    let (mut config, _) = Config::layer(None, Vec::new()).expect("loads");
+    for chain in ["bitcoin", "movement", "ton", "0", "31337"] {
+        config.chains.add(chain, "http://n").expect(chain);
+    }
+    for name in ["bitcoin", "movement", "ton", "sonic"] {
+        assert_eq!(config.chains.named(name).expect(name).rpc, ["http://n"]);
+    }
+    assert!(config.chains.evm().expect("ids").contains_key(&31337));
+    let refusal = config.chains.add("dogecoin", "http://n").unwrap_err();
+    let refusal = refusal.to_string();
+    assert!(
+        refusal.contains("dogecoin") && refusal.contains("stellar"),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -77,6 +111,9 @@ fn unknown_settings__should_be_refused_with_their_path() {
 fn wrong_values__should_name_their_setting() {
     assert!(problem("[serve]\nmax_body_bytes = \"big\"", &[]).contains("max_body_bytes"));
     assert!(problem("[log]\nformat = \"xml\"", &[]).contains("format"));
+    assert!(problem("[chains.ton]\nagree = \"2\"", &[]).contains("chains.ton.agree must be"));
+    assert!(problem("[chains.ton]\nagree = -2", &[]).contains("agree"));
+    assert!(problem("[evm]\nabi_files = \"a.json\"", &[]).contains("evm.abi_files must be"));
     assert!(problem("[serve", &[]).contains("test.toml is not TOML"));
     let message = problem("", &[("COVAULT_SERVE_MAX_BODY_BYTES", "big")]);
     assert!(

@@ -219,7 +219,7 @@ async fn concurrent_transactions_of_one_wallet__should_each_get_their_own_nonce(
     for hash in &hashes {
         assert_eq!(anvil.receipt(hash).await["status"], "0x1");
     }
-    assert_eq!(anvil.balance(to).await, (1..=20).sum());
+    assert_eq!(anvil.balance(to).await, (1..=20).sum::<u128>());
     let count = anvil
         .call("eth_getTransactionCount", json!([from, "latest"]))
         .await;

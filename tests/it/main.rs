@@ -18,10 +18,12 @@ mod dev;
 mod errors;
 mod life;
 mod life_crash;
+mod networks;
 mod nodes;
 mod policy;
 #[cfg(feature = "cggmp24")]
 mod primes;
 mod restore;
 mod secrets;
+mod simulation;
 mod support;

@@ -5,7 +5,7 @@ use covault_core::{
     amount,
     chain::{
         Facts, Needs,
-        evm::{Call, Facts as EvmFacts, Fees, Needs as EvmNeeds},
+        evm::{self, Call, Facts as EvmFacts, Fees, Needs as EvmNeeds},
     },
     fault::ExecuteCode,
 };
@@ -13,13 +13,23 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::{
-    Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment, Simulation,
+    Trial,
     jsonrpc::{CallError, RpcError, quantity, short},
     settle,
+    trial::revert_reason,
 };
 
 /// Selector of `balanceOf(address)` (EIP-20).
 const BALANCE_OF: &str = "70a08231";
+
+/// JSON-RPC: the node does not know the method.
+const METHOD_NOT_FOUND: i64 = -32601;
+/// JSON-RPC: what was sent is not what the method takes.
+const INVALID_PARAMS: i64 = -32602;
+
+/// 3 gwei.
+const SMALL_PRICE: u128 = 3_000_000_000;
 
 /// One EVM chain.
 pub struct EvmNode {
@@ -46,14 +56,12 @@ impl EvmNode {
         let estimate = self
             .rpc
             .call("eth_estimateGas", json!([transaction(from, call)]));
-        let price = self.rpc.call(
-            if base_fee.is_some() {
-                "eth_maxPriorityFeePerGas"
-            } else {
-                "eth_gasPrice"
-            },
-            json!([]),
-        );
+        let method = if base_fee.is_some() {
+            "eth_maxPriorityFeePerGas"
+        } else {
+            "eth_gasPrice"
+        };
+        let price = self.rpc.agreed_by(method, json!([]), quantity, near);
         let (estimate, price) = tokio::join!(estimate, price);
         let estimate = match estimate {
             Err(CallError::Node(error)) => return Err(refused_call(&error)),
@@ -61,7 +69,7 @@ impl EvmNode {
         };
         let estimate_gas = u64::try_from(estimate)
             .map_err(|_| ChainError::Unknown("the node's gas estimate is absurd".into()))?;
-        let price = number(&price?)?;
+        let price = price?;
         Ok(match base_fee {
             Some(base_fee) => Fees {
                 estimate_gas,
@@ -78,14 +86,22 @@ impl EvmNode {
 
     /// The base fee of the latest block; `None` on a chain without one.
     async fn base_fee(&self) -> Result<Option<u128>, ChainError> {
-        let block = self
+        let base_fee = |block: &Value| match block.get("baseFeePerGas") {
+            // The node has no block yet.
+            _ if block.is_null() => None,
+            None => Some(None),
+            Some(fee) => quantity(fee).map(Some),
+        };
+        let same = |one: &Option<u128>, other: &Option<u128>| match (one, other) {
+            (Some(one), Some(other)) => near(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let params = json!(["latest", false]);
+        let asked = self
             .rpc
-            .call("eth_getBlockByNumber", json!(["latest", false]))
-            .await?;
-        if block.is_null() {
-            return Err(ChainError::Unknown("the node has no block yet".into()));
-        }
-        let base_fee = block.get("baseFeePerGas").map(number).transpose()?;
+            .agreed_by("eth_getBlockByNumber", params, base_fee, same);
+        let base_fee = asked.await?;
         if base_fee.is_some() {
             // Already set is as good.
             let _ = self.eip1559.set(());
@@ -111,14 +127,14 @@ impl EvmNode {
             if !needs.nonce {
                 return Ok(None);
             }
-            let count = self
-                .rpc
-                .call("eth_getTransactionCount", json!([needs.from, "pending"]))
-                .await?;
             // Nonces stay far below: EIP-2681 ends them at 2^64 - 1.
-            i64::try_from(number(&count)?)
-                .map(|count| Some(count.unsigned_abs()))
-                .map_err(|_| ChainError::Unknown("the node's transaction count is absurd".into()))
+            let count = |count: &Value| {
+                let count = i64::try_from(quantity(count)?).ok()?;
+                Some(Some(count.unsigned_abs()))
+            };
+            let params = json!([needs.from, "pending"]);
+            let asked = self.rpc.agreed("eth_getTransactionCount", params, count);
+            Ok(asked.await?)
         };
         let (nonce, base_fee) = tokio::try_join!(nonce, self.base_fee())?;
         let fees = match &needs.fees {
@@ -143,11 +159,11 @@ impl EvmNode {
 
 #[async_trait]
 impl ChainClient for EvmNode {
-    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
         match needs {
             Needs::Evm(needs) => self.gather(needs).await,
             Needs::Nothing => Ok(Facts::Nothing),
-            Needs::Solana(_) => Err(refused(
+            _ => Err(refused(
                 "not an EVM question".into(),
                 ExecuteCode::Unspecified,
             )),
@@ -174,19 +190,20 @@ impl ChainClient for EvmNode {
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
-        let answer = match token {
-            None => {
-                self.rpc
-                    .call("eth_getBalance", json!([address, "latest"]))
-                    .await
-            }
-            Some(token) => {
-                let owner = address.trim_start_matches("0x").to_ascii_lowercase();
-                let data = format!("0x{BALANCE_OF}{owner:0>64}");
-                self.rpc
-                    .call("eth_call", json!([{"to": token, "data": data}, "latest"]))
-                    .await
-            }
+        let Some(token) = token else {
+            let read =
+                |answer: &Value| amount::hex_to_decimal(answer.as_str()?.strip_prefix("0x")?);
+            let params = json!([address, "latest"]);
+            return Ok(self.rpc.agreed("eth_getBalance", params, read).await?);
+        };
+        let owner = address.trim_start_matches("0x").to_ascii_lowercase();
+        let data = format!("0x{BALANCE_OF}{owner:0>64}");
+        let params = json!([{"to": token, "data": data}, "latest"]);
+        // The first word of the answer, as ABI decoders read it. The contract is one that the
+        // client named: it can answer anything.
+        let read = |answer: &Value| {
+            let digits = answer.as_str()?.strip_prefix("0x")?;
+            Some(digits.get(..64).and_then(amount::hex_to_decimal))
         };
         let not_a_token = || {
             refused(
@@ -194,27 +211,96 @@ impl ChainClient for EvmNode {
                 ExecuteCode::Unspecified,
             )
         };
-        let answer = match answer {
-            Err(CallError::Node(error)) if token.is_some() && reverted(&error) => {
-                return Err(not_a_token());
-            }
-            other => other?,
-        };
-        let not_a_number = || ChainError::Unknown("the node's balance is not a number".into());
-        let digits = answer
-            .as_str()
-            .and_then(|text| text.strip_prefix("0x"))
-            .ok_or_else(not_a_number)?;
-        let Some(_) = token else {
-            return amount::hex_to_decimal(digits).ok_or_else(not_a_number);
-        };
-        // The first word of the answer, as ABI decoders read it. The contract is one that the
-        // client named: it can answer anything.
-        digits
-            .get(..64)
-            .and_then(amount::hex_to_decimal)
-            .ok_or_else(not_a_token)
+        match self.rpc.agreed("eth_call", params, read).await {
+            Err(CallError::Node(error)) if reverted(&error) => Err(not_a_token()),
+            answer => answer?.ok_or_else(not_a_token),
+        }
     }
+
+    /// By `eth_call` of the whole transaction on the latest block.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let from = trial.payload.from();
+        let transaction = evm::trial(&trial.unsigned.bytes).ok()?;
+        let params = json!([attempt(from, &transaction), "latest"]);
+        let error = match self.rpc.aside("eth_call", params).await {
+            Ok(returned) => return Some(Simulation::passes(Some(returned.as_str()?.to_owned()))),
+            Err(CallError::Node(error)) => error,
+            Err(CallError::Unreachable(_) | CallError::WrongChain(_)) => return None,
+        };
+        if speaks_of_load(&error) || matches!(error.code, METHOD_NOT_FOUND | INVALID_PARAMS) {
+            return None;
+        }
+        // It may fail because it has gone through: it is signed and sent meanwhile.
+        let params = json!([from, "latest"]);
+        let count = self.rpc.aside("eth_getTransactionCount", params).await;
+        let count = count.as_ref().ok().and_then(quantity)?;
+        if count > u128::from(transaction.nonce) {
+            return None;
+        }
+        let data = revert_data(&error.data);
+        let reason = data.as_ref().and_then(|data| revert_reason(data));
+        let words = match reason.filter(|reason| !error.message.contains(reason.as_str())) {
+            Some(reason) => format!("{}: {reason}", short(&error.message)),
+            None => error.message,
+        };
+        Some(Simulation {
+            result: data.map(|data| format!("0x{}", hex::encode(data))),
+            ..Simulation::fails(&words)
+        })
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.rpc.health()
+    }
+}
+
+/// The whole transaction, as nodes take it to be tried. Its nonce is left out: earlier ones of the
+/// account need not be mined.
+fn attempt(from: &str, transaction: &evm::Trial) -> Value {
+    let evm::Trial {
+        to,
+        value,
+        data,
+        nonce: _,
+        gas_limit,
+        most_price,
+        priority,
+    } = transaction;
+    let mut object = json!({
+        "from": from,
+        "value": format!("{value:#x}"),
+        "data": format!("0x{}", hex::encode(data)),
+        "gas": format!("{gas_limit:#x}"),
+    });
+    let price = format!("{most_price:#x}");
+    let prices = match priority {
+        Some(priority) => vec![
+            ("maxFeePerGas", price),
+            ("maxPriorityFeePerGas", format!("{priority:#x}")),
+        ],
+        None => vec![("gasPrice", price)],
+    };
+    let to = to.iter().map(|to| ("to", to.clone()));
+    if let Some(fields) = object.as_object_mut() {
+        for (name, text) in prices.into_iter().chain(to) {
+            fields.insert(name.into(), text.into());
+        }
+    }
+    object
+}
+
+/// What a call reverts with: text, in an object with some nodes, with words before it in others.
+fn revert_data(data: &Value) -> Option<Vec<u8>> {
+    let text = data.as_str().or_else(|| data.get("data")?.as_str())?;
+    let (_, digits) = text.split_once("0x")?;
+    hex::decode(digits).ok()
+}
+
+/// Whether two prices are those of one moment, as nodes with other transactions in their pools
+/// see it. Small tips differ by more, and cost nothing.
+fn near(one: &u128, other: &u128) -> bool {
+    let (low, high) = (one.min(other), one.max(other));
+    *high <= low.saturating_mul(4) || high - low <= SMALL_PRICE
 }
 
 fn transaction(from: &str, call: &Call) -> Value {

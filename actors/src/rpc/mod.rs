@@ -1,13 +1,22 @@
 //! Clients of chain nodes.
 
+mod aptos;
+mod bitcoin;
+mod endpoints;
 mod evm;
+mod grpc;
+mod health;
 mod jsonrpc;
+mod pool;
+mod rest;
 mod solana;
+mod stellar;
+mod sui;
+mod ton;
+mod trial;
+mod tron;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -17,45 +26,24 @@ use covault_core::{
     payload::KnownChains,
 };
 
+pub use endpoints::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
+pub use health::EndpointHealth;
 pub use jsonrpc::JsonRpc;
-
-/// Where the nodes of the chains are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChainsConfig {
-    /// EVM chains by chain id. A chain named here is a known one.
-    pub evm: BTreeMap<u64, Endpoints>,
-    /// Solana-family chains by the API's chain id: 101 Solana, 0 Sonic SVM.
-    pub solana: BTreeMap<u64, Endpoints>,
-}
-
-/// The nodes of one chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints {
-    /// JSON-RPC addresses, `http://` or `https://`; the first that answers is used.
-    pub urls: Vec<String>,
-    /// How long one call may take, in milliseconds.
-    pub timeout_ms: u64,
-}
-
-impl Endpoints {
-    /// Endpoints with the usual timeout of 5 seconds.
-    pub fn new(urls: Vec<String>) -> Self {
-        Self {
-            urls,
-            timeout_ms: 5_000,
-        }
-    }
-}
+pub use pool::{Answer, Body, Call, Pool, Ports};
+pub use rest::Rest;
+pub use trial::{Simulation, Trial};
 
 /// A signed transaction on its way to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shipment {
     /// The bytes and their hash.
     pub signed: Signed,
-    /// What it was built from.
+    /// What it was built from; [`Facts::Nothing`] when its request is over and it is sent again.
     pub facts: Facts,
-    /// How long ago it was built, in milliseconds.
+    /// How long ago it was built, or asked for, in milliseconds.
     pub age_ms: u64,
+    /// The present time, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
     /// It may have been sent before, and what became of that is not known.
     pub retried: bool,
 }
@@ -107,75 +95,105 @@ pub enum ChainError {
 /// A chain, through its nodes.
 #[async_trait]
 pub trait ChainClient: Send + Sync {
-    /// What a payload needs to know. An EVM nonce in the answer is the node's pending count.
-    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError>;
+    /// What a payload needs to know, as the nodes say: the next number of an account, outputs and
+    /// objects that are there, whoever holds them. What other requests hold is left out of it
+    /// later ([`covault_core::chain::Chain::settle`]). `now_ms`, in milliseconds since the Unix
+    /// epoch, is for facts that come of the clock: timestamps, expiration.
+    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError>;
 
     /// Sends a signed transaction. Safe to repeat.
     async fn broadcast(&self, shipment: &Shipment) -> Broadcast;
 
-    /// A balance in the smallest unit, decimal: of the chain's coin, or of a token.
+    /// The number of the next transaction that the chain takes of an account, as of a block that is
+    /// not from before `since_ms` (milliseconds since the Unix epoch, by the chain's own clock).
+    /// `None` when there is no such block yet. Asked on networks whose transactions end with time,
+    /// to tell that one was never executed: what `agree` of the nodes say counts.
+    async fn next_number(&self, _address: &str, _since_ms: u64) -> Result<Option<u64>, ChainError> {
+        Err(ChainError::Unknown(
+            "the nodes of this chain are not asked for it".into(),
+        ))
+    }
+
+    /// A balance in the smallest unit, decimal: of the chain's coin, or of a token. Both texts are
+    /// in canonical form.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError>;
+
+    /// What a transaction would do now, as one node says that is asked once. `None` where that
+    /// cannot be said; it is dropped when it takes long. Nothing is decided by it.
+    async fn simulate(&self, _trial: &Trial) -> Option<Simulation> {
+        None
+    }
+
+    /// How the chain's nodes are doing.
+    fn health(&self) -> Vec<EndpointHealth> {
+        Vec::new()
+    }
 }
 
 /// The chains that can be reached. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Chains {
-    evm: BTreeMap<u64, Arc<dyn ChainClient>>,
-    solana: BTreeMap<u64, Arc<dyn ChainClient>>,
-}
+pub struct Chains(BTreeMap<ChainKey, Arc<dyn ChainClient>>);
 
 impl Chains {
-    /// Clients for configured endpoints. Nothing is asked yet.
+    /// Clients for configured nodes. Nothing is asked yet.
     ///
     /// # Errors
-    /// [`covault_core::fault::Class::Invalid`] naming the address that is not a URL, and
+    /// [`covault_core::fault::Class::Invalid`] naming the setting that is wrong, and
     /// [`covault_core::fault::Class::Bug`] when the TLS provider is missing.
-    pub fn connect(config: &ChainsConfig) -> Result<Self, Fault> {
-        let mut chains = Self::default();
-        for (id, endpoints) in &config.evm {
-            let rpc = JsonRpc::new(&format!("EVM chain {id}"), endpoints)?;
-            chains
-                .evm
-                .insert(*id, Arc::new(evm::EvmNode::new(*id, rpc)));
-        }
-        for (id, endpoints) in &config.solana {
-            let rpc = JsonRpc::new(solana::chain_name(*id), endpoints)?;
-            chains
-                .solana
-                .insert(*id, Arc::new(solana::SolanaNode::new(rpc)));
-        }
-        Ok(chains)
+    pub fn connect(config: &ChainsConfig, ports: &Ports) -> Result<Self, Fault> {
+        let connect = |(chain, endpoints): (&ChainKey, &Endpoints)| {
+            let pool = Pool::new(*chain, endpoints, ports.clone())?;
+            Ok((*chain, client(*chain, pool)?))
+        };
+        config
+            .iter()
+            .map(connect)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// Adds a client of one's own.
     #[must_use]
-    pub fn with(mut self, network: Network, chain_id: u64, client: Arc<dyn ChainClient>) -> Self {
-        match network {
-            Network::Solana => self.solana.insert(chain_id, client),
-            _ => self.evm.insert(chain_id, client),
-        };
+    pub fn with(mut self, chain: ChainKey, client: Arc<dyn ChainClient>) -> Self {
+        self.0.insert(chain, client);
         self
     }
 
     /// The client of a chain, where one is configured.
     pub fn get(&self, network: Network, chain_id: Option<u64>) -> Option<&Arc<dyn ChainClient>> {
-        let id = chain_id?;
-        match network {
-            Network::Evm => self.evm.get(&id),
-            Network::Solana => self.solana.get(&id),
-            Network::Bitcoin
-            | Network::Tron
-            | Network::Aptos
-            | Network::Sui
-            | Network::Ton
-            | Network::Stellar => None,
-        }
+        self.0.get(&ChainKey::of(network, chain_id))
     }
 
     /// The EVM chains that configuration names.
     pub fn known(&self) -> KnownChains {
+        let evm = self.0.keys().filter(|chain| chain.network == Network::Evm);
         KnownChains {
-            configured: self.evm.keys().copied().collect::<BTreeSet<_>>(),
+            configured: evm.filter_map(|chain| chain.chain_id).collect(),
         }
     }
+
+    /// How the nodes of all chains are doing.
+    pub fn health(&self) -> Vec<EndpointHealth> {
+        self.0.values().flat_map(|client| client.health()).collect()
+    }
+}
+
+/// The registry of clients: the one match that a new network has to be in.
+fn client(chain: ChainKey, pool: Pool) -> Result<Arc<dyn ChainClient>, Fault> {
+    Ok(match chain.network {
+        Network::Evm => {
+            let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
+            Arc::new(evm::EvmNode::new(id, JsonRpc::new(pool)))
+        }
+        Network::Solana => Arc::new(solana::SolanaNode::new(chain, pool)),
+        Network::Aptos => {
+            let id = chain.chain_id.ok_or_else(|| Fault::bug("no chain id"))?;
+            Arc::new(aptos::AptosNode::new(id, Rest::new(pool)))
+        }
+        Network::Stellar => Arc::new(stellar::StellarNode::new(JsonRpc::new(pool))),
+        Network::Tron => Arc::new(tron::TronNode::new(pool)),
+        Network::Ton => Arc::new(ton::TonNode::new(pool)),
+        Network::Bitcoin => Arc::new(bitcoin::BitcoinNode::new(pool)),
+        Network::Sui => Arc::new(sui::SuiNode::new(pool)),
+    })
 }

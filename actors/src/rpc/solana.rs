@@ -1,29 +1,53 @@
 //! Solana and Sonic SVM nodes: the Solana JSON-RPC.
+//!
+//! Nodes have to be on the right chain, which is told by its genesis hash. Where all nodes of a
+//! chain are on this machine that is not asked: they may be of a chain of one's own, for tests.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Facts, Needs, solana::Facts as SolanaFacts},
-    fault::ExecuteCode,
+    chain::{
+        Facts, Needs,
+        solana::{
+            self, Facts as SolanaFacts,
+            lifetime::Lifetime,
+            parse_key,
+            token::{Account, TOKEN, TOKEN_2022, TokenFacts, TokenNeeds},
+            wire::{self, WireTransaction},
+        },
+    },
+    fault::{ExecuteCode, Fault},
 };
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::{
-    Broadcast, ChainClient, ChainError, JsonRpc, Refusal, Shipment,
+    Broadcast, ChainClient, ChainError, ChainKey, EndpointHealth, JsonRpc, Pool, Refusal, Shipment,
+    Simulation, Trial,
     jsonrpc::{CallError, RpcError, short},
     settle,
 };
 
-/// A blockhash is good for 150 blocks, about a minute. When a node does not know it after
-/// this time, no node will ever take the transaction.
-const BLOCKHASH_LIFE_MS: u64 = 150_000;
+/// As Solana's own tools know it.
+const SOLANA_GENESIS: &str = "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d";
+/// From the public documentation of a wallet that tells networks by it (OKX, `SONIC_SOL`).
+const SONIC_GENESIS: &str = "9qoRTAHGWBZHYzMJGkt62wBbFRASj6H7CvoNsNyRw2h4";
 
-/// What people call the chain with this id of the API.
-pub fn chain_name(chain_id: u64) -> &'static str {
-    match chain_id {
-        0 => "Sonic SVM",
-        _ => "Solana",
-    }
-}
+/// A blockhash is good for 150 blocks, about a minute. When a node does not know it after
+/// this time, it is not too new.
+const BLOCKHASH_LIFE_MS: u64 = 150_000;
+/// After this time it is over, also where a node cannot say so.
+const SURELY_OVER_MS: u64 = 15 * 60_000;
+
+/// How long one try to send waits until a transaction is confirmed on which the next may depend.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// About a block.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The commitment of what is asked for: at `finalized`, the default, a node is half a minute behind.
+const COMMITMENT: &str = "confirmed";
 
 /// One Solana-family chain.
 pub struct SolanaNode {
@@ -32,131 +56,510 @@ pub struct SolanaNode {
 
 impl SolanaNode {
     /// The chain, through its nodes.
-    pub fn new(rpc: JsonRpc) -> Self {
+    pub fn new(chain: ChainKey, pool: Pool) -> Self {
+        let genesis = genesis(chain).filter(|_| !pool.is_local());
+        let rpc = JsonRpc::new(pool);
+        let rpc = match genesis {
+            None => rpc,
+            Some(genesis) => rpc.on("getGenesisHash", json!([]), move |found| {
+                elsewhere(chain, genesis, found)
+            }),
+        };
         Self { rpc }
     }
 
-    async fn known(&self, signature: &str) -> Result<bool, String> {
-        let params = json!([[signature], {"searchTransactionHistory": true}]);
+    async fn blockhash(&self) -> Result<String, ChainError> {
+        let params = json!([{"commitment": COMMITMENT}]);
+        let answer = self.rpc.call("getLatestBlockhash", params).await?;
+        answer
+            .pointer("/value/blockhash")
+            .and_then(Value::as_str)
+            .filter(|hash| parse_key(hash).is_ok())
+            .map(str::to_owned)
+            .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))
+    }
+
+    async fn token(&self, needs: &TokenNeeds) -> Result<TokenFacts, ChainError> {
+        let refused = |fault: Fault| {
+            ChainError::Refused(Refusal {
+                reason: fault.public().to_owned(),
+                code: fault.code(),
+            })
+        };
+        let names = needs.accounts().map_err(refused)?;
+        let params = json!([names, {"encoding": "base64", "commitment": COMMITMENT}]);
+        // Compared is what they mean: balances differ from block to block.
+        let read = |answer: &Value| {
+            let accounts = answer.get("value")?.as_array()?.iter().map(account);
+            let accounts = accounts.collect::<Option<Vec<_>>>()?;
+            (accounts.len() == names.len()).then(|| needs.facts(&accounts))
+        };
+        let facts = self.rpc.agreed("getMultipleAccounts", params, read).await?;
+        facts.map_err(refused)
+    }
+
+    async fn known(&self, id: &str) -> Result<bool, String> {
         self.rpc
-            .any("getSignatureStatuses", params, |found| {
+            .any("getSignatureStatuses", statuses(id), |found| {
                 found
                     .pointer("/value/0")
                     .is_some_and(|status| !status.is_null())
             })
             .await
     }
+
+    /// Sends one transaction; `slot` is that of what came before, on which it may depend.
+    async fn send(
+        &self,
+        (text, id): (&str, &str),
+        slot: Option<u64>,
+        shipment: &Shipment,
+    ) -> Broadcast {
+        // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
+        // would not know it yet. A node that is behind says so.
+        let mut options = json!({"encoding": "base64", "preflightCommitment": COMMITMENT});
+        if let (Some(slot), Some(options)) = (slot, options.as_object_mut()) {
+            options.insert("minContextSlot".into(), slot.into());
+        }
+        let params = json!([text, options]);
+        let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
+        match answer.map_err(|error| (judge(&error), error)) {
+            Ok(_) | Err((Verdict::Processed, _)) => Broadcast::Accepted,
+            Err((Verdict::NoBlockhash, _)) => self.without_blockhash(text, id, shipment).await,
+            Err((Verdict::Later, error)) => Broadcast::Unknown(match error {
+                CallError::Unreachable(reason) | CallError::WrongChain(reason) => reason,
+                CallError::Node(error) => format!("the node said: {}", short(&error.message)),
+            }),
+            Err((Verdict::Refused(refusal), _)) => {
+                let known = self.known(id).await;
+                settle(refusal, known, doubt || shipment.retried)
+            }
+        }
+    }
+
+    /// What it means that a node does not know the blockhash or nonce of a transaction: it is too
+    /// new for the node, or over, or used up by this very transaction.
+    async fn without_blockhash(&self, text: &str, id: &str, shipment: &Shipment) -> Broadcast {
+        let age_ms = shipment.age_ms;
+        if age_ms < BLOCKHASH_LIFE_MS {
+            return match self.known(id).await {
+                Ok(true) => Broadcast::Accepted,
+                _ => Broadcast::Unknown("the node does not know the blockhash yet".into()),
+            };
+        }
+        let bytes = STANDARD.decode(text).ok();
+        let transaction = bytes.and_then(|bytes| WireTransaction::parse(&bytes).ok());
+        let lifetime = transaction.as_ref().map(Lifetime::of);
+        let patient = match lifetime {
+            Some(Lifetime::Nonce(_)) => true,
+            Some(Lifetime::Blockhash(_)) => age_ms < SURELY_OVER_MS,
+            None => false,
+        };
+        match self.is_alive(lifetime.as_ref()).await {
+            Ok(true) => {
+                let reason = "the node does not know the blockhash or nonce, which is still good";
+                return Broadcast::Unknown(reason.into());
+            }
+            Err(trouble) if patient => {
+                let reason = format!(
+                    "the transaction may have expired, and a node cannot say whether: {trouble}"
+                );
+                return Broadcast::Unknown(reason);
+            }
+            Ok(false) | Err(_) => {}
+        }
+        let refusal = Refusal {
+            reason: match &lifetime {
+                Some(Lifetime::Nonce(nonce)) => format!(
+                    "the account {} does not hold the transaction's nonce any more, or not under \
+                     an authority that has signed; create a new request",
+                    nonce.account()
+                ),
+                _ => "the transaction expired before a node took it; create a new request".into(),
+            },
+            code: ExecuteCode::Unspecified,
+        };
+        // Asked last: from now on it can no longer get into a block.
+        settle(refusal, self.known(id).await, true)
+    }
+
+    /// Whether any node says that a transaction can still be taken. Asked is what is final, for
+    /// blocks that are not may be dropped.
+    async fn is_alive(&self, lifetime: Option<&Lifetime>) -> Result<bool, String> {
+        match lifetime {
+            None => Ok(false),
+            Some(Lifetime::Blockhash(hash)) => {
+                let params = json!([hash, {"commitment": "finalized"}]);
+                let valid = |answer: &Value| answer.get("value") == Some(&Value::Bool(true));
+                self.rpc.any("isBlockhashValid", params, valid).await
+            }
+            Some(Lifetime::Nonce(nonce)) => {
+                let options = json!({"encoding": "base64", "commitment": "finalized"});
+                let params = json!([nonce.account(), options]);
+                let held = |answer: &Value| {
+                    let account = answer.get("value").and_then(account).flatten();
+                    account.is_some_and(|account| nonce.is_held(&account))
+                };
+                self.rpc.any("getAccountInfo", params, held).await
+            }
+        }
+    }
+
+    /// Waits until a transaction is in a block that enough of the stake has voted for, and gives
+    /// its slot; what stands against sending the next otherwise.
+    async fn confirmed(&self, id: &str) -> Result<u64, Broadcast> {
+        let begun = Instant::now();
+        loop {
+            let reason = match self.rpc.call("getSignatureStatuses", statuses(id)).await {
+                Ok(answer) => match landed(&answer) {
+                    Some(Landed { slot, error: None }) => return Ok(slot),
+                    Some(Landed {
+                        error: Some(error), ..
+                    }) => {
+                        return Err(Broadcast::Refused(Refusal {
+                            reason: format!("its block says {}", short(&error)),
+                            code: ExecuteCode::Unspecified,
+                        }));
+                    }
+                    None => "it was sent, and is not confirmed yet".into(),
+                },
+                Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => reason,
+                Err(CallError::Node(error)) => format!("the node said: {}", short(&error.message)),
+            };
+            if begun.elapsed() >= PATIENCE {
+                return Err(Broadcast::Unknown(reason));
+            }
+            sleep(POLL).await;
+        }
+    }
 }
 
 #[async_trait]
 impl ChainClient for SolanaNode {
-    async fn facts(&self, needs: &Needs) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Nothing => Ok(Facts::Nothing),
-            Needs::Solana(_) => {
-                let answer = self
-                    .rpc
-                    .call("getLatestBlockhash", json!([{"commitment": "confirmed"}]))
-                    .await?;
-                answer
-                    .pointer("/value/blockhash")
-                    .and_then(Value::as_str)
-                    .map(|hash| {
-                        Facts::Solana(SolanaFacts {
-                            recent_blockhash: hash.to_owned(),
-                        })
-                    })
-                    .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+        let needs = match needs {
+            Needs::Nothing => return Ok(Facts::Nothing),
+            Needs::Solana(needs) => needs,
+            _ => {
+                return Err(ChainError::Refused(Refusal {
+                    reason: "not a Solana question".into(),
+                    code: ExecuteCode::Unspecified,
+                }));
             }
-            Needs::Evm(_) => Err(ChainError::Refused(Refusal {
-                reason: "not a Solana question".into(),
-                code: ExecuteCode::Unspecified,
-            })),
-        }
-    }
-
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
-        // would not know it yet.
-        let params = json!([
-            shipment.signed.transaction,
-            {"encoding": "base64", "preflightCommitment": "confirmed"}
-        ]);
-        let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
-        match answer {
-            Ok(_) => Broadcast::Accepted,
-            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
-                Broadcast::Unknown(reason)
-            }
-            Err(CallError::Node(error)) => match judge(&error, shipment.age_ms) {
-                Broadcast::Refused(refusal) => {
-                    let known = self.known(&shipment.signed.tx_hash).await;
-                    let doubt = doubt || shipment.retried || shipment.age_ms >= BLOCKHASH_LIFE_MS;
-                    settle(refusal, known, doubt)
-                }
-                verdict => verdict,
-            },
-        }
-    }
-
-    async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {
-        Err(ChainError::Refused(Refusal {
-            reason: format!("balances of {} are not in this version", self.rpc.name()),
-            code: ExecuteCode::Unspecified,
+        };
+        let token = match &needs.token {
+            Some(token) => Some(self.token(token).await?),
+            None => None,
+        };
+        // Last, so that it is as new as can be.
+        let recent_blockhash = if needs.blockhash {
+            self.blockhash().await?
+        } else {
+            String::new()
+        };
+        Ok(Facts::Solana(SolanaFacts {
+            recent_blockhash,
+            token,
         }))
+    }
+
+    /// Several transactions go one after the other, each when the one before it is confirmed: it
+    /// may depend on it.
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        let Some(transactions) = solana::each(&shipment.signed) else {
+            return Broadcast::Unknown("the transactions do not fit their hashes".into());
+        };
+        let count = transactions.len();
+        let mut slot = None;
+        for (number, transaction) in (1..).zip(transactions) {
+            let (verdict, what) = match self.send(transaction, slot, shipment).await {
+                Broadcast::Accepted if number == count => return Broadcast::Accepted,
+                Broadcast::Accepted => match self.confirmed(transaction.1).await {
+                    Ok(at) => {
+                        slot = slot.max(Some(at));
+                        continue;
+                    }
+                    Err(verdict) => (verdict, "failed"),
+                },
+                other => (other, "was refused"),
+            };
+            return of_several(number, count, what, verdict);
+        }
+        Broadcast::Accepted
+    }
+
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        let Some(mint) = token else {
+            let params = json!([address, {"commitment": COMMITMENT}]);
+            let lamports = |answer: &Value| answer.get("value")?.as_u64();
+            let lamports = self.rpc.agreed("getBalance", params, lamports).await?;
+            return Ok(lamports.to_string());
+        };
+        let params = json!([
+            address,
+            {"mint": mint},
+            {"encoding": "jsonParsed", "commitment": COMMITMENT}
+        ]);
+        match self
+            .rpc
+            .agreed("getTokenAccountsByOwner", params, sum)
+            .await
+        {
+            // -32602 invalid params: addresses are checked before, so that it is the mint.
+            Err(CallError::Node(error)) if error.code == -32602 => {
+                Err(ChainError::Refused(Refusal {
+                    reason: format!("is not a token of {}", self.rpc.name()),
+                    code: ExecuteCode::Unspecified,
+                }))
+            }
+            amount => Ok(amount?.to_string()),
+        }
+    }
+
+    /// Not of several transactions: a later one is tried without what the earlier ones do.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let transactions = wire::split(&trial.unsigned.bytes)?;
+        let [transaction] = transactions.as_slice() else {
+            return None;
+        };
+        let options = json!({
+            "encoding": "base64",
+            "commitment": COMMITMENT,
+            "sigVerify": false,
+            "replaceRecentBlockhash": false,
+        });
+        let params = json!([STANDARD.encode(transaction.bytes()), options]);
+        let answer = self.rpc.aside("simulateTransaction", params).await.ok()?;
+        tried(answer.get("value")?, trial.facts == Facts::Nothing)
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.rpc.health()
     }
 }
 
-fn judge(error: &RpcError, age_ms: u64) -> Broadcast {
+/// Reads simulateTransaction. `None` when it failed for what says nothing about the transaction:
+/// it is in a block meanwhile, or the node is behind and does not know the blockhash. One that is
+/// `foreign` came with its blockhash, which may be over.
+fn tried(value: &Value, foreign: bool) -> Option<Simulation> {
+    let logs = value.get("logs").and_then(Value::as_array);
+    let logs = logs.into_iter().flatten().filter_map(Value::as_str);
+    let units = value.get("unitsConsumed").and_then(Value::as_u64);
+    let returned = value.pointer("/returnData/data/0").and_then(Value::as_str);
+    let error = match value.get("err")? {
+        Value::Null => None,
+        Value::String(words) if words == "AlreadyProcessed" => return None,
+        Value::String(words) if words == "BlockhashNotFound" && !foreign => return None,
+        Value::String(words) => Some(words.clone()),
+        other => Some(other.to_string()),
+    };
+    Some(Simulation {
+        success: error.is_none(),
+        result: returned.map(str::to_owned),
+        error,
+        units_used: units.map(|units| units.to_string()),
+        logs: logs.map(str::to_owned).collect(),
+        truncated: false,
+    })
+}
+
+/// The hash of a chain's first block.
+fn genesis(chain: ChainKey) -> Option<&'static str> {
+    match chain {
+        ChainKey::SOLANA => Some(SOLANA_GENESIS),
+        ChainKey::SONIC => Some(SONIC_GENESIS),
+        _ => None,
+    }
+}
+
+/// What is wrong with a node of another chain.
+fn elsewhere(
+    chain: ChainKey,
+    genesis: &str,
+    found: &Value,
+) -> Result<Option<String>, &'static str> {
+    let found = found.as_str().ok_or("the node named no chain")?;
+    Ok((found != genesis).then(|| {
+        format!(
+            "the node that is configured for {chain} is on another chain, whose genesis hash is {}",
+            short(found)
+        )
+    }))
+}
+
+/// What all token accounts of an owner hold of one mint; of either token program.
+fn sum(answer: &Value) -> Option<u128> {
+    let accounts = answer.get("value")?.as_array()?;
+    accounts.iter().try_fold(0u128, |sum, account| {
+        let amount = account.pointer("/account/data/parsed/info/tokenAmount/amount")?;
+        sum.checked_add(u128::from(amount.as_str()?.parse::<u64>().ok()?))
+    })
+}
+
+/// An account with encoding base64; null where there is none.
+fn account(value: &Value) -> Option<Option<Account>> {
+    if value.is_null() {
+        return Some(None);
+    }
+    Some(Some(Account {
+        owner: value.get("owner")?.as_str()?.to_owned(),
+        data: STANDARD.decode(value.pointer("/data/0")?.as_str()?).ok()?,
+    }))
+}
+
+/// The parameters of getSignatureStatuses.
+fn statuses(id: &str) -> Value {
+    json!([[id], {"searchTransactionHistory": true}])
+}
+
+/// A transaction in a block.
+#[derive(Debug, PartialEq, Eq)]
+struct Landed {
+    slot: u64,
+    /// Its instructions were not carried out.
+    error: Option<String>,
+}
+
+/// Reads getSignatureStatuses; `None` where the block is not there or may yet be dropped.
+fn landed(answer: &Value) -> Option<Landed> {
+    let status = answer.pointer("/value/0")?;
+    let slot = status.get("slot")?.as_u64()?;
+    let commitment = status.get("confirmationStatus").and_then(Value::as_str);
+    matches!(commitment, Some("confirmed" | "finalized")).then(|| Landed {
+        slot,
+        error: status
+            .get("err")
+            .filter(|error| !error.is_null())
+            .map(Value::to_string),
+    })
+}
+
+/// What is to be said of the whole when one of several transactions was not accepted; `what` is
+/// the word for that.
+fn of_several(number: usize, count: usize, what: &str, verdict: Broadcast) -> Broadcast {
+    if count == 1 {
+        return verdict;
+    }
+    let which = format!("transaction {number} of {count}");
+    let others = match number {
+        1 => "the later ones were not sent",
+        _ if number == count => "the earlier ones were sent",
+        _ => "the earlier ones were sent, the later ones were not",
+    };
+    match verdict {
+        Broadcast::Accepted => Broadcast::Accepted,
+        Broadcast::Refused(Refusal { reason, code }) => Broadcast::Refused(Refusal {
+            reason: format!("{which} {what}: {reason}; {others}"),
+            code,
+        }),
+        Broadcast::Unknown(reason) => Broadcast::Unknown(format!("{which}: {reason}")),
+    }
+}
+
+/// What an answer other than a result means.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The transaction is in a block.
+    Processed,
+    /// The node does not know its blockhash, or nonce.
+    NoBlockhash,
+    /// It may pass.
+    Later,
+    /// It never will.
+    Refused(Refusal),
+}
+
+fn judge(error: &CallError) -> Verdict {
+    let CallError::Node(error) = error else {
+        return Verdict::Later;
+    };
     let said = format!("{} {}", error.message, error.data).to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if has(&["already been processed", "alreadyprocessed"]) {
-        return Broadcast::Accepted;
+        return Verdict::Processed;
     }
     if has(&["blockhash not found", "blockhashnotfound"]) {
-        if age_ms < BLOCKHASH_LIFE_MS {
-            return Broadcast::Unknown("the node does not know the blockhash yet".into());
-        }
-        return Broadcast::Refused(Refusal {
-            reason: "the transaction expired before a node took it; create a new request".into(),
-            code: ExecuteCode::Unspecified,
-        });
+        return Verdict::NoBlockhash;
     }
-    // -32005 node is unhealthy, -32014 and -32016 behind, -32603 internal.
-    if matches!(error.code, -32005 | -32014 | -32016 | -32603) {
-        return Broadcast::Unknown(format!("the node said: {}", short(&error.message)));
-    }
-    let code = if has(&[
-        "insufficient lamports",
-        "insufficientfundsforrent",
-        "insufficient funds for rent",
-        "no record of a prior credit",
-        "accountnotfound",
-    ]) || custom_error(&said) == Some("1")
+    // -32004, -32014 and -32016 are of nodes that are behind, -32005 of one that is not well, -32603
+    // of its own trouble, -32601 of one that takes no transactions.
+    if matches!(
+        error.code,
+        -32004 | -32005 | -32014 | -32016 | -32601 | -32603
+    ) || has(&["account in use", "accountinuse", "cluster maintenance"])
     {
-        ExecuteCode::InsufficientFunds
+        return Verdict::Later;
+    }
+    let rent = has(&["insufficientfundsforrent", "insufficient funds for rent"]);
+    let payer = account_index(&said).is_none_or(|index| index == "0");
+    let (code, hint) = if rent && !payer {
+        (
+            ExecuteCode::Unspecified,
+            "an account would be left with less than the network demands of it (rent), such as one \
+             that is new and gets too little; the node said: ",
+        )
+    } else if rent
+        || has(&[
+            "insufficient lamports",
+            "no record of a prior credit",
+            "accountnotfound",
+        ])
+        || lacks(error, &said)
+    {
+        (
+            ExecuteCode::InsufficientFunds,
+            "the sender cannot pay the amount; the node said: ",
+        )
     } else if has(&["insufficientfundsforfee", "insufficient funds for fee"]) {
-        ExecuteCode::InsufficientGasFee
+        (
+            ExecuteCode::InsufficientGasFee,
+            "the sender cannot pay the fee; the node said: ",
+        )
     } else {
-        ExecuteCode::Unspecified
+        (
+            ExecuteCode::Unspecified,
+            "the node refused the transaction: ",
+        )
     };
-    let hint = match code {
-        ExecuteCode::InsufficientFunds => "the sender cannot pay the amount; the node said: ",
-        ExecuteCode::InsufficientGasFee => "the sender cannot pay the fee; the node said: ",
-        _ => "the node refused the transaction: ",
-    };
-    let words = short(&error.message);
-    Broadcast::Refused(Refusal {
-        reason: format!("{hint}{words}"),
+    Verdict::Refused(Refusal {
+        reason: format!("{hint}{}", short(&error.message)),
         code,
     })
 }
 
-/// The hex digits of a program's own error: 1 of the system and token programs says that there
-/// is too little.
+/// Whether a program says that there is too little: that is error 1 of the system and token
+/// programs. Of others it means something else.
+fn lacks(error: &RpcError, said: &str) -> bool {
+    let ours = || {
+        let logs = error.data.get("logs")?.as_array()?;
+        let failed = |line: &str| {
+            let (program, _) = line.strip_prefix("Program ")?.split_once(" failed: ")?;
+            // `Program log: ...` are a program's own words.
+            (!program.contains(' ')).then(|| program.to_owned())
+        };
+        // Of programs that call each other, the innermost fails first.
+        let program = logs.iter().find_map(|line| failed(line.as_str()?))?;
+        Some([SYSTEM.to_owned(), TOKEN.to_string(), TOKEN_2022.to_string()].contains(&program))
+    };
+    custom_error(said) == Some("1") && ours().unwrap_or(true)
+}
+
+const SYSTEM: &str = "11111111111111111111111111111111";
+
+/// The hex digits of a program's own error.
 fn custom_error(said: &str) -> Option<&str> {
     let (_, rest) = said.split_once("custom program error: 0x")?;
     rest.split(|other: char| !other.is_ascii_hexdigit()).next()
+}
+
+/// The account that an error is about: `account (1)`, or `account_index` in its data.
+fn account_index(said: &str) -> Option<&str> {
+    let rest = [r"account (", "account_index"]
+        .iter()
+        .find_map(|words| said.split_once(words))?
+        .1;
+    rest.split(|other: char| !other.is_ascii_digit())
+        .find(|digits| !digits.is_empty())
 }
 
 #[cfg(test)]
@@ -164,49 +567,222 @@ fn custom_error(said: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn said(message: &str) -> RpcError {
-        RpcError {
-            code: -32002,
-            message: format!("Transaction simulation failed: {message}"),
-            data: Value::Null,
+    fn error(code: i64, message: &str, data: Value) -> CallError {
+        CallError::Node(RpcError {
+            code,
+            message: message.into(),
+            data,
+        })
+    }
+
+    fn said(message: &str) -> CallError {
+        let message = format!("Transaction simulation failed: {message}");
+        error(-32002, &message, Value::Null)
+    }
+
+    #[track_caller]
+    fn refused(error: &CallError) -> Refusal {
+        match judge(error) {
+            Verdict::Refused(refusal) => refusal,
+            other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn judge__should_know_a_transaction_that_was_processed() {
-        let error = said("This transaction has already been processed");
-        assert_eq!(judge(&error, 0), Broadcast::Accepted);
+        let words = said("This transaction has already been processed");
+        assert_eq!(judge(&words), Verdict::Processed);
+        let data = error(-32002, "no", json!({"err": "AlreadyProcessed"}));
+        assert_eq!(judge(&data), Verdict::Processed);
     }
 
     #[test]
-    fn judge__should_wait_for_the_blockhash_as_long_as_it_can_live() {
-        let error = said("Blockhash not found");
-        assert!(matches!(judge(&error, 10_000), Broadcast::Unknown(_)));
-        assert!(matches!(
-            judge(&error, BLOCKHASH_LIFE_MS),
-            Broadcast::Refused(_)
-        ));
+    fn judge__should_know_a_blockhash_that_the_node_does_not() {
+        assert_eq!(judge(&said("Blockhash not found")), Verdict::NoBlockhash);
+        let data = error(-32002, "no", json!({"err": "BlockhashNotFound"}));
+        assert_eq!(judge(&data), Verdict::NoBlockhash);
+    }
+
+    #[test]
+    fn judge__should_not_refuse_for_good_what_may_work_later() {
+        for (code, words) in [
+            (-32005, "Node is behind by 42 slots"),
+            (-32016, "Minimum context slot has not been reached"),
+            (-32603, "Internal error"),
+            (-32601, "Method not found"),
+            (-32002, "Transaction simulation failed: Account in use"),
+        ] {
+            assert_eq!(
+                judge(&error(code, words, Value::Null)),
+                Verdict::Later,
+                "{words}"
+            );
+        }
+        let silent = CallError::Unreachable("nobody answered".into());
+        assert_eq!(judge(&silent), Verdict::Later);
     }
 
     #[test]
     fn judge__should_name_the_code_of_a_refusal() {
-        let error = said("Attempt to debit an account but found no record of a prior credit.");
-        match judge(&error, 0) {
-            Broadcast::Refused(refusal) => assert_eq!(refusal.code, ExecuteCode::InsufficientFunds),
-            other => panic!("{other:?}"),
-        }
+        use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
         for (words, code) in [
-            ("custom program error: 0x1", ExecuteCode::InsufficientFunds),
             (
-                "custom program error: 0x1 [3 log messages]",
-                ExecuteCode::InsufficientFunds,
+                "Attempt to debit an account but found no record of a prior credit.",
+                InsufficientFunds,
             ),
-            ("custom program error: 0x1771", ExecuteCode::Unspecified),
+            ("Insufficient funds for fee", InsufficientGasFee),
+            (
+                "Error processing Instruction 0: custom program error: 0x1",
+                InsufficientFunds,
+            ),
+            (
+                "Error processing Instruction 0: custom program error: 0x1 [3 log messages]",
+                InsufficientFunds,
+            ),
+            (
+                "Error processing Instruction 0: custom program error: 0x1771",
+                Unspecified,
+            ),
+            (
+                "Transaction results in an account (0) with insufficient funds for rent",
+                InsufficientFunds,
+            ),
+            (
+                "Transaction results in an account (1) with insufficient funds for rent",
+                Unspecified,
+            ),
+            ("Transaction signature verification failure", Unspecified),
         ] {
-            match judge(&said(words), 0) {
-                Broadcast::Refused(refusal) => assert_eq!(refusal.code, code, "{words}"),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(refused(&said(words)).code, code, "{words}");
         }
+        let rent = json!({"err": {"InsufficientFundsForRent": {"account_index": 1}}});
+        let refusal = refused(&error(-32002, "no", rent));
+        assert_eq!(refusal.code, Unspecified);
+        assert!(refusal.reason.contains("rent"), "{refusal:?}");
+    }
+
+    #[test]
+    fn judge__should_not_take_the_error_of_any_program_for_too_little() {
+        let token = TOKEN.to_string();
+        let other = "MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgLMDGEcGL";
+        for (innermost, code) in [
+            (SYSTEM, ExecuteCode::InsufficientFunds),
+            (&token, ExecuteCode::InsufficientFunds),
+            (other, ExecuteCode::Unspecified),
+        ] {
+            let logs = json!({"logs": [
+                format!("Program {other} invoke [1]"),
+                "Program log: \"Program x failed: y\"",
+                format!("Program {innermost} failed: custom program error: 0x1"),
+                format!("Program {other} failed: custom program error: 0x1"),
+            ]});
+            let words = "Error processing Instruction 0: custom program error: 0x1";
+            let refusal = refused(&error(-32002, words, logs));
+            assert_eq!(refusal.code, code, "{innermost}");
+        }
+    }
+
+    #[test]
+    fn landed__should_be_only_what_is_confirmed() {
+        let status = |commitment: Value, error: Value| {
+            let status = json!({"slot": 7, "confirmations": null, "err": error,
+                "confirmationStatus": commitment});
+            landed(&json!({"context": {"slot": 9}, "value": [status]}))
+        };
+        let fine = Landed {
+            slot: 7,
+            error: None,
+        };
+        assert_eq!(
+            status(json!("confirmed"), Value::Null).as_ref(),
+            Some(&fine)
+        );
+        assert_eq!(
+            status(json!("finalized"), Value::Null).as_ref(),
+            Some(&fine)
+        );
+        assert_eq!(status(json!("processed"), Value::Null), None);
+        assert_eq!(status(Value::Null, Value::Null), None);
+        let failed = status(json!("confirmed"), json!({"InstructionError": [0, "X"]}));
+        assert!(failed.unwrap().error.unwrap().contains("InstructionError"));
+        for nothing in [json!({"value": [null]}), json!({"value": []}), json!(3)] {
+            assert_eq!(landed(&nothing), None);
+        }
+    }
+
+    #[test]
+    fn of_several__should_say_what_became_of_the_others() {
+        let refusal = || {
+            Broadcast::Refused(Refusal {
+                reason: "no".into(),
+                code: ExecuteCode::InsufficientFunds,
+            })
+        };
+        let reason = |number, count| match of_several(number, count, "was refused", refusal()) {
+            Broadcast::Refused(refusal) => {
+                assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+                refusal.reason
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason(1, 1), "no");
+        assert_eq!(
+            reason(1, 3),
+            "transaction 1 of 3 was refused: no; the later ones were not sent"
+        );
+        assert_eq!(
+            reason(2, 3),
+            "transaction 2 of 3 was refused: no; the earlier ones were sent, the later ones were not"
+        );
+        assert_eq!(
+            reason(3, 3),
+            "transaction 3 of 3 was refused: no; the earlier ones were sent"
+        );
+    }
+
+    #[test]
+    fn genesis__should_tell_chains_apart() {
+        for chain in [ChainKey::SOLANA, ChainKey::SONIC] {
+            let genesis = genesis(chain).unwrap();
+            assert!(parse_key(genesis).is_ok());
+            assert_eq!(elsewhere(chain, genesis, &json!(genesis)), Ok(None));
+            let devnet = json!("EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG");
+            let reason = elsewhere(chain, genesis, &devnet).unwrap().unwrap();
+            assert!(reason.contains(&format!("configured for {chain} is on another chain")));
+            assert!(elsewhere(chain, genesis, &Value::Null).is_err());
+        }
+        assert_ne!(genesis(ChainKey::SOLANA), genesis(ChainKey::SONIC));
+    }
+
+    #[test]
+    fn account__should_be_read_whole_or_not_at_all() {
+        assert_eq!(account(&Value::Null), Some(None));
+        let whole = json!({"owner": "x", "data": ["AQI=", "base64"], "lamports": 1});
+        let expected = Account {
+            owner: "x".into(),
+            data: vec![1, 2],
+        };
+        assert_eq!(account(&whole), Some(Some(expected)));
+        for broken in [
+            json!({"owner": "x", "data": ["?", "base64"]}),
+            json!({"owner": "x", "data": {"parsed": {}}}),
+            json!({"data": ["AQI=", "base64"]}),
+            json!(1),
+        ] {
+            assert_eq!(account(&broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn sum__should_be_over_all_accounts() {
+        let account = |amount: &str| json!({"account": {"data": {"parsed": {"info": {"tokenAmount": {"amount": amount}}}}}});
+        let most = u64::MAX.to_string();
+        let answer = json!({"value": [account(&most), account("1")]});
+        assert_eq!(sum(&answer), Some(u128::from(u64::MAX) + 1));
+        assert_eq!(sum(&json!({"value": []})), Some(0));
+        assert_eq!(
+            sum(&json!({"value": [{"account": {"data": ["", "base64"]}}]})),
+            None
+        );
     }
 }

@@ -33,12 +33,18 @@ pub enum Space {
     Outbox = 8,
     /// Token, operation, key -> what the first call got.
     Idempotency = 9,
-    /// Network, chain id, address, nonce -> request id.
+    /// Network, chain id (0 without one), address, nonce -> request id.
     NonceClaim = 10,
     /// Request id, version -> what happened.
     Audit = 11,
     /// Written by readiness checks.
     Probe = 12,
+    /// Network, chain id, address, output or object or hash of a transaction -> request id.
+    Claim = 13,
+    /// Time, request id -> claims that the request lets go of then.
+    Release = 14,
+    /// Request id -> what its transaction would do.
+    Simulation = 15,
     /// Node id -> node that an operator has admitted.
     Node = 20,
 }

@@ -6,12 +6,11 @@ use std::{
 };
 
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, Chains, ChainsConfig, Endpoints, Shipment,
+    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment,
 };
 use covault_core::{
-    chain::{Facts, Needs, Signed, evm, solana},
+    chain::{Facts, Needs, Signed, evm},
     fault::ExecuteCode,
-    network::Network,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -24,13 +23,13 @@ use crate::world::*;
 type Answer = Arc<dyn Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync>;
 
 /// A node that answers what a closure says. Stops with the test's runtime.
-struct Node {
-    url: String,
-    calls: Arc<Mutex<Vec<(String, Value)>>>,
+pub struct Node {
+    pub url: String,
+    pub calls: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Node {
-    async fn start(
+    pub async fn start(
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -53,7 +52,7 @@ impl Node {
         Self { url, calls }
     }
 
-    fn methods(&self) -> Vec<String> {
+    pub fn methods(&self) -> Vec<String> {
         self.calls
             .lock()
             .unwrap()
@@ -123,25 +122,22 @@ fn healthy(method: &str, _params: &Value) -> Result<Value, (i64, String)> {
 }
 
 fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
+    connect_to(ChainKey::evm(CHAIN), Endpoints::new(urls))
+}
+
+pub fn connect_to(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
+    let chains = chains(chain, endpoints);
+    Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
+}
+
+fn chains(chain: ChainKey, endpoints: Endpoints) -> Chains {
     // Another test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let config = ChainsConfig {
-        evm: [(
-            CHAIN,
-            Endpoints {
-                urls,
-                timeout_ms: 2_000,
-            },
-        )]
-        .into(),
-        ..Default::default()
-    };
-    let chains = Chains::connect(&config).unwrap();
-    Arc::clone(chains.get(Network::Evm, Some(CHAIN)).unwrap())
+    Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap()
 }
 
 /// An address where nobody listens.
-async fn nobody() -> String {
+pub async fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -167,6 +163,7 @@ fn shipment() -> Shipment {
         },
         facts: Facts::Nothing,
         age_ms: 0,
+        now_ms: 0,
         retried: false,
     }
 }
@@ -175,7 +172,7 @@ fn shipment() -> Shipment {
 async fn facts__should_be_what_the_node_says() {
     let node = Node::start(healthy).await;
     let facts = connect(vec![node.url.clone()])
-        .facts(&all_needs())
+        .facts(&all_needs(), 0)
         .await
         .unwrap();
     let expected = evm::Facts {
@@ -216,7 +213,11 @@ async fn facts__should_take_the_gas_price_where_there_is_no_base_fee() {
         _ => healthy(method, params),
     })
     .await;
-    let Facts::Evm(facts) = connect(vec![node.url]).facts(&all_needs()).await.unwrap() else {
+    let Facts::Evm(facts) = connect(vec![node.url])
+        .facts(&all_needs(), 0)
+        .await
+        .unwrap()
+    else {
         panic!("no facts")
     };
     assert!(!facts.eip1559);
@@ -229,9 +230,9 @@ async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
     let busy = Node::start(|_, _| Err((-32005, "rate limit exceeded".into()))).await;
     let good = Node::start(healthy).await;
     let client = connect(vec![nobody().await, busy.url.clone(), good.url.clone()]);
-    assert!(client.facts(&all_needs()).await.is_ok());
+    assert!(client.facts(&all_needs(), 0).await.is_ok());
     let busy_calls = busy.calls.lock().unwrap().len();
-    assert!(client.facts(&all_needs()).await.is_ok());
+    assert!(client.facts(&all_needs(), 0).await.is_ok());
     assert_eq!(
         busy.calls.lock().unwrap().len(),
         busy_calls,
@@ -243,7 +244,7 @@ async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
 async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_chain() {
     let client = connect(vec![nobody().await]);
     assert!(matches!(
-        client.facts(&all_needs()).await,
+        client.facts(&all_needs(), 0).await,
         Err(ChainError::Unknown(_))
     ));
     let other = Node::start(|method, params| match method {
@@ -252,7 +253,7 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
     })
     .await;
     let client = connect(vec![other.url.clone()]);
-    match client.facts(&all_needs()).await {
+    match client.facts(&all_needs(), 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert!(refusal.reason.contains("is on chain 1"), "{refusal:?}")
         }
@@ -277,7 +278,7 @@ async fn facts__should_say_when_the_sender_cannot_pay() {
         _ => healthy(method, params),
     })
     .await;
-    match connect(vec![node.url]).facts(&all_needs()).await {
+    match connect(vec![node.url]).facts(&all_needs(), 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert_eq!(refusal.code, ExecuteCode::InsufficientFunds)
         }
@@ -409,7 +410,7 @@ async fn nodes__should_each_say_which_chain_they_are_on() {
     })
     .await;
     let client = connect(vec![right.url.clone(), wrong.url.clone()]);
-    assert!(client.facts(&all_needs()).await.is_ok());
+    assert!(client.facts(&all_needs(), 0).await.is_ok());
     assert!(matches!(
         client.broadcast(&shipment()).await,
         Broadcast::Unknown(_)
@@ -426,7 +427,7 @@ async fn facts__should_not_believe_an_absurd_transaction_count() {
         })
         .await;
         assert!(matches!(
-            connect(vec![node.url]).facts(&all_needs()).await,
+            connect(vec![node.url]).facts(&all_needs(), 0).await,
             Err(ChainError::Unknown(_))
         ));
     }
@@ -469,44 +470,14 @@ async fn balance__should_read_one_word_of_what_a_hostile_token_answers() {
 }
 
 #[tokio::test]
-async fn solana__should_ask_for_a_blockhash_and_send_base64() {
-    let node = Node::start(|method, _| match method {
-        "getLatestBlockhash" => Ok(json!({"context": {"slot": 1}, "value": {"blockhash": "hash", "lastValidBlockHeight": 9}})),
-        "sendTransaction" => Err((-32002, "Transaction simulation failed: This transaction has already been processed".into())),
-        other => Err((-32601, other.to_owned())),
-    })
-    .await;
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let config = ChainsConfig {
-        solana: [(101, Endpoints::new(vec![node.url.clone()]))].into(),
-        ..Default::default()
-    };
-    let chains = Chains::connect(&config).unwrap();
-    let client = chains.get(Network::Solana, Some(101)).unwrap();
-    let needs = Needs::Solana(solana::Needs {
-        chain_id: 101,
-        blockhash: true,
-    });
-    let expected = solana::Facts {
-        recent_blockhash: "hash".into(),
-    };
-    assert_eq!(client.facts(&needs).await, Ok(Facts::Solana(expected)));
-    assert_eq!(client.broadcast(&shipment()).await, Broadcast::Accepted);
-    let calls = node.calls.lock().unwrap();
-    assert_eq!(calls[0].1, json!([{"commitment": "confirmed"}]));
-    assert_eq!(calls[1].1[1]["encoding"], "base64");
-    assert_eq!(calls[1].1[1]["preflightCommitment"], "confirmed");
-}
-
-#[tokio::test]
 async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     for url in ["", "ftp://secret-key@host", "secret-key"] {
-        let config = ChainsConfig {
-            evm: [(CHAIN, Endpoints::new(vec![url.into()]))].into(),
-            ..Default::default()
-        };
-        let fault = Chains::connect(&config).err().unwrap();
+        let config = [(ChainKey::evm(CHAIN), Endpoints::new(vec![url.into()]))].into();
+        let fault = Chains::connect(&config, &World::new().ports())
+            .err()
+            .unwrap();
+        assert!(fault.public().starts_with("chains.evm.31337.rpc: "));
         assert!(!format!("{fault:?}").contains("secret-key"));
     }
 }
@@ -520,25 +491,21 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
         "eth_sendRawTransaction" => Err((-32000, "node is syncing".into())),
         _ => healthy(method, params),
     });
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let second = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = ChainsConfig {
-        evm: [(
-            CHAIN,
-            Endpoints {
-                urls: vec![
-                    format!("http://{address}"),
-                    format!("http://{}", second.local_addr().unwrap()),
-                ],
-                timeout_ms: 500,
-            },
-        )]
-        .into(),
-        ..Default::default()
+    let urls = vec![
+        format!("http://{address}"),
+        format!("http://{}", second.local_addr().unwrap()),
+    ];
+    let endpoints = Endpoints {
+        timeout_ms: 500,
+        ..Endpoints::new(urls)
     };
     let world = World::new();
     let gateway = world
-        .start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap())
+        .start_with(
+            Arc::clone(&world.store),
+            chains(ChainKey::evm(CHAIN), endpoints),
+        )
         .await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
@@ -566,12 +533,12 @@ async fn a_transfer__should_wait_for_a_node_that_comes_back() {
     }
     gateway.stop().await;
     let healthy_node = Node::on(second, healthy);
-    let config = ChainsConfig {
-        evm: [(CHAIN, Endpoints::new(vec![healthy_node.url.clone()]))].into(),
-        ..Default::default()
-    };
+    let endpoints = Endpoints::new(vec![healthy_node.url.clone()]);
     let gateway = world
-        .start_with(Arc::clone(&world.store), Chains::connect(&config).unwrap())
+        .start_with(
+            Arc::clone(&world.store),
+            chains(ChainKey::evm(CHAIN), endpoints),
+        )
         .await;
     assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
     assert_eq!(sends(&healthy_node), 1);

@@ -10,8 +10,15 @@
     missing_docs
 )]
 
+mod aptos_double;
+mod aptos_node;
+mod bitcoin_lies;
+mod bitcoin_node;
 mod chain_double;
+mod claims;
 mod cut_store;
+mod dropped;
+mod endpoints;
 mod evm_node;
 mod failures;
 mod held_store;
@@ -24,6 +31,15 @@ mod one_key;
 mod plans;
 mod requests;
 mod restarts;
+mod simulating_nodes;
+mod simulations;
+mod solana_node;
+mod stellar_node;
+mod sui_double;
+mod sui_node;
+mod ton_node;
+mod tron_node;
 mod trouble;
+mod utxo_double;
 mod wallets;
 mod world;

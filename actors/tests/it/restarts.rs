@@ -15,6 +15,7 @@ use covault_core::schema::wire::{
 };
 
 use crate::{
+    claims::pay,
     cut_store::{Accident, CutStore},
     world::*,
 };
@@ -30,14 +31,17 @@ enum Scenario {
     Refused,
     /// The signers refuse the order.
     Denied,
+    /// Outputs are spent, and the answer to the first broadcast is lost.
+    Outputs,
 }
 
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 6] = [
     Scenario::Raw,
     Scenario::Transfer,
     Scenario::BumpyTransfer,
     Scenario::Refused,
     Scenario::Denied,
+    Scenario::Outputs,
 ];
 
 fn set(world: &World, scenario: Scenario) {
@@ -49,19 +53,34 @@ fn set(world: &World, scenario: Scenario) {
         }
         Scenario::Refused => world.evm.refuse.store(true, Ordering::SeqCst),
         Scenario::Denied => world.signers.refuse.store(true, Ordering::SeqCst),
+        Scenario::Outputs => world.bitcoin.lost_answers.store(1, Ordering::SeqCst),
+    }
+}
+
+fn network(scenario: Scenario) -> NetworkType {
+    match scenario {
+        Scenario::Outputs => NetworkType::Bitcoin,
+        _ => NetworkType::Evm,
+    }
+}
+
+fn fund(world: &World, scenario: Scenario, address: &str) {
+    if let Scenario::Outputs = scenario {
+        world.bitcoin.fund(address, 2, 100_000);
     }
 }
 
 fn kind(scenario: Scenario, address: &str) -> Kind {
     match scenario {
         Scenario::Raw => raw(address),
+        Scenario::Outputs => pay(address, 10_000),
         _ => send(address),
     }
 }
 
 /// Makes vault, wallet and two requests, as far as the store lets it. Returns the requests
 /// that were accepted.
-async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
+async fn run(world: &World, gateway: &Gateway, scenario: Scenario) -> Vec<String> {
     let mut accepted = Vec::new();
     admit(gateway).await;
     let command = covault_actors::gateway::Command::CreateVault {
@@ -79,13 +98,14 @@ async fn run(gateway: &Gateway, scenario: Scenario) -> Vec<String> {
         panic!("no vault")
     };
     ready(gateway, "main").await;
-    let command = wallet_command(vault.id, NetworkType::Evm, "");
+    let command = wallet_command(vault.id, network(scenario), "");
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
         return accepted;
     };
     let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
         panic!("no wallet")
     };
+    fund(world, scenario, &wallet.address);
     for _ in 0..2 {
         if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await
         {
@@ -104,7 +124,7 @@ async fn commits(scenario: Scenario) -> usize {
     set(&world, scenario);
     let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
-    assert_eq!(run(&gateway, scenario).await.len(), 2);
+    assert_eq!(run(&world, &gateway, scenario).await.len(), 2);
     gateway.stop().await;
     store.commits()
 }
@@ -135,7 +155,11 @@ async fn check(
     assert_eq!(world.pending().await, 0, "{what}: effects are left over");
     // Second digests and sessions used twice make the signers' double panic.
     assert!(world.signers.requests() <= stored.len(), "{what}");
-    let sent = world.evm.handed.lock().unwrap().len();
+    assert_eq!(world.bitcoin.conflicts.load(Ordering::SeqCst), 0, "{what}");
+    let sent = match scenario {
+        Scenario::Outputs => world.bitcoin.handed.lock().unwrap().len(),
+        _ => world.evm.handed.lock().unwrap().len(),
+    };
     assert!(
         sent <= stored.len(),
         "{what}: {sent} transactions for {} requests",
@@ -158,9 +182,9 @@ async fn cut(scenario: Scenario, at: usize, accident: Accident) {
         // What the clients of the process that dies have been told.
         let told = Arc::clone(&accepted);
         let running = gateway.clone();
+        let world_of_clients = world.clone();
         let clients = tokio::spawn(async move {
-            let uuids = run_telling(&running, scenario, &told).await;
-            drop(uuids);
+            run_telling(&world_of_clients, &running, scenario, &told).await;
         });
         let power = store.accident();
         tokio::time::timeout(Duration::from_secs(20), power)
@@ -185,10 +209,11 @@ async fn cut(scenario: Scenario, at: usize, accident: Accident) {
 }
 
 async fn run_telling(
+    world: &World,
     gateway: &Gateway,
     scenario: Scenario,
     told: &std::sync::Mutex<Vec<String>>,
-) -> Vec<String> {
+) {
     admit(gateway).await;
     let command = covault_actors::gateway::Command::CreateVault {
         name: "main".into(),
@@ -199,7 +224,7 @@ async fn run_telling(
         ecdsa: covault_core::scheme::Scheme::Dkls23,
     };
     let Ok(made) = gateway.submit(&admin(), command, None).await else {
-        return vec![];
+        return;
     };
     let covault_actors::gateway::Receipt::Vault(vault) = made.receipt else {
         panic!("no vault")
@@ -208,23 +233,23 @@ async fn run_telling(
     let Ok(made) = gateway
         .submit(
             &admin(),
-            wallet_command(vault.id, NetworkType::Evm, ""),
+            wallet_command(vault.id, network(scenario), ""),
             None,
         )
         .await
     else {
-        return vec![];
+        return;
     };
     let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
         panic!("no wallet")
     };
+    fund(world, scenario, &wallet.address);
     for _ in 0..2 {
         if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await
         {
             told.lock().unwrap().push(created(made).uuid);
         }
     }
-    vec![]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -252,7 +277,7 @@ async fn actors__should_start_again_from_the_store_wherever_a_commit_went_wrong(
                 let store = CutStore::new(Arc::clone(&world.store), at, accident);
                 let gateway = world.start_on(store as Arc<dyn Store>).await;
                 let accepted =
-                    tokio::time::timeout(Duration::from_secs(20), run(&gateway, scenario))
+                    tokio::time::timeout(Duration::from_secs(20), run(&world, &gateway, scenario))
                         .await
                         .unwrap_or_else(|_| panic!("{what}: hangs"));
                 check(&world, &gateway, scenario, &accepted, &what).await;

@@ -10,7 +10,7 @@ use covault_actors::{
         Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
     },
     port::Signers,
-    rpc::{ChainClient, Chains},
+    rpc::{ChainClient, ChainKey, Chains, Ports},
     settings::{Orchestrator, Settings},
     store::{Scan, Space, Store, memory::MemoryStore},
 };
@@ -24,7 +24,10 @@ use covault_core::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::{chain_double::ChainDouble, one_key::OneKey};
+use crate::{
+    aptos_double::AptosDouble, chain_double::ChainDouble, one_key::OneKey, sui_double::SuiDouble,
+    utxo_double::UtxoDouble,
+};
 
 /// The EVM chain of the tests; a node for it is configured.
 pub const CHAIN: u64 = 31337;
@@ -68,6 +71,9 @@ pub struct World {
     pub signers: Arc<OneKey>,
     pub evm: Arc<ChainDouble>,
     pub solana: Arc<ChainDouble>,
+    pub bitcoin: Arc<UtxoDouble>,
+    pub aptos: Arc<AptosDouble>,
+    pub sui: Arc<SuiDouble>,
     pub clock: Arc<TestClock>,
     pub entropy: Arc<Counter>,
     pub settings: Settings,
@@ -79,12 +85,16 @@ impl World {
     }
 
     pub fn on(store: Arc<dyn Store>) -> Self {
+        let clock: Arc<TestClock> = Arc::default();
         Self {
             store,
             signers: OneKey::new(),
             evm: ChainDouble::new(),
             solana: ChainDouble::new(),
-            clock: Arc::default(),
+            bitcoin: UtxoDouble::new(),
+            aptos: AptosDouble::new(Arc::clone(&clock)),
+            sui: SuiDouble::new(),
+            clock,
             entropy: Arc::default(),
             settings: Settings {
                 signing_deadline_ms: 20_000,
@@ -98,15 +108,32 @@ impl World {
     pub fn chains(&self) -> Chains {
         Chains::default()
             .with(
-                Network::Evm,
-                CHAIN,
+                ChainKey::evm(CHAIN),
                 Arc::clone(&self.evm) as Arc<dyn ChainClient>,
             )
             .with(
-                Network::Solana,
-                101,
+                ChainKey::SOLANA,
                 Arc::clone(&self.solana) as Arc<dyn ChainClient>,
             )
+            .with(
+                ChainKey::of(Network::Bitcoin, None),
+                Arc::clone(&self.bitcoin) as Arc<dyn ChainClient>,
+            )
+            .with(
+                ChainKey::APTOS,
+                Arc::clone(&self.aptos) as Arc<dyn ChainClient>,
+            )
+            .with(
+                ChainKey::of(Network::Sui, None),
+                Arc::clone(&self.sui) as Arc<dyn ChainClient>,
+            )
+    }
+
+    pub fn ports(&self) -> Ports {
+        Ports {
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
+        }
     }
 
     pub async fn start(&self) -> Gateway {
@@ -300,7 +327,8 @@ pub fn created(submitted: Submitted) -> wire::SigningRequest {
 pub async fn outcome(gateway: &Gateway, uuid: &str) -> wire::ExecuteSigningRequestsResponse {
     let query = Query::Outcome {
         uuid: uuid.into(),
-        timeout_ms: 30_000,
+        // A machine that runs other tests too may be slow.
+        timeout_ms: 120_000,
     };
     match gateway.view(&admin(), query).await.unwrap() {
         View::Outcome(outcome) => *outcome,

@@ -3,13 +3,26 @@
 //!
 //! Pure: what the chain says arrives as [`Facts`], and the same payload with the same facts
 //! always gives the same bytes. Signer nodes rebuild them from a signing order that way.
+//!
+//! A network's file implements [`Rules`] in its own types; [`Chain`] comes of that, and is what
+//! everybody else uses.
 
+pub mod aptos;
+pub mod bitcoin;
 pub mod evm;
 mod raw;
+mod rules;
 pub mod solana;
+pub mod stellar;
+pub mod sui;
+pub mod ton;
+pub mod tron;
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::rules::{Part, Rules};
 use crate::{
     amount::U256,
     fault::Fault,
@@ -46,35 +59,99 @@ pub struct Signed {
     pub tx_hash: String,
 }
 
-/// What must be asked of the network's node before a payload can be built.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Needs {
-    /// Nothing: a message, or a transaction that brings everything.
-    Nothing,
-    /// See [`evm::Needs`].
-    Evm(evm::Needs),
-    /// See [`solana::Needs`].
-    Solana(solana::Needs),
+/// Something of which two transactions must not use the same. Held by a request from the moment
+/// that its transaction is built, in the commit that stores the transaction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Resource {
+    /// A nonce or sequence number of the sender's account.
+    Nonce(u64),
+    /// Something that is spent as a whole, by the name that the network gives it: an output
+    /// (`txid:vout`), an object or coin.
+    Piece(String),
+    /// The transaction itself (its signed message, hashed): where nothing else tells two equal
+    /// payments apart, the network would take the second for the first.
+    Whole([u8; 32]),
 }
 
-/// What the network's node answered; stored with the request and shown to the signers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Facts {
-    /// Nothing was asked.
-    Nothing,
-    /// See [`evm::Facts`].
-    Evm(evm::Facts),
-    /// See [`solana::Facts`].
-    Solana(solana::Facts),
+/// What [`Chain::settle`] made of the facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Facts that no other request builds on.
+    Facts(Facts),
+    /// Nothing is free now that the chain has; other requests hold it. Ask again later: why, in
+    /// words that a person can act on.
+    Wait(String),
 }
 
-/// The rules of one network.
+macro_rules! networks {
+    ($($variant:ident $module:ident,)*) => {
+        /// What must be asked of the network's node before a payload can be built.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Needs {
+            /// Nothing: a message, or a transaction that brings everything.
+            Nothing,
+            $(#[doc = concat!("See [`", stringify!($module), "::Needs`].")] $variant($module::Needs),)*
+        }
+
+        /// What the network's node answered; stored with the request and shown to the signers.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Facts {
+            /// Nothing was asked.
+            Nothing,
+            $(#[doc = concat!("See [`", stringify!($module), "::Facts`].")] $variant($module::Facts),)*
+        }
+
+        $(
+            impl From<$module::Needs> for Needs {
+                fn from(needs: $module::Needs) -> Self {
+                    Needs::$variant(needs)
+                }
+            }
+
+            impl From<$module::Facts> for Facts {
+                fn from(facts: $module::Facts) -> Self {
+                    Facts::$variant(facts)
+                }
+            }
+
+            impl rules::Part<Facts> for $module::Facts {
+                fn of(facts: &Facts) -> Option<&Self> {
+                    match facts {
+                        Facts::$variant(facts) => Some(facts),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+    };
+}
+
+// The order is that of the numbers on disk: a new network goes to the end.
+networks! {
+    Evm evm,
+    Solana solana,
+    Bitcoin bitcoin,
+    Tron tron,
+    Aptos aptos,
+    Sui sui,
+    Ton ton,
+    Stellar stellar,
+}
+
+/// One network, as everybody but its own file sees it. Every [`Rules`] is one.
 pub trait Chain: Sync {
     /// The address of a public key (secp256k1: 33 bytes compressed, SEC 1; Ed25519: 32 bytes).
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when the key is not on the curve.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
+
+    /// Whether an address in canonical form is one of a public key's: the one of
+    /// [`Chain::address`], or another that the network has for the same key.
+    ///
+    /// # Errors
+    /// As [`Chain::address`].
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault>;
 
     /// The canonical form of an address, checksum verified.
     ///
@@ -83,8 +160,52 @@ pub trait Chain: Sync {
     /// adds the field with [`Fault::under`] or [`Fault::field`].
     fn parse_address(&self, text: &str) -> Result<String, Fault>;
 
+    /// The canonical form of a token of this network: a contract, mint, coin type or asset.
+    ///
+    /// # Errors
+    /// As [`Chain::parse_address`].
+    fn parse_token(&self, text: &str) -> Result<String, Fault>;
+
+    /// Whether a token in its canonical form is the network's coin by another name
+    /// (`0x2::sui::SUI`).
+    fn is_coin(&self, token: &str) -> bool;
+
     /// What must be known before the payload can be built.
     fn needs(&self, payload: &Payload) -> Needs;
+
+    /// Whether what the node answers depends on the sender's other transactions (a nonce, unspent
+    /// outputs): such requests of one account are built one after the other, by
+    /// [`Chain::settle`].
+    fn is_sequenced(&self, needs: &Needs) -> bool;
+
+    /// The facts that this request may build on, out of what the node answered and what other
+    /// requests of the same account hold: the next free nonce, the outputs that are left.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] when it can never be built with these facts, and
+    /// [`crate::fault::Class::Bug`] when the facts are not those that were asked for.
+    fn settle(
+        &self,
+        payload: &Payload,
+        facts: Facts,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Settled, Fault>;
+
+    /// What the built transaction uses up; nothing else may use it. Empty for messages.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`Chain::build`] made.
+    fn uses(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
+
+    /// Checks that the built bytes will do what [`crate::payload::Payload::outflow`] says of the
+    /// payload, where that hangs on facts: on what type a coin object has, which the bytes only
+    /// name. Signers ask it, as facts come from others; facts of another network are for
+    /// [`Chain::build`] to refuse.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with the path `facts`, and [`crate::fault::Class::Bug`]
+    /// where the facts cannot be read.
+    fn vouch(&self, payload: &Payload, facts: &Facts) -> Result<(), Fault>;
 
     /// Builds the transaction or message.
     ///
@@ -106,14 +227,39 @@ pub trait Chain: Sync {
     /// `amount`, `chainId` and the like.
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str>;
 
-    /// Puts the signatures (one per [`Unsigned::signing`], in order) in. `None` for messages.
+    /// Puts the signatures (one per [`Unsigned::signing`], in order) in, once each was verified with
+    /// `public_key`. `None` for messages.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Bug`] when a signature is missing or of the wrong kind.
+    /// [`crate::fault::Class::Bug`] when a signature is missing, of the wrong kind or not the
+    /// key's.
     fn assemble(
         &self,
         payload: &Payload,
         unsigned: &Unsigned,
         signatures: &[Signature],
+        public_key: &[u8],
     ) -> Result<Option<Signed>, Fault>;
+
+    /// Until when blocks can have a signed transaction, by the chain's clock, in milliseconds since
+    /// the Unix epoch: none from a later time on ever has it. `None`: nothing ends it but what else
+    /// uses up the same. Asked on networks with numbers ([`Resource::Nonce`]).
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it is not what [`Chain::assemble`] made.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault>;
+}
+
+/// The lowest nonce or sequence number from `floor` up that is not taken.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when the numbers are used up.
+fn lowest_free(floor: u64, taken: &BTreeSet<Resource>) -> Result<u64, Fault> {
+    let mut nonce = floor;
+    while taken.contains(&Resource::Nonce(nonce)) {
+        nonce = nonce
+            .checked_add(1)
+            .ok_or_else(|| Fault::bug("nonces are used up"))?;
+    }
+    Ok(nonce)
 }

@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, U256, eip191_hash_message};
 
 use super::{
-    Kind, WireKind,
+    Family, Kind, KnownChains, WireKind,
     field::{amount, required},
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
@@ -255,8 +255,8 @@ pub(super) fn message(wire: &wire::EvmMessage) -> Result<EvmPayload, Fault> {
     }))
 }
 
-impl EvmPayload {
-    pub(super) fn kind(&self) -> Kind {
+impl Family for EvmPayload {
+    fn kind(&self) -> Kind {
         match self {
             EvmPayload::Transaction(transaction) => match transaction.action {
                 EvmAction::SendNative { .. } => Kind::EvmSendNative,
@@ -267,14 +267,14 @@ impl EvmPayload {
         }
     }
 
-    pub(super) fn from(&self) -> &str {
+    fn from(&self) -> &str {
         match self {
             EvmPayload::Transaction(transaction) => &transaction.from,
             EvmPayload::Message(message) => &message.from,
         }
     }
 
-    pub(super) fn outflow(&self) -> Outflow {
+    fn outflow(&self, _wallet: Network) -> Outflow {
         match self {
             EvmPayload::Transaction(transaction) => transaction.outflow(),
             EvmPayload::Message(message) => Outflow {
@@ -293,7 +293,42 @@ impl EvmPayload {
         }
     }
 
-    pub(super) fn to_wire(&self) -> WireKind {
+    fn chain_id(&self) -> Option<u64> {
+        match self {
+            EvmPayload::Transaction(transaction) => Some(transaction.chain_id),
+            EvmPayload::Message(message) => message.chain_id,
+        }
+    }
+
+    fn is_transaction(&self) -> bool {
+        matches!(self, EvmPayload::Transaction(_))
+    }
+
+    /// A custom chain cannot be asked: the request has to bring fees and nonce.
+    fn screen(&self, known: &KnownChains) -> Result<(), Fault> {
+        let EvmPayload::Transaction(transaction) = self else {
+            return Ok(());
+        };
+        if known.contains(transaction.chain_id) {
+            return Ok(());
+        }
+        let missing = match (&transaction.gas, transaction.nonce) {
+            (None, _) => "gasFee",
+            (Some(_), None) => "nonce",
+            (Some(_), Some(_)) => return Ok(()),
+        };
+        let problem = format!(
+            "is required: {} is a custom chain, which Covault cannot ask",
+            transaction.chain_id
+        );
+        Err(Fault::field(missing, problem))
+    }
+
+    fn may_broadcast(&self, known: &KnownChains) -> bool {
+        matches!(self, EvmPayload::Transaction(transaction) if known.contains(transaction.chain_id))
+    }
+
+    fn to_wire(&self) -> WireKind {
         match self {
             EvmPayload::Transaction(transaction) => transaction.to_wire(),
             EvmPayload::Message(message) => WireKind::EvmMessage(wire::EvmMessage {
@@ -307,6 +342,17 @@ impl EvmPayload {
                 content: message.content.clone(),
             }),
         }
+    }
+}
+
+impl EvmPayload {
+    /// The call data of a transaction that calls a contract.
+    pub fn call_data(&self) -> Option<Vec<u8>> {
+        let EvmPayload::Transaction(transaction) = self else {
+            return None;
+        };
+        let call = tx::call(&transaction.action);
+        (call.to.is_some() && !call.data.is_empty()).then_some(call.data)
     }
 }
 

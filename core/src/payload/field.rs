@@ -48,17 +48,6 @@ pub(super) fn at_most_bytes(name: &str, text: &str, limit: usize) -> Result<(), 
     Ok(())
 }
 
-/// A text of at most `limit` characters; may be empty.
-pub(super) fn at_most_chars(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
-    if text.chars().count() > limit {
-        return Err(Fault::field(
-            name,
-            format_args!("is too long: at most {limit} characters"),
-        ));
-    }
-    Ok(())
-}
-
 /// Token decimals: 0 to 255.
 pub(super) fn decimals(decimals: Option<i64>) -> Result<(), Fault> {
     match decimals.map(u8::try_from) {

@@ -1,29 +1,29 @@
 //! Payload kinds: each is parsed once, from its wire message into a checked type.
 //!
-//! One file per family of networks. A kind whose network is not built yet is still decoded and
-//! its shape validated, and is then refused by name.
+//! One file per family of networks.
 
-mod aptos;
-mod bitcoin;
+pub mod aptos;
+pub mod bitcoin;
 pub mod evm;
+mod family;
 mod field;
 mod kind;
 pub mod outflow;
 pub mod raw;
 pub mod solana;
-mod stellar;
-mod sui;
+pub mod stellar;
+pub mod sui;
 #[cfg(test)]
 mod tests;
-mod ton;
-mod tron;
+pub mod ton;
+pub mod tron;
 
 use std::collections::BTreeSet;
 
 use prost::Message as _;
 
-pub use self::kind::Kind;
-use self::outflow::{Nature, Outflow, Place};
+use self::outflow::Outflow;
+pub use self::{family::Family, kind::Kind};
 use crate::{
     fault::{Class, Fault},
     network::Network,
@@ -35,15 +35,54 @@ pub type WireKind = wire::create_signing_request_request::Type;
 /// The payload kind of a signing request in a response, on the wire.
 pub type WireEcho = wire::signing_request::Type;
 
-/// A checked payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Payload {
-    /// Any EVM kind.
-    Evm(evm::EvmPayload),
-    /// Any Solana or Sonic SVM kind.
-    Solana(solana::SolanaPayload),
-    /// `rawMessage`, for a wallet of any network.
-    Raw(raw::RawPayload),
+macro_rules! families {
+    ($($variant:ident $module:ident $payload:ident,)*) => {
+        /// A checked payload.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Payload {
+            $(#[doc = concat!("Any kind of [`", stringify!($module), "`].")] $variant($module::$payload),)*
+            /// `rawMessage`, for a wallet of any network.
+            Raw(raw::RawPayload),
+        }
+
+        impl Payload {
+            /// What all families have.
+            fn family(&self) -> &dyn Family {
+                match self {
+                    $(Payload::$variant(payload) => payload,)*
+                    Payload::Raw(payload) => payload,
+                }
+            }
+        }
+
+        $(
+            impl From<$module::$payload> for Payload {
+                fn from(payload: $module::$payload) -> Self {
+                    Payload::$variant(payload)
+                }
+            }
+
+            impl crate::chain::Part<Payload> for $module::$payload {
+                fn of(payload: &Payload) -> Option<&Self> {
+                    match payload {
+                        Payload::$variant(payload) => Some(payload),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+    };
+}
+
+families! {
+    Evm evm EvmPayload,
+    Solana solana SolanaPayload,
+    Bitcoin bitcoin BitcoinPayload,
+    Tron tron TronPayload,
+    Aptos aptos AptosPayload,
+    Sui sui SuiPayload,
+    Ton ton TonPayload,
+    Stellar stellar StellarPayload,
 }
 
 /// The EVM chains that are always known (contract section 3): Ethereum, Optimism, BNB Smart
@@ -69,17 +108,9 @@ impl Payload {
     /// Checks everything about a payload that does not depend on wallet, configuration or chain.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Invalid`] with the path of the field, e.g. `evmSendNative.to`, or
-    /// a sentence that names the kind when its network is not built.
+    /// [`crate::fault::Class::Invalid`] with the path of the field, e.g. `evmSendNative.to`.
     pub fn parse(kind: &WireKind) -> Result<Self, Fault> {
-        let name = Kind::of(kind).name();
-        match Shape::of(kind).map_err(|fault| fault.under(name))? {
-            Shape::Built(payload) => Ok(payload),
-            Shape::NotBuilt(what) => Err(Fault::field(
-                name,
-                format_args!("{what} is not available in this version of Covault"),
-            )),
-        }
+        parse(kind).map_err(|fault| fault.under(Kind::of(kind).name()))
     }
 
     /// Parses the bytes of [`crate::order::SigningOrder::payload`].
@@ -118,20 +149,12 @@ impl Payload {
     /// The canonical wire form: canonical addresses, message `type` as decided. Parsing it
     /// gives this payload again.
     pub fn to_wire(&self) -> WireKind {
-        match self {
-            Payload::Evm(payload) => payload.to_wire(),
-            Payload::Solana(payload) => payload.to_wire(),
-            Payload::Raw(payload) => payload.to_wire(),
-        }
+        self.family().to_wire()
     }
 
     /// The sender's address in canonical form.
     pub fn from(&self) -> &str {
-        match self {
-            Payload::Evm(payload) => payload.from(),
-            Payload::Solana(payload) => payload.from(),
-            Payload::Raw(payload) => &payload.from,
-        }
+        self.family().from()
     }
 
     /// The kind's name in JSON, e.g. `evmSendNative`.
@@ -141,11 +164,7 @@ impl Payload {
 
     /// The kind.
     pub fn which(&self) -> Kind {
-        match self {
-            Payload::Evm(payload) => payload.kind(),
-            Payload::Solana(payload) => payload.kind(),
-            Payload::Raw(_) => Kind::RawMessage,
-        }
+        self.family().kind()
     }
 
     /// Checks the payload against the wallet it names: network, and for `rawMessage` the curve.
@@ -164,13 +183,9 @@ impl Payload {
             );
             return Err(Fault::field("from", problem).under(kind.name()));
         }
-        match self {
-            Payload::Raw(payload) => payload
-                .signing_input(wallet.curve())
-                .map(drop)
-                .map_err(|fault| fault.under(kind.name())),
-            Payload::Evm(_) | Payload::Solana(_) => Ok(()),
-        }
+        self.family()
+            .check_wallet(wallet)
+            .map_err(|fault| fault.under(kind.name()))
     }
 
     /// Checks what depends on configuration: a custom EVM chain needs `gasFee` and `nonce`.
@@ -178,61 +193,25 @@ impl Payload {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field.
     pub fn screen(&self, known: &KnownChains) -> Result<(), Fault> {
-        let Payload::Evm(evm::EvmPayload::Transaction(transaction)) = self else {
-            return Ok(());
-        };
-        if known.contains(transaction.chain_id) {
-            return Ok(());
-        }
-        let missing = match (&transaction.gas, transaction.nonce) {
-            (None, _) => "gasFee",
-            (Some(_), None) => "nonce",
-            (Some(_), Some(_)) => return Ok(()),
-        };
-        let problem = format!(
-            "is required: {} is a custom chain, which Covault cannot ask",
-            transaction.chain_id
-        );
-        Err(Fault::field(missing, problem).under(self.kind()))
+        self.family()
+            .screen(known)
+            .map_err(|fault| fault.under(self.kind()))
     }
 
     /// Whether this kind may be broadcast at all: messages, `rawMessage` and transactions of
     /// custom EVM chains never are.
     pub fn may_broadcast(&self, known: &KnownChains) -> bool {
-        match self {
-            Payload::Evm(evm::EvmPayload::Transaction(transaction)) => {
-                known.contains(transaction.chain_id)
-            }
-            Payload::Solana(solana::SolanaPayload::SendNative(_)) => true,
-            Payload::Evm(evm::EvmPayload::Message(_))
-            | Payload::Solana(solana::SolanaPayload::Message(_))
-            | Payload::Raw(_) => false,
-        }
+        self.family().may_broadcast(known)
     }
 
     /// The chain id that the payload names, where its kind has one.
     pub fn chain_id(&self) -> Option<u64> {
-        match self {
-            Payload::Evm(evm::EvmPayload::Transaction(transaction)) => Some(transaction.chain_id),
-            Payload::Evm(evm::EvmPayload::Message(message)) => message.chain_id,
-            Payload::Solana(solana::SolanaPayload::SendNative(send)) => {
-                Some(send.cluster.chain_id())
-            }
-            Payload::Solana(solana::SolanaPayload::Message(_)) | Payload::Raw(_) => None,
-        }
+        self.family().chain_id()
     }
 
     /// What a signature over the payload lets leave a wallet of the network `wallet`.
     pub fn outflow(&self, wallet: Network) -> Outflow {
-        match self {
-            Payload::Evm(payload) => payload.outflow(),
-            Payload::Solana(payload) => payload.outflow(),
-            Payload::Raw(_) => Outflow {
-                nature: Nature::Raw,
-                place: Place::network(wallet),
-                spends: Vec::new(),
-            },
-        }
+        self.family().outflow(wallet)
     }
 
     /// The payload as a response shows it: canonical addresses, message `type` as decided.
@@ -241,74 +220,47 @@ impl Payload {
     }
 }
 
-/// What a wire payload turned out to be, once its shape was checked.
-enum Shape {
-    /// A payload that can be signed.
-    Built(Payload),
-    /// A well-formed payload of a kind that is not built: what is missing.
-    NotBuilt(&'static str),
-}
-
-impl Shape {
-    /// The one exhaustive match over the kinds: a new one does not compile until it is here.
-    fn of(kind: &WireKind) -> Result<Self, Fault> {
-        use solana::Cluster::{Solana, SonicSvm};
-        const TOKENS: &str = "sending Solana tokens";
-        const FOREIGN: &str = "signing Solana transactions made elsewhere";
-        const SONIC_TOKENS: &str = "sending Sonic SVM tokens";
-        const SONIC_FOREIGN: &str = "signing Sonic SVM transactions made elsewhere";
-        let evm = |payload| Self::Built(Payload::Evm(payload));
-        let solana = |payload| Self::Built(Payload::Solana(payload));
-        let not_built = |what| move |()| Self::NotBuilt(what);
-        match kind {
-            WireKind::EvmSendNative(wire) => evm::send_native(wire).map(evm),
-            WireKind::EvmSendErc20(wire) => evm::send_erc20(wire).map(evm),
-            WireKind::EvmSendCustom(wire) => evm::send_custom(wire).map(evm),
-            WireKind::EvmMessage(wire) => evm::message(wire).map(evm),
-            WireKind::SolanaSendNative(wire) => solana::send_native(Solana, wire).map(solana),
-            WireKind::SonicSvmSendNative(wire) => solana::send_native(SonicSvm, wire).map(solana),
-            WireKind::SolanaMessage(wire) => solana::message(wire).map(solana),
-            WireKind::RawMessage(wire) => {
-                raw::message(wire).map(|payload| Self::Built(Payload::Raw(payload)))
-            }
-            WireKind::SolanaSendSplToken(wire) => {
-                solana::send_token(Solana, wire).map(not_built(TOKENS))
-            }
-            WireKind::SolanaSendCustom(wire) => {
-                solana::send_custom(Solana, wire).map(not_built(FOREIGN))
-            }
-            WireKind::SonicSvmSendSplToken(wire) => {
-                solana::send_token(SonicSvm, wire).map(not_built(SONIC_TOKENS))
-            }
-            WireKind::SonicSvmSendCustom(wire) => {
-                solana::send_custom(SonicSvm, wire).map(not_built(SONIC_FOREIGN))
-            }
-            WireKind::BtcSendNative(wire) => bitcoin::send_native(wire).map(not_built("Bitcoin")),
-            WireKind::TronSendNative(wire) => tron::send_native(wire).map(not_built("Tron")),
-            WireKind::TronSendTrc10(wire) => tron::send_trc10(wire).map(not_built("Tron")),
-            WireKind::TronSendTrc20(wire) => tron::send_trc20(wire).map(not_built("Tron")),
-            WireKind::AptosSendNative(wire) => aptos::send_native(wire).map(not_built("Aptos")),
-            WireKind::AptosSendCoin(wire) => aptos::send_coin(wire).map(not_built("Aptos")),
-            WireKind::AptosSendCustom(wire) => aptos::send_custom(wire).map(not_built("Aptos")),
-            WireKind::AptosMessage(wire) => aptos::message(wire).map(not_built("Aptos")),
-            WireKind::SuiSendNative(wire) => sui::send_native(wire).map(not_built("Sui")),
-            WireKind::SuiSendCoin(wire) => sui::send_coin(wire).map(not_built("Sui")),
-            WireKind::SuiSendCustom(wire) => sui::send_custom(wire).map(not_built("Sui")),
-            WireKind::SuiMessage(wire) => sui::message(wire).map(not_built("Sui")),
-            WireKind::TonSendNative(wire) => ton::send_native(wire).map(not_built("TON")),
-            WireKind::TonSendToken(wire) => ton::send_token(wire).map(not_built("TON")),
-            WireKind::TonSendCustom(wire) => ton::send_custom(wire).map(not_built("TON")),
-            WireKind::TonMessage(wire) => ton::message(wire).map(not_built("TON")),
-            WireKind::StellarSendNative(wire) => {
-                stellar::send_native(wire).map(not_built("Stellar"))
-            }
-            WireKind::StellarSendAsset(wire) => stellar::send_asset(wire).map(not_built("Stellar")),
-            WireKind::StellarSendCustom(wire) => {
-                stellar::send_custom(wire).map(not_built("Stellar"))
-            }
-            WireKind::StellarChangeTrust(wire) => {
-                stellar::change_trust(wire).map(not_built("Stellar"))
-            }
+/// The one exhaustive match over the kinds: a new one does not compile until it is here.
+fn parse(kind: &WireKind) -> Result<Payload, Fault> {
+    use solana::Cluster::{Solana, SonicSvm};
+    match kind {
+        WireKind::EvmSendNative(wire) => evm::send_native(wire).map(Payload::Evm),
+        WireKind::EvmSendErc20(wire) => evm::send_erc20(wire).map(Payload::Evm),
+        WireKind::EvmSendCustom(wire) => evm::send_custom(wire).map(Payload::Evm),
+        WireKind::EvmMessage(wire) => evm::message(wire).map(Payload::Evm),
+        WireKind::BtcSendNative(wire) => bitcoin::send_native(wire).map(Payload::Bitcoin),
+        WireKind::TronSendNative(wire) => tron::send_native(wire).map(Payload::Tron),
+        WireKind::TronSendTrc10(wire) => tron::send_trc10(wire).map(Payload::Tron),
+        WireKind::TronSendTrc20(wire) => tron::send_trc20(wire).map(Payload::Tron),
+        WireKind::AptosSendNative(wire) => aptos::send_native(wire).map(Payload::Aptos),
+        WireKind::AptosSendCoin(wire) => aptos::send_coin(wire).map(Payload::Aptos),
+        WireKind::AptosSendCustom(wire) => aptos::send_custom(wire).map(Payload::Aptos),
+        WireKind::AptosMessage(wire) => aptos::message(wire).map(Payload::Aptos),
+        WireKind::SuiSendNative(wire) => sui::send_native(wire).map(Payload::Sui),
+        WireKind::SuiSendCoin(wire) => sui::send_coin(wire).map(Payload::Sui),
+        WireKind::SuiSendCustom(wire) => sui::send_custom(wire).map(Payload::Sui),
+        WireKind::SuiMessage(wire) => sui::message(wire).map(Payload::Sui),
+        WireKind::SolanaSendNative(wire) => solana::send_native(Solana, wire).map(Payload::Solana),
+        WireKind::SolanaSendSplToken(wire) => solana::send_token(Solana, wire).map(Payload::Solana),
+        WireKind::SolanaSendCustom(wire) => solana::send_custom(Solana, wire).map(Payload::Solana),
+        WireKind::SolanaMessage(wire) => solana::message(wire).map(Payload::Solana),
+        WireKind::SonicSvmSendNative(wire) => {
+            solana::send_native(SonicSvm, wire).map(Payload::Solana)
         }
+        WireKind::SonicSvmSendSplToken(wire) => {
+            solana::send_token(SonicSvm, wire).map(Payload::Solana)
+        }
+        WireKind::SonicSvmSendCustom(wire) => {
+            solana::send_custom(SonicSvm, wire).map(Payload::Solana)
+        }
+        WireKind::TonSendNative(wire) => ton::send_native(wire).map(Payload::Ton),
+        WireKind::TonSendToken(wire) => ton::send_token(wire).map(Payload::Ton),
+        WireKind::TonSendCustom(wire) => ton::send_custom(wire).map(Payload::Ton),
+        WireKind::TonMessage(wire) => ton::message(wire).map(Payload::Ton),
+        WireKind::StellarSendNative(wire) => stellar::send_native(wire).map(Payload::Stellar),
+        WireKind::StellarSendAsset(wire) => stellar::send_asset(wire).map(Payload::Stellar),
+        WireKind::StellarSendCustom(wire) => stellar::send_custom(wire).map(Payload::Stellar),
+        WireKind::StellarChangeTrust(wire) => stellar::change_trust(wire).map(Payload::Stellar),
+        WireKind::RawMessage(wire) => raw::message(wire).map(Payload::Raw),
     }
 }

@@ -7,7 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{amount::U256, fault::Fault, network::Network};
+use super::aptos::CHAIN_IDS;
+use crate::{amount::U256, chain::aptos, fault::Fault, network::Network};
 
 /// Where signed bytes are good: a network, or one chain of it where the bytes name the chain.
 /// Printed as `evm:1` or `solana`.
@@ -36,6 +37,14 @@ impl Place {
         }
     }
 
+    /// One chain of the Aptos family.
+    pub fn aptos(chain_id: u64) -> Self {
+        Self {
+            network: Network::Aptos,
+            chain_id: Some(chain_id),
+        }
+    }
+
     /// Whether everything that is good at `other` is good here.
     pub fn covers(&self, other: &Self) -> bool {
         self.network == other.network
@@ -47,8 +56,8 @@ impl Place {
         self.covers(other) || other.covers(self)
     }
 
-    /// Reads `evm`, `evm:1`, `solana`. Only EVM signatures name their chain: one for Solana is
-    /// good on Sonic SVM too, so those cannot be told apart.
+    /// Reads `evm`, `evm:1`, `aptos:126`, `solana`. Only EVM and Aptos signatures name their chain:
+    /// one for Solana is good on Sonic SVM too, so those cannot be told apart.
     ///
     /// # Errors
     /// [`crate::fault::Class::Invalid`] with a sentence without a field.
@@ -68,18 +77,25 @@ impl Place {
         let Some(chain) = chain else {
             return Ok(Self::network(network));
         };
-        if network != Network::Evm {
-            return Err(invalid(format!(
-                "cannot name a chain: a signature of a {} wallet is good on every chain of the \
-                 network; write {name}",
-                network.name()
-            )));
-        }
-        let chain_id = crate::amount::parse_u64(chain)
-            .ok()
-            .filter(|id| *id > 0 && i64::try_from(*id).is_ok())
-            .ok_or_else(|| invalid("must be an EVM chain id after evm:, e.g. evm:1".into()))?;
-        Ok(Self::evm(chain_id))
+        let chain_id = crate::amount::parse_u64(chain).ok();
+        let place = match network {
+            Network::Evm => chain_id
+                .filter(|id| *id > 0 && i64::try_from(*id).is_ok())
+                .map(Self::evm)
+                .ok_or("must be an EVM chain id after evm:, e.g. evm:1"),
+            Network::Aptos => chain_id
+                .filter(|id| CHAIN_IDS.map(u64::from).contains(id))
+                .map(Self::aptos)
+                .ok_or("must be aptos:1 (Aptos) or aptos:126 (Movement)"),
+            _ => {
+                return Err(invalid(format!(
+                    "cannot name a chain: a signature of a {} wallet is good on every chain of \
+                     the network; write {name}",
+                    network.name()
+                )));
+            }
+        };
+        place.map_err(|sentence| invalid(sentence.to_owned()))
     }
 }
 
@@ -97,9 +113,10 @@ impl fmt::Display for Place {
 /// `evm:1/0xdAC17F958D2ee523a2206206994597C13D831ec7`, `solana`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Asset {
-    /// Where it is. EVM assets name their chain.
+    /// Where it is. EVM and Aptos assets name their chain.
     pub place: Place,
-    /// The token's contract or mint, in canonical form; `None` for the coin.
+    /// The token's contract or mint, in canonical form; on Aptos, the metadata of the fungible asset
+    /// that it is. `None` for the coin.
     pub token: Option<String>,
 }
 
@@ -123,10 +140,21 @@ impl Asset {
             .network
             .chain()
             .ok_or_else(|| invalid("is of a network that is not available in this version"))?;
-        if place.network == Network::Evm && place.chain_id.is_none() {
-            return Err(invalid("must name its chain, e.g. evm:1"));
+        match place.network {
+            Network::Evm if place.chain_id.is_none() => {
+                return Err(invalid("must name its chain, e.g. evm:1"));
+            }
+            Network::Aptos if place.chain_id.is_none() => {
+                return Err(invalid("must name its chain, e.g. aptos:1"));
+            }
+            _ => {}
         }
-        let token = token.map(|token| chain.parse_address(token)).transpose()?;
+        let token = token.map(|token| chain.parse_token(token)).transpose()?;
+        // On Aptos one token has two names, and the chain's coin is one too.
+        let token = match place.network {
+            Network::Aptos => token.as_deref().and_then(aptos::counted_as),
+            _ => token.filter(|token| !chain.is_coin(token)),
+        };
         Ok(Self { place, token })
     }
 }
@@ -150,7 +178,8 @@ pub enum Nature {
     Custom,
     /// A text that no chain takes for an instruction. Services off the chain may.
     Message,
-    /// EIP-712 data. Contracts obey some of it: permits, orders.
+    /// Data of a form that contracts read: EIP-712, a cell of TON. They obey some of it: permits,
+    /// orders.
     TypedData,
     /// Bytes that may be anything, a transaction too.
     Raw,
@@ -163,7 +192,8 @@ pub struct Spend {
     pub asset: Asset,
     /// How much, in the smallest unit; 0 for a call that sends nothing.
     pub amount: U256,
-    /// To whom, in canonical form; `None` for a contract that does not exist yet.
+    /// To whom, in canonical form; `None` for a contract that does not exist yet, and where the signed
+    /// bytes (an address lookup table of Solana) or the payload (a jetton wallet of TON) do not say.
     pub recipient: Option<String>,
 }
 

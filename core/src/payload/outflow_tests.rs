@@ -11,6 +11,12 @@ const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const TOKEN: &str = "0xdAC17F958D2ee523a2206206994597C13D831ec7";
 const SOL: &str = "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS";
 
+const FUNGIBLE: &str = "0x357b0b74bc833e95a115ad22604854d6b0fca151cecd94111770e5d6ffc9dc2b";
+// LayerZero's USDC: the coin, and the fungible asset that mainnet has paired with it.
+const USDC_COIN: &str =
+    "aptos:1/0xf22bede237a07e121b56d91a491eb7bcdfd1f5907926a9e58338f964a01b17fa::asset::USDC";
+const USDC: &str = "aptos:1/0x2b3be0a97a73c87ff62cbdd36837a9fb5bbd1d7f06a73b7ed62ec15c5326c1b8";
+
 fn outflow(kind: WireKind, wallet: Network) -> Outflow {
     Payload::parse(&kind).unwrap().outflow(wallet)
 }
@@ -183,6 +189,8 @@ fn assets__should_be_read_as_they_are_printed() {
         "solana",
         &format!("evm:137/{TOKEN}"),
         &format!("solana/{SOL}"),
+        "aptos:1",
+        &format!("aptos:126/{FUNGIBLE}"),
     ] {
         assert_eq!(Asset::parse(text).unwrap().to_string(), text);
     }
@@ -191,6 +199,13 @@ fn assets__should_be_read_as_they_are_printed() {
         Asset::parse(&lower).unwrap().to_string(),
         format!("evm:137/{TOKEN}")
     );
+    for (text, shown) in [
+        ("aptos:1/0x1::aptos_coin::AptosCoin", "aptos:1"),
+        ("aptos:1/0xa", "aptos:1"),
+        (USDC_COIN, USDC),
+    ] {
+        assert_eq!(Asset::parse(text).unwrap().to_string(), shown);
+    }
     for (text, problem) in [
         ("", "is not a network"),
         ("ethereum", "is not a network"),
@@ -202,7 +217,10 @@ fn assets__should_be_read_as_they_are_printed() {
         ("evm:1/", "0x and 40 hex digits"),
         ("evm:1/0x12", "0x and 40 hex digits"),
         ("solana:101", "good on every chain of the network"),
-        ("ton", "not available in this version"),
+        ("aptos", "must name its chain, e.g. aptos:1"),
+        ("aptos:2", "must be aptos:1 (Aptos) or aptos:126 (Movement)"),
+        ("aptos:1/u64", "must be an Aptos address"),
+        ("aptos:1/0x1::a", "must be a coin type"),
     ] {
         let fault = Asset::parse(text).unwrap_err();
         assert!(fault.public().contains(problem), "{text}: {fault}");

@@ -2,7 +2,10 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::WireKind;
+use super::{
+    Family, Kind, WireKind,
+    outflow::{Nature, Outflow, Place},
+};
 use crate::{
     chain::SigningInput,
     fault::Fault,
@@ -27,7 +30,8 @@ pub struct RawPayload {
 /// Parses a rawMessage.
 pub(super) fn message(wire: &wire::RawMessage) -> Result<RawPayload, Fault> {
     let text = required("from", &wire.from)?;
-    // The kind does not say which network the wallet is of; address forms do not overlap.
+    // The kind does not say which network the wallet is of. Address forms do not overlap, except
+    // those of Aptos and Sui, which have one canonical form.
     let from = Network::ALL
         .iter()
         .filter_map(|network| network.chain())
@@ -42,8 +46,16 @@ pub(super) fn message(wire: &wire::RawMessage) -> Result<RawPayload, Fault> {
     })
 }
 
-impl RawPayload {
-    pub(super) fn to_wire(&self) -> WireKind {
+impl Family for RawPayload {
+    fn kind(&self) -> Kind {
+        Kind::RawMessage
+    }
+
+    fn from(&self) -> &str {
+        &self.from
+    }
+
+    fn to_wire(&self) -> WireKind {
         WireKind::RawMessage(wire::RawMessage {
             from: self.from.clone(),
             content: self.content.clone(),
@@ -51,6 +63,28 @@ impl RawPayload {
         })
     }
 
+    fn outflow(&self, wallet: Network) -> Outflow {
+        Outflow {
+            nature: Nature::Raw,
+            place: Place::network(wallet),
+            spends: Vec::new(),
+        }
+    }
+
+    fn chain_id(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_transaction(&self) -> bool {
+        false
+    }
+
+    fn check_wallet(&self, wallet: Network) -> Result<(), Fault> {
+        self.signing_input(wallet.curve()).map(drop)
+    }
+}
+
+impl RawPayload {
     /// What a key of `curve` signs.
     ///
     /// # Errors

@@ -1,23 +1,22 @@
-//! Solana and Sonic SVM payload kinds. Built: sending the native coin, messages. The others are
-//! checked in shape and refused.
+//! Solana and Sonic SVM payload kinds.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{
-    Kind, WireKind,
+    Family, Kind, KnownChains, WireKind,
     field::{amount, decimals, default_type, required},
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
-    chain::solana::{is_transaction_message, parse_key},
+    chain::solana::{
+        effect, is_transaction_message, parse_key,
+        wire::{MAX_TRANSACTIONS, WireTransaction},
+    },
     fault::Fault,
     network::Network,
     schema::wire,
 };
-
-/// Transactions of one solanaSendCustom.
-const MAX_TRANSACTIONS: usize = 5;
 
 /// Which network of the family. Testnets are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +42,10 @@ impl Cluster {
 pub enum SolanaPayload {
     /// `solanaSendNative` and `sonicSvmSendNative`.
     SendNative(SendNative),
+    /// `solanaSendSplToken` and `sonicSvmSendSplToken`.
+    SendToken(SendToken),
+    /// `solanaSendCustom` and `sonicSvmSendCustom`.
+    SendCustom(SendCustom),
     /// `solanaMessage`.
     Message(SolanaMessage),
 }
@@ -59,6 +62,59 @@ pub struct SendNative {
     pub to: String,
     /// Amount.
     pub lamports: u64,
+}
+
+/// A transfer of a token, of either token program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendToken {
+    /// The network.
+    pub cluster: Cluster,
+    /// Sender and fee payer, base58.
+    pub from: String,
+    /// The recipient's wallet, base58; not its token account.
+    pub to: String,
+    /// The token's mint, base58.
+    pub mint: String,
+    /// Amount, in the token's smallest unit.
+    pub amount: u64,
+    /// What the request takes for the token's decimals, where it says.
+    pub decimals: Option<u8>,
+}
+
+/// Transactions that were made elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendCustom {
+    /// The network.
+    pub cluster: Cluster,
+    /// Signer, base58; not necessarily the fee payer.
+    pub from: String,
+    /// 1 to 5 different ones, each of which asks for the signature of `from`.
+    pub transactions: Vec<WireTransaction>,
+}
+
+impl SendCustom {
+    /// What plainly leaves the wallet: its instructions to the system and token programs.
+    fn spends(&self, place: Place) -> Vec<Spend> {
+        let moves = self
+            .transactions
+            .iter()
+            .flat_map(|transaction| effect::moves(transaction.message()));
+        let of_wallet = moves.filter(|one| {
+            let authority = one.authority.named();
+            authority.is_some_and(|key| key.to_string() == self.from)
+        });
+        let spend = |one: effect::Move| Spend {
+            asset: Asset {
+                place,
+                token: one.token.map(|token| token.to_string()),
+            },
+            amount: U256::from(one.amount),
+            recipient: one.to.named().map(|key| key.to_string()),
+        };
+        of_wallet.map(spend).collect()
+    }
 }
 
 /// A message that is signed as it is (the wallet standard's `solana:signMessage`). It is not a
@@ -102,40 +158,70 @@ pub(super) fn message(wire: &wire::SolanaMessage) -> Result<SolanaPayload, Fault
     }))
 }
 
-/// Checks a solanaSendSplToken or sonicSvmSendSplToken.
-pub(super) fn send_token(cluster: Cluster, wire: &wire::SolanaSendSplToken) -> Result<(), Fault> {
+/// Parses a solanaSendSplToken or sonicSvmSendSplToken.
+pub(super) fn send_token(
+    cluster: Cluster,
+    wire: &wire::SolanaSendSplToken,
+) -> Result<SolanaPayload, Fault> {
     chain_id(cluster, wire.chain_id)?;
-    address("from", &wire.from)?;
-    address("to", &wire.to)?;
-    address("mintAddress", &wire.mint_address)?;
-    amount("amount", &wire.amount, parse_u64)?;
-    decimals(wire.decimals)
+    decimals(wire.decimals)?;
+    Ok(SolanaPayload::SendToken(SendToken {
+        cluster,
+        from: address("from", &wire.from)?,
+        to: address("to", &wire.to)?,
+        mint: address("mintAddress", &wire.mint_address)?,
+        amount: amount("amount", &wire.amount, parse_u64)?,
+        decimals: wire.decimals.and_then(|given| u8::try_from(given).ok()),
+    }))
 }
 
-/// Checks a solanaSendCustom or sonicSvmSendCustom.
-pub(super) fn send_custom(cluster: Cluster, wire: &wire::SolanaSendCustom) -> Result<(), Fault> {
+/// Parses a solanaSendCustom or sonicSvmSendCustom.
+pub(super) fn send_custom(
+    cluster: Cluster,
+    wire: &wire::SolanaSendCustom,
+) -> Result<SolanaPayload, Fault> {
     chain_id(cluster, wire.chain_id)?;
-    address("from", &wire.from)?;
+    let from = address("from", &wire.from)?;
+    let key = parse_key(&from).map_err(|error| Fault::field("from", error))?;
     if !(1..=MAX_TRANSACTIONS).contains(&wire.tx_base64.len()) {
         return Err(Fault::field(
             "txBase64",
             format_args!("must hold 1 to {MAX_TRANSACTIONS} transactions"),
         ));
     }
+    let mut transactions: Vec<WireTransaction> = Vec::with_capacity(wire.tx_base64.len());
     for (index, text) in wire.tx_base64.iter().enumerate() {
         let name = format!("txBase64[{index}]");
         required(&name, text)?;
-        STANDARD
+        let bytes = STANDARD
             .decode(text)
             .map_err(|_| Fault::field(&name, "must be base64 with padding"))?;
+        let transaction =
+            WireTransaction::parse(&bytes).map_err(|error| Fault::field(&name, error))?;
+        if transaction.place_of(&key).is_none() {
+            let problem = "does not ask for the signature of `from`";
+            return Err(Fault::field(&name, problem));
+        }
+        // The network would take the second for the first.
+        if transactions
+            .iter()
+            .any(|other| other.message() == transaction.message())
+        {
+            return Err(Fault::field(&name, "is the same as one before it"));
+        }
+        transactions.push(transaction);
     }
-    Ok(())
+    Ok(SolanaPayload::SendCustom(SendCustom {
+        cluster,
+        from,
+        transactions,
+    }))
 }
 
-impl SolanaPayload {
+impl Family for SolanaPayload {
     /// Nothing that is signed tells Solana from Sonic SVM (a blockhash is just a number to who
     /// has not seen the chain), so their coins count as one.
-    pub(super) fn outflow(&self) -> Outflow {
+    fn outflow(&self, _wallet: Network) -> Outflow {
         let place = Place::network(Network::Solana);
         let (nature, spends) = match self {
             SolanaPayload::SendNative(send) => {
@@ -146,6 +232,19 @@ impl SolanaPayload {
                 };
                 (Nature::Transfer, vec![spend])
             }
+            // The account that is signed is derived from recipient, mint and token program.
+            SolanaPayload::SendToken(send) => {
+                let spend = Spend {
+                    asset: Asset {
+                        place,
+                        token: Some(send.mint.clone()),
+                    },
+                    amount: U256::from(send.amount),
+                    recipient: Some(send.to.clone()),
+                };
+                (Nature::Transfer, vec![spend])
+            }
+            SolanaPayload::SendCustom(send) => (Nature::Custom, send.spends(place)),
             SolanaPayload::Message(_) => (Nature::Message, Vec::new()),
         };
         Outflow {
@@ -155,24 +254,60 @@ impl SolanaPayload {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    fn kind(&self) -> Kind {
         match self {
             SolanaPayload::SendNative(send) => match send.cluster {
                 Cluster::Solana => Kind::SolanaSendNative,
                 Cluster::SonicSvm => Kind::SonicSvmSendNative,
             },
+            SolanaPayload::SendToken(send) => match send.cluster {
+                Cluster::Solana => Kind::SolanaSendSplToken,
+                Cluster::SonicSvm => Kind::SonicSvmSendSplToken,
+            },
+            SolanaPayload::SendCustom(send) => match send.cluster {
+                Cluster::Solana => Kind::SolanaSendCustom,
+                Cluster::SonicSvm => Kind::SonicSvmSendCustom,
+            },
             SolanaPayload::Message(_) => Kind::SolanaMessage,
         }
     }
 
-    pub(super) fn from(&self) -> &str {
+    fn from(&self) -> &str {
         match self {
             SolanaPayload::SendNative(send) => &send.from,
+            SolanaPayload::SendToken(send) => &send.from,
+            SolanaPayload::SendCustom(send) => &send.from,
             SolanaPayload::Message(message) => &message.from,
         }
     }
 
-    pub(super) fn to_wire(&self) -> WireKind {
+    fn chain_id(&self) -> Option<u64> {
+        let cluster = match self {
+            SolanaPayload::SendNative(send) => send.cluster,
+            SolanaPayload::SendToken(send) => send.cluster,
+            SolanaPayload::SendCustom(send) => send.cluster,
+            SolanaPayload::Message(_) => return None,
+        };
+        Some(cluster.chain_id())
+    }
+
+    fn is_transaction(&self) -> bool {
+        !matches!(self, SolanaPayload::Message(_))
+    }
+
+    /// No node takes a transaction that others have yet to sign: it goes back to who made it.
+    fn may_broadcast(&self, _known: &KnownChains) -> bool {
+        match self {
+            SolanaPayload::SendNative(_) | SolanaPayload::SendToken(_) => true,
+            SolanaPayload::SendCustom(send) => parse_key(&send.from).is_ok_and(|key| {
+                let mut transactions = send.transactions.iter();
+                transactions.all(|transaction| transaction.lacks_only(&key))
+            }),
+            SolanaPayload::Message(_) => false,
+        }
+    }
+
+    fn to_wire(&self) -> WireKind {
         match self {
             SolanaPayload::SendNative(send) => {
                 let wire = wire::SolanaSendNative {
@@ -184,6 +319,32 @@ impl SolanaPayload {
                 match send.cluster {
                     Cluster::Solana => WireKind::SolanaSendNative(wire),
                     Cluster::SonicSvm => WireKind::SonicSvmSendNative(wire),
+                }
+            }
+            SolanaPayload::SendToken(send) => {
+                let wire = wire::SolanaSendSplToken {
+                    from: send.from.clone(),
+                    to: send.to.clone(),
+                    mint_address: send.mint.clone(),
+                    amount: send.amount.to_string(),
+                    chain_id: send.cluster.chain_id(),
+                    decimals: send.decimals.map(Into::into),
+                };
+                match send.cluster {
+                    Cluster::Solana => WireKind::SolanaSendSplToken(wire),
+                    Cluster::SonicSvm => WireKind::SonicSvmSendSplToken(wire),
+                }
+            }
+            SolanaPayload::SendCustom(send) => {
+                let texts = send.transactions.iter();
+                let wire = wire::SolanaSendCustom {
+                    from: send.from.clone(),
+                    tx_base64: texts.map(|one| STANDARD.encode(one.bytes())).collect(),
+                    chain_id: send.cluster.chain_id(),
+                };
+                match send.cluster {
+                    Cluster::Solana => WireKind::SolanaSendCustom(wire),
+                    Cluster::SonicSvm => WireKind::SonicSvmSendCustom(wire),
                 }
             }
             SolanaPayload::Message(message) => WireKind::SolanaMessage(wire::SolanaMessage {

@@ -1,64 +1,362 @@
-//! Stellar payload kinds. Not built yet: the shape is checked, then the kind is refused.
+//! Stellar payload kinds: stellarSendNative, stellarSendAsset, stellarChangeTrust,
+//! stellarSendCustom.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use stellar_xdr::{
+    AccountId, Asset as XdrAsset, Claimant, MuxedAccount, OperationBody, TransactionEnvelope,
+};
 
-use super::field::{amount, at_most_bytes, required};
-use crate::{amount::parse_decimal, fault::Fault, schema::wire};
+use super::{
+    Family, Kind, WireKind,
+    field::{at_most_bytes, required},
+    outflow::{Asset, Nature, Outflow, Place, Spend},
+};
+use crate::{
+    amount::{AmountError, U256, parse_decimal},
+    chain::stellar::{
+        AddressError, Credit, account_key, envelope, parse_account, parse_address, parse_code,
+    },
+    fault::Fault,
+    network::Network,
+    schema::wire,
+};
 
 /// Bytes of a text memo.
 const MEMO_BYTES: usize = 28;
 /// Digits after the point of an amount.
 const DECIMALS: u8 = 7;
+/// Smallest units of one: 10^[`DECIMALS`].
+const ONE: i64 = 10_000_000;
 
-/// Checks a stellarSendNative: addresses, a decimal amount, memo.
-pub(super) fn send_native(wire: &wire::StellarSendNative) -> Result<(), Fault> {
-    required("from", &wire.from)?;
-    required("to", &wire.to)?;
-    positive("value", &wire.value)?;
-    at_most_bytes("memo", &wire.memo, MEMO_BYTES)
+/// A checked Stellar payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StellarPayload {
+    /// Any kind whose transaction is built here.
+    Transaction(StellarTransaction),
+    /// `stellarSendCustom`.
+    Custom(StellarCustom),
 }
 
-/// Checks a stellarSendAsset: addresses, asset, a decimal amount, memo.
-pub(super) fn send_asset(wire: &wire::StellarSendAsset) -> Result<(), Fault> {
-    required("from", &wire.from)?;
-    required("to", &wire.to)?;
-    asset(&wire.asset_code, &wire.asset_issuer)?;
-    positive("amount", &wire.amount)?;
-    at_most_bytes("memo", &wire.memo, MEMO_BYTES)
+/// A transaction of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StellarTransaction {
+    /// Sender, `G...`.
+    pub from: String,
+    /// What it does.
+    pub action: StellarAction,
+    /// Text memo, at most 28 bytes; empty for none.
+    pub memo: String,
 }
 
-/// Checks a stellarChangeTrust: sender, asset, memo.
-pub(super) fn change_trust(wire: &wire::StellarChangeTrust) -> Result<(), Fault> {
-    required("from", &wire.from)?;
-    asset(&wire.asset_code, &wire.asset_issuer)?;
-    at_most_bytes("memo", &wire.memo, MEMO_BYTES)
+/// What a transaction does. Amounts are more than 0 and in units of 10^-7, which are stroops for
+/// lumens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StellarAction {
+    /// Sends lumens; creates the account where it does not exist.
+    SendNative {
+        /// Recipient.
+        to: MuxedAccount,
+        /// Stroops.
+        amount: i64,
+    },
+    /// Sends an asset that somebody issues.
+    SendAsset {
+        /// Recipient.
+        to: MuxedAccount,
+        /// The asset.
+        asset: Credit,
+        /// Units of 10^-7.
+        amount: i64,
+    },
+    /// Trusts an issuer for an asset, without a limit: the account can hold it then.
+    ChangeTrust {
+        /// The asset.
+        asset: Credit,
+    },
 }
 
-/// Checks a stellarSendCustom: sender, a transaction in base64.
-pub(super) fn send_custom(wire: &wire::StellarSendCustom) -> Result<(), Fault> {
-    required("from", &wire.from)?;
-    let text = required("txBase64", &wire.tx_base64)?;
-    STANDARD
-        .decode(text)
-        .map(drop)
-        .map_err(|_| Fault::field("txBase64", "must be base64 with padding"))
+/// A transaction that was made elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StellarCustom {
+    /// Who signs, `G...`: an account whose signature the envelope needs.
+    pub from: String,
+    /// The same account, as envelopes name it.
+    pub account: AccountId,
+    /// The envelope, with the signatures that it brings.
+    pub envelope: Box<TransactionEnvelope>,
+    /// The same in XDR.
+    pub bytes: Vec<u8>,
 }
 
-fn positive(name: &str, text: &str) -> Result<(), Fault> {
-    if amount(name, text, |text| parse_decimal(text, DECIMALS))? == 0 {
-        return Err(Fault::field(name, "must be more than 0"));
+/// Parses a stellarSendNative.
+pub(super) fn send_native(wire: &wire::StellarSendNative) -> Result<StellarPayload, Fault> {
+    transaction(&wire.from, &wire.memo, |_| {
+        Ok(StellarAction::SendNative {
+            to: address("to", &wire.to, parse_address)?,
+            amount: positive("value", &wire.value)?,
+        })
+    })
+}
+
+/// Parses a stellarSendAsset.
+pub(super) fn send_asset(wire: &wire::StellarSendAsset) -> Result<StellarPayload, Fault> {
+    transaction(&wire.from, &wire.memo, |_| {
+        Ok(StellarAction::SendAsset {
+            to: address("to", &wire.to, parse_address)?,
+            asset: asset(&wire.asset_code, &wire.asset_issuer)?,
+            amount: positive("amount", &wire.amount)?,
+        })
+    })
+}
+
+/// Parses a stellarChangeTrust.
+pub(super) fn change_trust(wire: &wire::StellarChangeTrust) -> Result<StellarPayload, Fault> {
+    transaction(&wire.from, &wire.memo, |from| {
+        let asset = asset(&wire.asset_code, &wire.asset_issuer)?;
+        if asset.issuer == *from {
+            return Err(Fault::field(
+                "assetIssuer",
+                "must not be the wallet itself: an issuer needs no trust line for its own asset",
+            ));
+        }
+        Ok(StellarAction::ChangeTrust { asset })
+    })
+}
+
+fn transaction(
+    from: &str,
+    memo: &str,
+    action: impl FnOnce(&AccountId) -> Result<StellarAction, Fault>,
+) -> Result<StellarPayload, Fault> {
+    let from = address("from", from, parse_account)?;
+    let action = action(&from)?;
+    at_most_bytes("memo", memo, MEMO_BYTES)?;
+    Ok(StellarPayload::Transaction(StellarTransaction {
+        from: from.to_string(),
+        action,
+        memo: memo.to_owned(),
+    }))
+}
+
+/// Parses a stellarSendCustom. What the network refuses in any case is refused here.
+pub(super) fn send_custom(wire: &wire::StellarSendCustom) -> Result<StellarPayload, Fault> {
+    let from = address("from", &wire.from, parse_account)?;
+    let refuse = |problem: &str| Err(Fault::field("txBase64", problem));
+    let Ok(bytes) = STANDARD.decode(required("txBase64", &wire.tx_base64)?) else {
+        return refuse("must be base64 with padding");
+    };
+    let envelope = envelope::decode(&bytes).map_err(|error| Fault::field("txBase64", error))?;
+    let parts = envelope::parts(&envelope);
+    if parts.operations.is_empty() {
+        return refuse("must have an operation");
     }
-    Ok(())
-}
-
-fn asset(code: &str, issuer: &str) -> Result<(), Fault> {
-    required("assetCode", code)?;
-    if code.len() > 12 || !code.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+    if parts.fee < 0 || parts.sequence < 0 {
+        return refuse("must have no negative fee or sequence number");
+    }
+    if parts.signatures >= envelope::MAX_SIGNATURES {
+        return refuse("has 20 signatures already, and there is no room for one more");
+    }
+    if !parts.takes_signature_of(account_key(&from)) {
         return Err(Fault::field(
-            "assetCode",
-            "must be 1 to 12 letters or digits",
+            "from",
+            "must be the source account of the transaction or of one of its operations; for a fee bump, the account that pays the fee",
         ));
     }
-    required("assetIssuer", issuer)?;
-    Ok(())
+    Ok(StellarPayload::Custom(StellarCustom {
+        from: from.to_string(),
+        account: from,
+        envelope: Box::new(envelope),
+        bytes,
+    }))
+}
+
+fn address<T>(
+    name: &str,
+    text: &str,
+    parse: impl FnOnce(&str) -> Result<T, AddressError>,
+) -> Result<T, Fault> {
+    parse(required(name, text)?).map_err(|error| Fault::field(name, error))
+}
+
+fn asset(code: &str, issuer: &str) -> Result<Credit, Fault> {
+    let code = parse_code(required("assetCode", code)?)
+        .map_err(|error| Fault::field("assetCode", error))?;
+    let issuer = address("assetIssuer", issuer, parse_account)?;
+    Ok(Credit { code, issuer })
+}
+
+fn positive(name: &str, text: &str) -> Result<i64, Fault> {
+    let amount = parse_decimal(required(name, text)?, DECIMALS).map_err(|error| match error {
+        AmountError::TooLarge(_) => {
+            Fault::field(name, "is too large: at most 922337203685.4775807")
+        }
+        // Nothing stands before the point.
+        AmountError::Empty => Fault::field(name, AmountError::NotDecimal(DECIMALS)),
+        error => Fault::field(name, error),
+    })?;
+    if amount == 0 {
+        return Err(Fault::field(name, "must be more than 0"));
+    }
+    Ok(amount)
+}
+
+/// An amount as it is written: without zeros that say nothing.
+fn decimal(amount: i64) -> String {
+    let text = format!("{}.{:07}", amount / ONE, amount % ONE);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+impl Family for StellarPayload {
+    fn kind(&self) -> Kind {
+        match self {
+            StellarPayload::Transaction(transaction) => match transaction.action {
+                StellarAction::SendNative { .. } => Kind::StellarSendNative,
+                StellarAction::SendAsset { .. } => Kind::StellarSendAsset,
+                StellarAction::ChangeTrust { .. } => Kind::StellarChangeTrust,
+            },
+            StellarPayload::Custom(_) => Kind::StellarSendCustom,
+        }
+    }
+
+    fn from(&self) -> &str {
+        match self {
+            StellarPayload::Transaction(transaction) => &transaction.from,
+            StellarPayload::Custom(custom) => &custom.from,
+        }
+    }
+
+    fn chain_id(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_transaction(&self) -> bool {
+        true
+    }
+
+    fn outflow(&self, _wallet: Network) -> Outflow {
+        let (nature, spends) = match self {
+            StellarPayload::Transaction(transaction) => {
+                let spends = match &transaction.action {
+                    StellarAction::SendNative { to, amount } => vec![spend(None, *amount, to)],
+                    StellarAction::SendAsset { to, asset, amount } => {
+                        vec![spend(Some(asset), *amount, to)]
+                    }
+                    // It lets nothing go.
+                    StellarAction::ChangeTrust { .. } => Vec::new(),
+                };
+                (Nature::Transfer, spends)
+            }
+            StellarPayload::Custom(custom) => (Nature::Custom, custom.spends()),
+        };
+        Outflow {
+            nature,
+            place: Place::network(Network::Stellar),
+            spends,
+        }
+    }
+
+    fn to_wire(&self) -> WireKind {
+        match self {
+            StellarPayload::Transaction(transaction) => transaction.to_wire(),
+            StellarPayload::Custom(custom) => {
+                WireKind::StellarSendCustom(wire::StellarSendCustom {
+                    from: custom.from.clone(),
+                    tx_base64: STANDARD.encode(&custom.bytes),
+                })
+            }
+        }
+    }
+}
+
+impl StellarTransaction {
+    fn to_wire(&self) -> WireKind {
+        let (from, memo) = (self.from.clone(), self.memo.clone());
+        match &self.action {
+            StellarAction::SendNative { to, amount } => {
+                WireKind::StellarSendNative(wire::StellarSendNative {
+                    from,
+                    to: to.to_string(),
+                    value: decimal(*amount),
+                    memo,
+                })
+            }
+            StellarAction::SendAsset { to, asset, amount } => {
+                WireKind::StellarSendAsset(wire::StellarSendAsset {
+                    from,
+                    to: to.to_string(),
+                    asset_code: asset.code.to_string(),
+                    asset_issuer: asset.issuer.to_string(),
+                    amount: decimal(*amount),
+                    memo,
+                })
+            }
+            StellarAction::ChangeTrust { asset } => {
+                WireKind::StellarChangeTrust(wire::StellarChangeTrust {
+                    from,
+                    asset_code: asset.code.to_string(),
+                    asset_issuer: asset.issuer.to_string(),
+                    memo,
+                })
+            }
+        }
+    }
+}
+
+impl StellarCustom {
+    /// What the operations of the wallet pay, at most. What others do, offers, pools, contracts
+    /// and who else may sign for the account from now on is not in it.
+    fn spends(&self) -> Vec<Spend> {
+        envelope::parts(&self.envelope)
+            .operations_of(account_key(&self.account))
+            .flat_map(payments)
+            .collect()
+    }
+}
+
+/// What an operation pays, at most.
+fn payments(operation: &OperationBody) -> Vec<Spend> {
+    let one = |asset: &XdrAsset, amount, to: &MuxedAccount| {
+        vec![spend(Credit::of(asset).as_ref(), amount, to)]
+    };
+    match operation {
+        OperationBody::CreateAccount(op) => one(
+            &XdrAsset::Native,
+            op.starting_balance,
+            &op.destination.clone().into(),
+        ),
+        OperationBody::Payment(op) => one(&op.asset, op.amount, &op.destination),
+        OperationBody::PathPaymentStrictReceive(op) => {
+            one(&op.send_asset, op.send_max, &op.destination)
+        }
+        OperationBody::PathPaymentStrictSend(op) => {
+            one(&op.send_asset, op.send_amount, &op.destination)
+        }
+        // All that the account has.
+        OperationBody::AccountMerge(to) => one(&XdrAsset::Native, i64::MAX, to),
+        // One of the claimants gets it: it counts once, and all of them are recipients.
+        OperationBody::CreateClaimableBalance(op) => {
+            let amounts = std::iter::once(op.amount).chain(std::iter::repeat(0));
+            let claimants = op.claimants.iter().zip(amounts);
+            claimants
+                .flat_map(|(Claimant::ClaimantTypeV0(claimant), amount)| {
+                    one(&op.asset, amount, &claimant.destination.clone().into())
+                })
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A payment of an asset, or of lumens. The network refuses negative amounts.
+fn spend(asset: Option<&Credit>, amount: i64, to: &MuxedAccount) -> Spend {
+    Spend {
+        asset: Asset {
+            place: Place::network(Network::Stellar),
+            token: asset.map(ToString::to_string),
+        },
+        amount: U256::from(u64::try_from(amount).unwrap_or(0)),
+        recipient: Some(to.to_string()),
+    }
 }

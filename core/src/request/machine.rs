@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Approval, Draft, NonceClaim, State};
+use super::{Approval, Draft, State};
 use crate::{chain::Signed, fault::ExecuteCode, ids::SessionId, signature::Signature};
 
 /// Something that happened to a request.
@@ -35,6 +35,11 @@ pub enum Event {
     /// Somebody said no.
     Rejected {
         /// Who and why.
+        reason: String,
+    },
+    /// It cannot go on now, and will be tried again.
+    Delayed {
+        /// Why.
         reason: String,
     },
     /// The transaction was built.
@@ -98,13 +103,17 @@ pub enum Effect {
     Broadcast,
 }
 
-/// A change of a nonce claim, in the same commit as the state.
+/// A change of what the request holds ([`crate::chain::Chain::uses`] of its draft), in the same
+/// commit as the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimChange {
-    /// The request takes it; nobody else may hold it.
-    Take(NonceClaim),
-    /// The request lets go of it.
-    Free(NonceClaim),
+    /// It takes what the draft of the new state uses up; nobody else may hold that.
+    Take,
+    /// It lets go of what this draft uses up.
+    Free(Box<Draft>),
+    /// It is over, and its transaction is in the world: what this draft uses up stays taken, for as
+    /// long as the transaction may still come.
+    Outlive(Box<Draft>),
 }
 
 /// What happened, for the audit trail. Holds no secret.
@@ -213,9 +222,14 @@ impl State {
             (State::Preparing { broadcast, .. }, Event::Built { draft })
                 if draft.broadcast == broadcast =>
             {
-                claim = draft.claim.clone().map(ClaimChange::Take);
+                claim = Some(ClaimChange::Take);
                 State::Prepared { draft, attempts: 0 }
             }
+            // A new reason changes nothing but what is known about it.
+            (
+                state @ (State::Preparing { .. } | State::Broadcasting { .. }),
+                Event::Delayed { .. },
+            ) => state,
             (
                 State::Prepared {
                     mut draft,
@@ -265,30 +279,38 @@ impl State {
                     signed,
                 },
                 Event::HandedOver,
-            ) if !draft.broadcast => State::Succeeded {
-                signatures,
-                signed,
-                sent: false,
-            },
+            ) if !draft.broadcast => {
+                claim = Some(ClaimChange::Outlive(Box::new(draft)));
+                State::Succeeded {
+                    signatures,
+                    signed,
+                    sent: false,
+                }
+            }
             (
                 State::Broadcasting {
-                    signatures, signed, ..
+                    draft,
+                    signatures,
+                    signed,
                 },
                 Event::NodeAccepted,
-            ) => State::Succeeded {
-                signatures,
-                signed: Some(signed),
-                sent: true,
-            },
+            ) => {
+                claim = Some(ClaimChange::Outlive(Box::new(draft)));
+                State::Succeeded {
+                    signatures,
+                    signed: Some(signed),
+                    sent: true,
+                }
+            }
             (
                 State::Broadcasting {
                     draft, signatures, ..
                 },
                 Event::NodeRefused { reason, code },
             ) => {
-                // Its number goes to the next request: what takes it on the chain is then also
-                // what makes this transaction void for ever.
-                claim = draft.claim.map(ClaimChange::Free);
+                // What it would have used goes to other requests: what takes it on the chain is
+                // then also what makes this transaction void for ever.
+                claim = Some(ClaimChange::Free(Box::new(draft)));
                 State::Failed {
                     reason,
                     code,
@@ -300,7 +322,7 @@ impl State {
                 State::Prepared { draft, .. } | State::Signing { draft, .. },
                 Event::GaveUp { reason, code },
             ) => {
-                claim = draft.claim.map(ClaimChange::Free);
+                claim = Some(ClaimChange::Free(Box::new(draft)));
                 failed(reason, code)
             }
             _ => return Err(illegal),
@@ -328,6 +350,7 @@ impl Event {
             Event::ApprovalAsked { .. } => "ApprovalAsked",
             Event::Approved { .. } => "Approved",
             Event::Rejected { .. } => "Rejected",
+            Event::Delayed { .. } => "Delayed",
             Event::Built { .. } => "Built",
             Event::SessionClaimed { .. } => "SessionClaimed",
             Event::SessionLost { .. } => "SessionLost",
@@ -343,6 +366,7 @@ impl Event {
     fn detail(&self) -> String {
         match self {
             Event::Rejected { reason }
+            | Event::Delayed { reason }
             | Event::SessionLost { reason }
             | Event::NodeRefused { reason, .. }
             | Event::GaveUp { reason, .. } => reason.clone(),

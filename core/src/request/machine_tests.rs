@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     chain::{Facts, SigningInput, Unsigned},
     network::Network,
+    request::NonceClaim,
     signature::Curve,
 };
 
@@ -129,6 +130,7 @@ fn events() -> Vec<Event> {
         },
         Event::Approved { deadline_ms: 9 },
         Event::Rejected { reason: reason() },
+        Event::Delayed { reason: reason() },
         Event::Built { draft: draft(true) },
         Event::SessionClaimed {
             session: session(),
@@ -155,17 +157,17 @@ fn events() -> Vec<Event> {
 
 /// Columns in the order of [`events`]: where each event leads, `.` where it is illegal.
 const MATRIX: &str = "\
-Received         Screened . . Failed . . . . . . . . .
-Screened         . AwaitingApproval . Failed . . . . . . . . .
-AwaitingApproval . . Preparing Failed . . . . . . . . .
-Preparing        . . . Failed Prepared . . . . . . . Failed
-Prepared         . . . . . Signing . . . . . . Failed
-Signing          . . . . . . Prepared Signed . . . . Failed
-Signed/send      . . . . . . . . Broadcasting . . . .
-Signed/keep      . . . . . . . . . Succeeded . . .
-Broadcasting     . . . . . . . . . . Succeeded Failed .
-Succeeded        . . . . . . . . . . . . .
-Failed           . . . . . . . . . . . . .
+Received         Screened . . Failed . . . . . . . . . .
+Screened         . AwaitingApproval . Failed . . . . . . . . . .
+AwaitingApproval . . Preparing Failed . . . . . . . . . .
+Preparing        . . . Failed Preparing Prepared . . . . . . . Failed
+Prepared         . . . . . . Signing . . . . . . Failed
+Signing          . . . . . . . Prepared Signed . . . . Failed
+Signed/send      . . . . . . . . . Broadcasting . . . .
+Signed/keep      . . . . . . . . . . Succeeded . . .
+Broadcasting     . . . . Broadcasting . . . . . . Succeeded Failed .
+Succeeded        . . . . . . . . . . . . . .
+Failed           . . . . . . . . . . . . . .
 ";
 
 fn matrix() -> String {
@@ -210,6 +212,7 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         deadline_ms: 9,
     };
     let lost = || Event::SessionLost { reason: "x".into() };
+    let delayed = || Event::Delayed { reason: "x".into() };
     let made = || Event::SignaturesMade {
         signatures: signatures(),
         signed: Some(signed()),
@@ -230,7 +233,7 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         .concat(),
         [
             start(true),
-            vec![claim(), made(), Event::SendingStarted, refused()],
+            vec![claim(), made(), Event::SendingStarted, delayed(), refused()],
         ]
         .concat(),
         [
@@ -240,7 +243,7 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         .concat(),
         [start(true), vec![gave_up()]].concat(),
         [start(true), vec![claim(), gave_up()]].concat(),
-        [start(true)[..3].to_vec(), vec![gave_up()]].concat(),
+        [start(true)[..3].to_vec(), vec![delayed(), gave_up()]].concat(),
     ];
     for length in 0..=3 {
         let reject = Event::Rejected { reason: "x".into() };
@@ -309,24 +312,41 @@ fn step__should_never_change_the_draft_once_it_is_built() {
 }
 
 #[test]
-fn step__should_take_the_nonce_when_built_and_free_it_when_given_up() {
-    let claim = draft(true).claim.unwrap();
+fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world() {
+    let gave_up = || Event::GaveUp {
+        reason: "too slow".into(),
+        code: ExecuteCode::Unspecified,
+    };
+    let refused = || Event::NodeRefused {
+        reason: "no".into(),
+        code: ExecuteCode::Unspecified,
+    };
     let preparing = State::Preparing {
         broadcast: true,
         deadline_ms: 9,
     };
-    let built = preparing
-        .step(Event::Built { draft: draft(true) }, 1)
-        .unwrap();
-    assert_eq!(built.claim, Some(ClaimChange::Take(claim.clone())));
-    let event = Event::GaveUp {
-        reason: "too slow".into(),
-        code: ExecuteCode::Unspecified,
+    let built = Event::Built { draft: draft(true) };
+    let built = preparing.step(built, 1).unwrap();
+    assert_eq!(built.claim, Some(ClaimChange::Take));
+    assert_eq!(built.next.draft(), Some(&draft(true)));
+    let freed = Some(ClaimChange::Free(Box::new(draft(true))));
+    assert_eq!(built.next.step(gave_up(), 1).unwrap().claim, freed);
+    let signed = |broadcast| State::Signed {
+        draft: draft(broadcast),
+        signatures: signatures(),
+        signed: Some(signed()),
     };
+    let sending = signed(true).step(Event::SendingStarted, 1).unwrap();
+    assert_eq!(sending.claim, None);
     assert_eq!(
-        built.next.step(event, 1).unwrap().claim,
-        Some(ClaimChange::Free(claim))
+        sending.next.clone().step(refused(), 1).unwrap().claim,
+        freed
     );
+    let kept = |broadcast| Some(ClaimChange::Outlive(Box::new(draft(broadcast))));
+    let accepted = sending.next.step(Event::NodeAccepted, 1).unwrap();
+    assert_eq!(accepted.claim, kept(true));
+    let handed_over = signed(false).step(Event::HandedOver, 1).unwrap();
+    assert_eq!(handed_over.claim, kept(false));
 }
 
 #[test]

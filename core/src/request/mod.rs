@@ -167,6 +167,24 @@ pub enum State {
     },
 }
 
+impl State {
+    /// What was built, while it is not over.
+    pub fn draft(&self) -> Option<&Draft> {
+        match self {
+            State::Prepared { draft, .. }
+            | State::Signing { draft, .. }
+            | State::Signed { draft, .. }
+            | State::Broadcasting { draft, .. } => Some(draft),
+            State::Received
+            | State::Screened { .. }
+            | State::AwaitingApproval { .. }
+            | State::Preparing { .. }
+            | State::Succeeded { .. }
+            | State::Failed { .. } => None,
+        }
+    }
+}
+
 impl Request {
     /// The order that signers get for the draft that this request is signing, with the shares of
     /// `epoch`: those that are in use when they are asked. `None` outside of `Signing`.

@@ -2,7 +2,11 @@
 
 use super::{Request, State};
 use crate::{
-    chain::Signed, fault::ExecuteCode, payload::Payload, schema::wire, signature::Signature,
+    chain::{Signed, evm::calls::Calls},
+    fault::ExecuteCode,
+    payload::Payload,
+    schema::wire,
+    signature::Signature,
 };
 
 use wire::{
@@ -67,8 +71,11 @@ fn show(state: &State) -> Shown<'_> {
 
 impl Request {
     /// The request as responses show it; without its payload where that cannot be read any more.
-    pub fn to_wire(&self) -> wire::SigningRequest {
+    /// The call data of EVM transactions is put into words where it is one of `calls`.
+    /// `simulation` is what came of trying the transaction, empty where nothing did.
+    pub fn to_wire(&self, calls: &Calls, simulation: Vec<u8>) -> wire::SigningRequest {
         let shown = show(&self.state);
+        let payload = Payload::decode(&self.payload).ok();
         wire::SigningRequest {
             uuid: self.id.to_string(),
             status: shown.status.into(),
@@ -78,14 +85,17 @@ impl Request {
                 .map(|signed| signed.tx_hash.clone())
                 .unwrap_or_default(),
             creation_timestamp: self.created_at_ms,
-            r#type: Payload::decode(&self.payload)
-                .ok()
-                .map(|payload| payload.echo()),
+            r#type: payload.as_ref().map(Payload::echo),
             notes: self.notes.clone(),
             vault_uuid: Some(self.vault.to_string()),
             callback_client_signer_public_key: None,
-            simulation: Vec::new(),
-            evm_input_data_decode: None,
+            simulation,
+            evm_input_data_decode: match &payload {
+                Some(Payload::Evm(payload)) => {
+                    payload.call_data().and_then(|input| calls.decode(&input))
+                }
+                _ => None,
+            },
             signatures: container(shown.signatures),
             source: Some(Source {
                 r#type: source::Type::Api.into(),

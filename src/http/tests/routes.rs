@@ -80,12 +80,21 @@ async fn app_with(strict_idempotency: bool) -> Router {
 }
 
 pub(super) async fn app_over(signers: Arc<dyn Signers>, strict_idempotency: bool) -> Router {
+    app_of(signers, Chains::default(), strict_idempotency).await
+}
+
+/// The same with chains, over signers that never sign.
+pub(super) async fn app_on(chains: Chains) -> Router {
+    app_of(Arc::new(NoSigners), chains, false).await
+}
+
+async fn app_of(signers: Arc<dyn Signers>, chains: Chains, strict_idempotency: bool) -> Router {
     let gateway = Gateway::start(Orchestrator {
         store: Arc::new(MemoryStore::new()),
         signers,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
-        chains: Chains::default(),
+        chains,
         settings: Settings {
             signing_deadline_ms: 50,
             ..Settings::default()

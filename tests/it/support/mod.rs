@@ -1,5 +1,6 @@
 //! Processes, clients and outside libraries that the tests share.
 
+mod chains;
 mod client;
 mod cluster;
 mod processes;
@@ -7,6 +8,7 @@ mod processes;
 pub mod search;
 mod solana_stub;
 
+pub use chains::*;
 pub use client::*;
 pub use cluster::*;
 pub use processes::*;

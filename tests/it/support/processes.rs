@@ -4,7 +4,7 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -60,6 +60,27 @@ impl Process {
             child,
             log: log.to_owned(),
         }
+    }
+
+    /// As [`Process::start`], for a program that ends when its standard input does.
+    pub fn start_on_leash(command: &mut Command, log: &Path) -> (Self, Option<ChildStdin>) {
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        let leash = child.stdin.take();
+        let process = Self {
+            child,
+            log: log.to_owned(),
+        };
+        (process, leash)
     }
 
     pub fn pid(&self) -> u32 {
@@ -129,7 +150,7 @@ pub fn covault() -> Command {
 }
 
 /// A file or program of tests/node.
-fn node_tool(path: &str) -> PathBuf {
+pub fn node_tool(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/node")
         .join(path);
@@ -174,12 +195,22 @@ pub struct Dev {
     pub info: Value,
     data: PathBuf,
     arguments: Vec<String>,
+    variables: Vec<(String, String)>,
 }
 
 impl Dev {
     pub async fn start(data: &Path, arguments: &[&str]) -> Self {
+        Self::start_with(data, arguments, &[]).await
+    }
+
+    /// The same, with environment variables.
+    pub async fn start_with(data: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-        let (process, api, info) = Self::launch(data, &arguments).await;
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let (process, api, info) = Self::launch(data, &arguments, &variables).await;
         Self {
             process,
             api,
@@ -187,17 +218,23 @@ impl Dev {
             info,
             data: data.to_owned(),
             arguments,
+            variables,
         }
     }
 
-    async fn launch(data: &Path, arguments: &[String]) -> (Process, Api, Value) {
+    async fn launch(
+        data: &Path,
+        arguments: &[String],
+        variables: &[(String, String)],
+    ) -> (Process, Api, Value) {
         fs::create_dir_all(data).unwrap();
         let log = data.with_extension("log");
         let mut command = covault();
         command
             .args(["dev", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
-            .args(arguments);
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process::start(&mut command, &log);
         let pid = process.pid();
         let info = eventually("covault dev writes dev.json", async || {
@@ -216,7 +253,7 @@ impl Dev {
 
     /// Starts again on the same folder.
     pub async fn restart(&mut self) {
-        let (process, api, info) = Self::launch(&self.data, &self.arguments).await;
+        let (process, api, info) = Self::launch(&self.data, &self.arguments, &self.variables).await;
         self.process = process;
         self.api = api;
         self.info = info;

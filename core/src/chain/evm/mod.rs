@@ -5,26 +5,29 @@
 //! sign and EIP-712 typed data.
 
 mod address;
+pub mod calls;
 pub(crate) mod tx;
 pub(crate) mod typed_data;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use alloy_primitives::{Address, B256, keccak256};
-use k256::ecdsa::{RecoveryId, VerifyingKey};
+use k256::ecdsa::VerifyingKey;
 use serde::{Deserialize, Serialize};
 
-pub use self::address::{AddressError, parse_address};
+pub use self::{
+    address::{AddressError, parse_address},
+    tx::{Trial, trial},
+};
 use crate::{
     amount::U256,
-    chain::{Chain, Signed, SigningInput, Unsigned, raw},
+    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
     fault::Fault,
     network::Network,
-    payload::{
-        Payload,
-        evm::{EvmPayload, EvmTransaction},
-    },
+    payload::evm::{EvmPayload, EvmTransaction},
     signature::{Curve, Signature},
 };
 
@@ -78,7 +81,13 @@ pub struct Fees {
 /// The EVM rules.
 pub struct Evm;
 
-impl Chain for Evm {
+impl Rules for Evm {
+    type Payload = EvmPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Evm;
+
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key = (public_key.len() == 33)
             .then(|| VerifyingKey::from_sec1_bytes(public_key).ok())
@@ -93,36 +102,69 @@ impl Chain for Evm {
             .map_err(|error| Fault::new(crate::fault::Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &Payload) -> super::Needs {
+    fn needs(&self, payload: &EvmPayload) -> Option<Needs> {
         match payload {
-            Payload::Evm(EvmPayload::Transaction(transaction)) => {
-                needs(transaction).map_or(super::Needs::Nothing, super::Needs::Evm)
-            }
-            Payload::Evm(EvmPayload::Message(_)) | Payload::Solana(_) | Payload::Raw(_) => {
-                super::Needs::Nothing
-            }
+            EvmPayload::Transaction(transaction) => needs(transaction),
+            EvmPayload::Message(_) => None,
         }
+    }
+
+    /// A transaction that brings everything may still be told that its chain has no base fee.
+    fn takes_unasked(&self, payload: &EvmPayload) -> bool {
+        matches!(payload, EvmPayload::Transaction(_))
+    }
+
+    fn is_sequenced(&self, needs: &super::Needs) -> bool {
+        matches!(needs, super::Needs::Evm(Needs { nonce: true, .. }))
+    }
+
+    /// The lowest nonce from the node's count up that is free.
+    fn settle(
+        &self,
+        _payload: &EvmPayload,
+        facts: Facts,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Settled, Fault> {
+        let nonce = facts
+            .nonce
+            .map(|floor| super::lowest_free(floor, taken))
+            .transpose()?;
+        Ok(Settled::Facts(Facts { nonce, ..facts }.into()))
+    }
+
+    fn uses(&self, _payload: &EvmPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        tx::nonce(&unsigned.bytes).map(|nonce| vec![Resource::Nonce(nonce)])
     }
 
     fn build(
         &self,
-        payload: &Payload,
-        facts: &super::Facts,
-        public_key: &[u8],
+        payload: &EvmPayload,
+        facts: Option<&Facts>,
+        _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let sender = self.address(public_key)?;
-        match payload {
-            Payload::Evm(evm) => {
-                let kind = payload.kind();
-                build(evm, facts, &sender).map_err(|fault| fault.under(kind))
+        let transaction = match payload {
+            EvmPayload::Transaction(transaction) => transaction,
+            EvmPayload::Message(message) => {
+                return Ok(Unsigned {
+                    bytes: Vec::new(),
+                    signing: vec![input(message.digest)],
+                });
             }
-            Payload::Raw(payload) => {
-                nothing_asked(facts)?;
-                raw::build(Network::Evm, payload, &sender)
-                    .map_err(|fault| fault.under("rawMessage"))
-            }
-            Payload::Solana(_) => Err(Fault::bug("a Solana payload for an EVM wallet")),
-        }
+        };
+        let facts = match facts {
+            Some(facts) => facts,
+            None if needs(transaction).is_none() => &Facts {
+                nonce: None,
+                eip1559: true,
+                fees: None,
+            },
+            None => return Err(not_those()),
+        };
+        let bytes = tx::unsigned(transaction, facts)?;
+        Ok(Unsigned {
+            signing: vec![input(keccak256(&bytes))],
+            bytes,
+        })
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
@@ -135,26 +177,27 @@ impl Chain for Evm {
 
     fn assemble(
         &self,
-        payload: &Payload,
+        _payload: &EvmPayload,
         unsigned: &Unsigned,
         signatures: &[Signature],
-    ) -> Result<Option<Signed>, Fault> {
-        let [input] = unsigned.signing.as_slice() else {
-            return Err(Fault::bug("an EVM payload has exactly one thing to sign"));
+        _public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [Signature::Ecdsa { r, s, y_parity }]) =
+            (unsigned.signing.as_slice(), signatures)
+        else {
+            return Err(Fault::bug(
+                "an EVM transaction takes exactly one ECDSA signature",
+            ));
         };
-        let [signature] = signatures else {
-            return Err(Fault::bug("an EVM payload takes exactly one signature"));
-        };
-        let signature = checked(signature, &input.message, payload.from())?;
-        match payload {
-            Payload::Evm(EvmPayload::Transaction(_)) => {}
-            Payload::Evm(EvmPayload::Message(_)) | Payload::Raw(_) => return Ok(None),
-            Payload::Solana(_) => return Err(Fault::bug("a Solana payload for an EVM wallet")),
-        }
         if keccak256(&unsigned.bytes).as_slice() != input.message {
             return Err(Fault::bug("the digest is not that of the transaction"));
         }
-        tx::assemble(&unsigned.bytes, &signature).map(Some)
+        let signature = alloy_primitives::Signature::from_scalars_and_parity(
+            B256::from(*r),
+            B256::from(*s),
+            *y_parity == 1,
+        );
+        tx::assemble(&unsigned.bytes, &signature)
     }
 }
 
@@ -172,51 +215,6 @@ fn needs(transaction: &EvmTransaction) -> Option<Needs> {
     })
 }
 
-fn build(payload: &EvmPayload, facts: &super::Facts, sender: &str) -> Result<Unsigned, Fault> {
-    let transaction = match payload {
-        EvmPayload::Transaction(transaction) => transaction,
-        EvmPayload::Message(message) => {
-            nothing_asked(facts)?;
-            if message.from != sender {
-                return Err(Fault::field("from", "is not the wallet's address"));
-            }
-            return Ok(Unsigned {
-                bytes: Vec::new(),
-                signing: vec![input(message.digest)],
-            });
-        }
-    };
-    if transaction.from != sender {
-        return Err(Fault::field("from", "is not the wallet's address"));
-    }
-    // A transaction that brings everything may still be told that its chain has no base fee.
-    let facts = match facts {
-        super::Facts::Evm(facts) => facts,
-        super::Facts::Nothing if needs(transaction).is_none() => &Facts {
-            nonce: None,
-            eip1559: true,
-            fees: None,
-        },
-        super::Facts::Nothing | super::Facts::Solana(_) => {
-            return Err(Fault::bug("the facts are not those that were asked for"));
-        }
-    };
-    let bytes = tx::unsigned(transaction, facts)?;
-    Ok(Unsigned {
-        signing: vec![input(keccak256(&bytes))],
-        bytes,
-    })
-}
-
-fn nothing_asked(facts: &super::Facts) -> Result<(), Fault> {
-    match facts {
-        super::Facts::Nothing => Ok(()),
-        super::Facts::Evm(_) | super::Facts::Solana(_) => {
-            Err(Fault::bug("a message was built with facts"))
-        }
-    }
-}
-
 fn input(digest: B256) -> SigningInput {
     SigningInput {
         curve: Curve::Secp256k1,
@@ -232,36 +230,4 @@ fn address_of(key: &VerifyingKey) -> Result<Address, Fault> {
         .get(1..)
         .ok_or_else(|| Fault::bug("a public key without coordinates"))?;
     Ok(Address::from_raw_public_key(bytes))
-}
-
-/// The signature in alloy's type, when it is the sender's, with the right parity and low s
-/// (EIP-2): a wrong parity bit would make the transaction that of another sender.
-fn checked(
-    signature: &Signature,
-    digest: &[u8],
-    sender: &str,
-) -> Result<alloy_primitives::Signature, Fault> {
-    let Signature::Ecdsa { r, s, y_parity } = signature else {
-        return Err(Fault::bug("an EVM wallet signs with ECDSA"));
-    };
-    let odd = match y_parity {
-        0 => false,
-        1 => true,
-        _ => return Err(Fault::bug("y parity is neither 0 nor 1")),
-    };
-    let ecdsa = k256::ecdsa::Signature::from_scalars(*r, *s)
-        .map_err(|_| Fault::bug("r or s is out of range"))?;
-    if ecdsa.normalize_s() != ecdsa {
-        return Err(Fault::bug("s is not low"));
-    }
-    let key = VerifyingKey::recover_from_prehash(digest, &ecdsa, RecoveryId::new(odd, false))
-        .map_err(|_| Fault::bug("no key is behind the signature"))?;
-    if address_of(&key)?.to_checksum(None) != sender {
-        return Err(Fault::bug("the signature is not the sender's"));
-    }
-    Ok(alloy_primitives::Signature::from_scalars_and_parity(
-        B256::from(*r),
-        B256::from(*s),
-        odd,
-    ))
 }

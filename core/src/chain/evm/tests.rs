@@ -4,7 +4,14 @@ use k256::ecdsa::SigningKey;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{chain, fault::Class, payload::WireKind, schema::wire};
+use crate::{
+    chain::{self, Chain},
+    fault::Class,
+    payload::{Payload, WireKind},
+    schema::wire,
+};
+
+const EVM: &dyn Chain = &Evm;
 
 fn key() -> SigningKey {
     SigningKey::from_slice(&[7; 32]).unwrap()
@@ -22,7 +29,7 @@ fn public_key() -> Vec<u8> {
 fn send(nonce: Option<i64>, gas_fee: Option<wire::EvmGas>) -> Payload {
     Payload::parse(&WireKind::EvmSendNative(wire::EvmSendNative {
         chain_id: 1,
-        from: Evm.address(&public_key()).unwrap(),
+        from: EVM.address(&public_key()).unwrap(),
         to: "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be".into(),
         value: "5".into(),
         gas_fee,
@@ -56,7 +63,7 @@ fn facts(nonce: Option<u64>, eip1559: bool, fees: Option<Fees>) -> chain::Facts 
 }
 
 fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    Evm.build(payload, facts, &public_key())
+    EVM.build(payload, facts, &public_key())
 }
 
 fn sign(unsigned: &Unsigned) -> Signature {
@@ -71,16 +78,16 @@ fn sign(unsigned: &Unsigned) -> Signature {
 
 #[test]
 fn needs__should_name_what_the_request_does_not_bring() {
-    let asked = |payload: &Payload| match Evm.needs(payload) {
+    let asked = |payload: &Payload| match EVM.needs(payload) {
         chain::Needs::Evm(needs) => (needs.nonce, needs.fees.is_some()),
         chain::Needs::Nothing => (false, false),
-        chain::Needs::Solana(_) => unreachable!(),
+        _ => unreachable!(),
     };
     assert_eq!(asked(&send(None, None)), (true, true));
     assert_eq!(asked(&send(Some(0), None)), (false, true));
     assert_eq!(asked(&send(None, gas(Some("1")))), (true, false));
-    assert_eq!(Evm.needs(&send(Some(0), gas(None))), chain::Needs::Nothing);
-    let chain::Needs::Evm(needs) = Evm.needs(&send(None, None)) else {
+    assert_eq!(EVM.needs(&send(Some(0), gas(None))), chain::Needs::Nothing);
+    let chain::Needs::Evm(needs) = EVM.needs(&send(None, None)) else {
         unreachable!()
     };
     let call = needs.fees.unwrap();
@@ -156,6 +163,7 @@ fn build__should_refuse_facts_that_do_not_fit() {
         facts(Some(1), true, None),
         chain::Facts::Solana(chain::solana::Facts {
             recent_blockhash: String::new(),
+            token: None,
         }),
     ] {
         assert_eq!(class(&none, &facts), Class::Bug);
@@ -177,14 +185,14 @@ fn build__should_refuse_facts_that_do_not_fit() {
     );
     let other = SigningKey::from_slice(&[8; 32]).unwrap();
     let other = other.verifying_key().to_sec1_point(true);
-    let fault = Evm
+    let fault = EVM
         .build(&all, &chain::Facts::Nothing, other.as_bytes())
         .unwrap_err();
     assert_eq!(
         fault.public(),
         "evmSendNative.from: is not the wallet's address"
     );
-    assert!(Evm.build(&all, &chain::Facts::Nothing, &[2; 32]).is_err());
+    assert!(EVM.build(&all, &chain::Facts::Nothing, &[2; 32]).is_err());
 }
 
 #[test]
@@ -193,9 +201,14 @@ fn assemble__should_refuse_a_signature_that_is_not_the_senders() {
     let unsigned = build(&payload, &chain::Facts::Nothing).unwrap();
     let good = sign(&unsigned);
     assert!(
-        Evm.assemble(&payload, &unsigned, std::slice::from_ref(&good))
-            .unwrap()
-            .is_some()
+        EVM.assemble(
+            &payload,
+            &unsigned,
+            std::slice::from_ref(&good),
+            &public_key()
+        )
+        .unwrap()
+        .is_some()
     );
     let Signature::Ecdsa { r, s, y_parity } = good.clone() else {
         unreachable!()
@@ -232,19 +245,27 @@ fn assemble__should_refuse_a_signature_that_is_not_the_senders() {
         Signature::Ed25519 { r, s },
     ] {
         assert!(
-            Evm.assemble(&payload, &unsigned, std::slice::from_ref(&bad))
-                .is_err(),
+            EVM.assemble(
+                &payload,
+                &unsigned,
+                std::slice::from_ref(&bad),
+                &public_key()
+            )
+            .is_err(),
             "{bad:?}"
         );
     }
     for signatures in [&[][..], &[good.clone(), good.clone()]] {
-        assert!(Evm.assemble(&payload, &unsigned, signatures).is_err());
+        assert!(
+            EVM.assemble(&payload, &unsigned, signatures, &public_key())
+                .is_err()
+        );
     }
     for index in 0..unsigned.bytes.len() {
         let mut other = unsigned.clone();
         other.bytes[index] ^= 1;
         assert!(
-            Evm.assemble(&payload, &other, std::slice::from_ref(&good))
+            EVM.assemble(&payload, &other, std::slice::from_ref(&good), &public_key())
                 .is_err()
         );
     }
@@ -254,13 +275,13 @@ fn assemble__should_refuse_a_signature_that_is_not_the_senders() {
 fn contract__should_be_created_without_a_recipient() {
     let payload = Payload::parse(&WireKind::EvmSendCustom(wire::EvmSendCustom {
         chain_id: 1,
-        from: Evm.address(&public_key()).unwrap(),
+        from: EVM.address(&public_key()).unwrap(),
         value: "0".into(),
         input: vec![0x60, 0x00],
         ..Default::default()
     }))
     .unwrap();
-    let chain::Needs::Evm(needs) = Evm.needs(&payload) else {
+    let chain::Needs::Evm(needs) = EVM.needs(&payload) else {
         unreachable!()
     };
     assert_eq!(needs.fees.unwrap().to, None);
@@ -271,7 +292,7 @@ fn contract__should_be_created_without_a_recipient() {
     let unsigned = build(&payload, &facts(Some(0), true, estimate)).unwrap();
     // gas 53020 (82cf1c), no recipient (80), value 0 (80), code (826000), no access list (c0).
     assert!(hex::encode(&unsigned.bytes).ends_with("82cf1c8080826000c0"));
-    let signed = Evm.assemble(&payload, &unsigned, &[sign(&unsigned)]);
+    let signed = EVM.assemble(&payload, &unsigned, &[sign(&unsigned)], &public_key());
     assert!(signed.unwrap().unwrap().transaction.starts_with("0x02"));
 }
 
@@ -286,6 +307,6 @@ proptest! {
 
     #[test]
     fn address__should_never_panic(bytes: Vec<u8>) {
-        let _ = Evm.address(&bytes);
+        let _ = EVM.address(&bytes);
     }
 }

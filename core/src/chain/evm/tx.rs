@@ -61,7 +61,7 @@ fn parts(action: &EvmAction) -> Parts {
 }
 
 /// The call whose gas is to be estimated.
-pub(super) fn call(action: &EvmAction) -> Call {
+pub(crate) fn call(action: &EvmAction) -> Call {
     let Parts { to, value, input } = parts(action);
     Call {
         to: to.map(|to| to.to_checksum(None)),
@@ -172,12 +172,50 @@ pub(crate) fn erc20_transfer(input: &[u8]) -> Option<(Address, U256)> {
 
 /// The most that the transaction can cost in wei: all its gas at its highest price.
 pub(super) fn most_fee(unsigned: &[u8]) -> Result<U256, Fault> {
-    if unsigned.is_empty() {
-        return Ok(U256::ZERO);
-    }
     let decoded = decode(unsigned).map_err(undecodable)?;
     // 64 and 128 bits: it always fits.
     Ok(U256::from(decoded.gas_limit).saturating_mul(U256::from(decoded.most_price)))
+}
+
+/// What a node is to be told of a transaction to try it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// The recipient or contract, EIP-55; `None` creates a contract.
+    pub to: Option<String>,
+    /// wei.
+    pub value: U256,
+    /// Call data.
+    pub data: Vec<u8>,
+    /// The nonce.
+    pub nonce: u64,
+    /// Units.
+    pub gas_limit: u64,
+    /// wei per unit of gas: the gas price, or the highest one.
+    pub most_price: u128,
+    /// wei per unit of gas on top of the base fee; `None` in a legacy transaction.
+    pub priority: Option<u128>,
+}
+
+/// Reads an unsigned transaction, to try it.
+///
+/// # Errors
+/// [`crate::fault::Class::Bug`] when it cannot be read.
+pub fn trial(unsigned: &[u8]) -> Result<Trial, Fault> {
+    let decoded = decode(unsigned).map_err(undecodable)?;
+    Ok(Trial {
+        to: decoded.to.to().map(|to| to.to_checksum(None)),
+        value: decoded.value,
+        data: decoded.input.to_vec(),
+        nonce: decoded.nonce,
+        gas_limit: decoded.gas_limit,
+        most_price: decoded.most_price,
+        priority: decoded.priority,
+    })
+}
+
+/// The nonce of a transaction.
+pub(super) fn nonce(unsigned: &[u8]) -> Result<u64, Fault> {
+    Ok(decode(unsigned).map_err(undecodable)?.nonce)
 }
 
 /// The name of the first thing in which a transaction differs from another.

@@ -1,28 +1,41 @@
 //! Solana and Sonic SVM.
 //!
-//! Transfers are legacy messages with one System Program instruction and no compute budget; the
-//! sender pays the fee. Accounts stand in the order that the Rust SDK gives them.
+//! Transfers are legacy messages without compute budget; the sender pays the fee. Accounts stand in
+//! the order that the Rust SDK gives them. Transactions that were made elsewhere are signed as they
+//! are.
 
+mod cost;
+pub mod effect;
+pub mod lifetime;
 #[cfg(test)]
 mod tests;
+pub mod token;
+pub mod wire;
+
+use std::fmt;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use curve25519_dalek::edwards::CompressedEdwardsY;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, SeqAccess, Visitor},
+};
+use sha2::{Digest as _, Sha256};
 use solana_hash::Hash;
-use solana_message::{Message, VersionedMessage};
+use solana_message::{Instruction, Message, VersionedMessage};
 use solana_pubkey::Pubkey;
 use solana_system_interface::instruction::transfer;
 
+use self::{
+    token::{TokenFacts, TokenNeeds},
+    wire::WireTransaction,
+};
 use crate::{
     amount::U256,
-    chain::{Chain, Signed, SigningInput, Unsigned, raw},
+    chain::{Resource, Rules, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
-    payload::{
-        Payload,
-        solana::{SendNative, SolanaPayload},
-    },
+    payload::solana::{SendCustom, SendNative, SolanaPayload},
     signature::{Curve, Signature},
 };
 
@@ -33,13 +46,66 @@ pub struct Needs {
     pub chain_id: u64,
     /// Whether a recent blockhash is wanted.
     pub blockhash: bool,
+    /// The token that is sent, if one is.
+    pub token: Option<TokenNeeds>,
 }
 
 /// What a Solana node said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// `getLatestBlockhash` at commitment confirmed, base58.
     pub recent_blockhash: String,
+    /// About the token, when it was asked for.
+    pub token: Option<TokenFacts>,
+}
+
+/// Stands before the blockhash where facts about a token follow. It is no base58.
+const WITH_TOKEN: char = '+';
+
+/// Facts of requests from before there were tokens are a blockhash and nothing else, and must be
+/// read for ever: BCS says neither what is there nor how much.
+impl Serialize for Facts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            recent_blockhash,
+            token,
+        } = self;
+        let Some(token) = token else {
+            return (recent_blockhash,).serialize(serializer);
+        };
+        (format!("{WITH_TOKEN}{recent_blockhash}"), token).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Facts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parts;
+
+        impl<'de> Visitor<'de> for Parts {
+            type Value = Facts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a blockhash, and facts about a token where it says so")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Facts, A::Error> {
+                let missing = |place| A::Error::invalid_length(place, &self);
+                let text: String = parts.next_element()?.ok_or_else(|| missing(0))?;
+                Ok(match text.strip_prefix(WITH_TOKEN) {
+                    None => Facts {
+                        recent_blockhash: text,
+                        token: None,
+                    },
+                    Some(blockhash) => Facts {
+                        recent_blockhash: blockhash.to_owned(),
+                        token: Some(parts.next_element()?.ok_or_else(|| missing(1))?),
+                    },
+                })
+            }
+        }
+
+        deserializer.deserialize_tuple(2, Parts)
+    }
 }
 
 /// Why a text is not a Solana address.
@@ -73,16 +139,16 @@ pub fn is_transaction_message(bytes: &[u8]) -> bool {
     wincode::deserialize_exact::<VersionedMessage>(bytes).is_ok()
 }
 
-/// A compact array of one signature.
-const ONE_SIGNATURE: u8 = 1;
-const SIGNATURE_BYTES: usize = 64;
-/// The base fee of a signature.
-const LAMPORTS_PER_SIGNATURE: u64 = 5000;
-
 /// The Solana rules.
 pub struct Solana;
 
-impl Chain for Solana {
+impl Rules for Solana {
+    type Payload = SolanaPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Solana;
+
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
         let key: [u8; 32] = public_key
             .try_into()
@@ -103,141 +169,177 @@ impl Chain for Solana {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &Payload) -> super::Needs {
+    fn needs(&self, payload: &SolanaPayload) -> Option<Needs> {
         match payload {
-            Payload::Solana(SolanaPayload::SendNative(send)) => super::Needs::Solana(Needs {
+            SolanaPayload::SendNative(send) => Some(Needs {
                 chain_id: send.cluster.chain_id(),
                 blockhash: true,
+                token: None,
             }),
-            Payload::Solana(SolanaPayload::Message(_)) | Payload::Evm(_) | Payload::Raw(_) => {
-                super::Needs::Nothing
-            }
+            SolanaPayload::SendToken(send) => Some(Needs {
+                chain_id: send.cluster.chain_id(),
+                blockhash: true,
+                token: Some(TokenNeeds {
+                    mint: send.mint.clone(),
+                    sender: send.from.clone(),
+                    recipient: send.to.clone(),
+                }),
+            }),
+            SolanaPayload::SendCustom(_) | SolanaPayload::Message(_) => None,
         }
+    }
+
+    /// The network knows a transaction by its message: two equal transfers with one blockhash are
+    /// one transfer.
+    fn uses(&self, _payload: &SolanaPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        let whole = unsigned
+            .signing
+            .iter()
+            .map(|input| Resource::Whole(Sha256::digest(&input.message).into()));
+        Ok(whole.collect())
     }
 
     fn build(
         &self,
-        payload: &Payload,
-        facts: &super::Facts,
-        public_key: &[u8],
+        payload: &SolanaPayload,
+        facts: Option<&Facts>,
+        _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let sender = self.address(public_key)?;
-        let kind = payload.kind();
-        if payload.from() != sender {
-            return Err(Fault::field("from", "is not the wallet's address").under(kind));
-        }
-        match (payload, facts) {
-            (Payload::Solana(SolanaPayload::SendNative(send)), super::Facts::Solana(facts)) => {
-                send_native(send, facts).map_err(|fault| fault.under(kind))
-            }
-            (Payload::Solana(SolanaPayload::Message(message)), super::Facts::Nothing) => {
-                Ok(Unsigned {
-                    bytes: Vec::new(),
-                    signing: vec![input(message.content.clone())],
-                })
-            }
-            (Payload::Raw(payload), super::Facts::Nothing) => {
-                raw::build(Network::Solana, payload, &sender).map_err(|fault| fault.under(kind))
-            }
-            (Payload::Evm(_), _) => Err(Fault::bug("an EVM payload for a Solana wallet")),
-            (Payload::Solana(_) | Payload::Raw(_), _) => {
-                Err(Fault::bug("the facts are not those that were asked for"))
-            }
+        match payload {
+            SolanaPayload::SendNative(send) => send_native(send, facts.ok_or_else(not_those)?),
+            SolanaPayload::SendToken(send) => token::send(send, facts.ok_or_else(not_those)?),
+            SolanaPayload::SendCustom(send) => send_custom(send),
+            SolanaPayload::Message(message) => Ok(Unsigned {
+                bytes: Vec::new(),
+                signing: vec![input(&message.content)],
+            }),
         }
     }
 
+    /// What all its transactions cost, whoever pays: bytes do not say whose request they are of.
+    /// With deposits of token accounts that are opened.
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
-        if unsigned.is_empty() {
-            return Ok(U256::ZERO);
-        }
-        let message = message_of(unsigned)
-            .ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))?;
-        let signatures = u64::from(message.header.num_required_signatures);
-        // Without compute budget instructions, which nothing here makes, there is no priority fee.
-        Ok(U256::from(
-            signatures.saturating_mul(LAMPORTS_PER_SIGNATURE),
-        ))
+        let transactions = transactions_of(unsigned)?;
+        let costs = transactions
+            .iter()
+            .map(|transaction| cost::most(transaction.message()));
+        Ok(U256::from(costs.fold(0, u128::saturating_add)))
     }
 
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
-        let (built, shown) = (message_of(built)?, message_of(shown)?);
-        if built.account_keys.first() != shown.account_keys.first() {
-            return Some("from");
+        let (built, shown) = (wire::split(built)?, wire::split(shown)?);
+        if built.len() != shown.len() {
+            return Some("transactions");
         }
-        if built.account_keys != shown.account_keys {
-            return Some("recipient");
-        }
-        if built.instructions != shown.instructions {
-            return Some("amount");
-        }
-        (built.recent_blockhash != shown.recent_blockhash).then_some("recentBlockhash")
+        let mut pairs = built.iter().zip(&shown);
+        pairs.find_map(|(built, shown)| {
+            effect::difference(built.message(), shown.message())
+                .or_else(|| (built != shown).then_some("signatures"))
+        })
     }
 
+    /// The hash of a transaction whose fee payer has yet to sign is empty: nobody can know it.
     fn assemble(
         &self,
-        payload: &Payload,
+        _payload: &SolanaPayload,
         unsigned: &Unsigned,
         signatures: &[Signature],
-    ) -> Result<Option<Signed>, Fault> {
-        let [input] = unsigned.signing.as_slice() else {
-            return Err(Fault::bug("the payload has exactly one thing to sign"));
-        };
-        let [signature @ Signature::Ed25519 { .. }] = signatures else {
-            return Err(Fault::bug(
-                "the payload takes exactly one Ed25519 signature",
-            ));
-        };
-        match payload {
-            Payload::Solana(SolanaPayload::SendNative(_)) => {}
-            Payload::Solana(SolanaPayload::Message(_)) | Payload::Raw(_) => return Ok(None),
-            Payload::Evm(_) => return Err(Fault::bug("an EVM payload for a Solana wallet")),
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let key = Pubkey::try_from(public_key).map_err(|_| Fault::bug("the key is no key"))?;
+        let transactions = transactions_of(&unsigned.bytes)?;
+        if transactions.len() != signatures.len() || transactions.len() != unsigned.signing.len() {
+            return Err(Fault::bug("there is not one signature per transaction"));
         }
-        if transaction(&[0; SIGNATURE_BYTES], &input.message) != unsigned.bytes {
-            return Err(Fault::bug("what was signed is not the transaction"));
+        let mut texts = Vec::with_capacity(transactions.len());
+        let mut hashes = Vec::with_capacity(transactions.len());
+        for ((transaction, input), signature) in
+            transactions.iter().zip(&unsigned.signing).zip(signatures)
+        {
+            if transaction.message_bytes() != input.message {
+                return Err(Fault::bug("what was signed is not the transaction"));
+            }
+            let signed = transaction
+                .signed(&key, &signature.to_bytes())
+                .ok_or_else(|| Fault::bug("the transaction does not ask for the signature"))?;
+            texts.push(STANDARD.encode(signed.bytes()));
+            let id = signed.id().map(|id| bs58::encode(id).into_string());
+            hashes.push(id.unwrap_or_default());
         }
-        let signature = signature.to_bytes();
-        Ok(Some(Signed {
-            transaction: STANDARD.encode(transaction(&signature, &input.message)),
-            tx_hash: bs58::encode(signature).into_string(),
-        }))
+        Ok(Signed {
+            transaction: texts.join(SEPARATOR),
+            tx_hash: hashes.join(SEPARATOR),
+        })
     }
+}
+
+/// Between the values of several transactions of one request.
+const SEPARATOR: &str = ",";
+
+/// The transactions of a request one by one, in order: base64, and the hash, base58. `None` when
+/// [`Rules::assemble`] did not make it.
+pub fn each(signed: &Signed) -> Option<Vec<(&str, &str)>> {
+    let transactions = signed.transaction.split(SEPARATOR);
+    let hashes = signed.tx_hash.split(SEPARATOR);
+    (transactions.clone().count() == hashes.clone().count())
+        .then(|| transactions.zip(hashes).collect())
 }
 
 fn send_native(send: &SendNative, facts: &Facts) -> Result<Unsigned, Fault> {
-    let key = |name: &str, text: &str| parse_key(text).map_err(|error| Fault::field(name, error));
-    let (from, to) = (key("from", &send.from)?, key("to", &send.to)?);
+    if facts.token.is_some() {
+        return Err(not_those());
+    }
+    let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
+    transfer_message(&from, &[transfer(&from, &to, send.lamports)], facts)
+}
+
+/// The transactions as they came, without a signature of the wallet, back to back.
+fn send_custom(send: &SendCustom) -> Result<Unsigned, Fault> {
+    let from = field_key("from", &send.from)?;
+    let mut unsigned = Unsigned {
+        bytes: Vec::new(),
+        signing: Vec::with_capacity(send.transactions.len()),
+    };
+    for transaction in &send.transactions {
+        let blank = transaction
+            .blank(&from)
+            .ok_or_else(|| Fault::bug("a transaction does not ask for the wallet's signature"))?;
+        unsigned.bytes.extend_from_slice(blank.bytes());
+        unsigned.signing.push(input(blank.message_bytes()));
+    }
+    Ok(unsigned)
+}
+
+/// A transaction of our own: a legacy message that the sender pays for.
+fn transfer_message(
+    from: &Pubkey,
+    instructions: &[Instruction],
+    facts: &Facts,
+) -> Result<Unsigned, Fault> {
     let blockhash = bytes_32(&facts.recent_blockhash)
         .map(Hash::new_from_array)
         .ok_or_else(|| Fault::bug("the recent blockhash is not base58 of 32 bytes"))?;
-    let instruction = transfer(&from, &to, send.lamports);
-    let message = Message::new_with_blockhash(&[instruction], Some(&from), &blockhash).serialize();
+    let message = Message::new_with_blockhash(instructions, Some(from), &blockhash);
+    let transaction =
+        WireTransaction::unsigned(VersionedMessage::Legacy(message)).map_err(Fault::bug)?;
     Ok(Unsigned {
-        bytes: transaction(&[0; SIGNATURE_BYTES], &message),
-        signing: vec![input(message)],
+        bytes: transaction.bytes().to_vec(),
+        signing: vec![input(transaction.message_bytes())],
     })
 }
 
-/// The legacy message of a transaction with one signature.
-fn message_of(transaction: &[u8]) -> Option<Message> {
-    let message = transaction.get(1 + SIGNATURE_BYTES..)?;
-    match wincode::deserialize_exact::<VersionedMessage>(message).ok()? {
-        VersionedMessage::Legacy(message) => Some(message),
-        _ => None,
-    }
+/// An address of the payload.
+fn field_key(name: &str, text: &str) -> Result<Pubkey, Fault> {
+    parse_key(text).map_err(|error| Fault::field(name, error))
 }
 
-fn input(message: Vec<u8>) -> SigningInput {
+fn transactions_of(unsigned: &[u8]) -> Result<Vec<WireTransaction>, Fault> {
+    wire::split(unsigned).ok_or_else(|| Fault::bug("the unsigned transaction cannot be read"))
+}
+
+fn input(message: &[u8]) -> SigningInput {
     SigningInput {
         curve: Curve::Ed25519,
-        message,
+        message: message.to_vec(),
     }
-}
-
-/// The wire form of a transaction with one signer.
-fn transaction(signature: &[u8; SIGNATURE_BYTES], message: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + SIGNATURE_BYTES + message.len());
-    bytes.push(ONE_SIGNATURE);
-    bytes.extend_from_slice(signature);
-    bytes.extend_from_slice(message);
-    bytes
 }

@@ -1,15 +1,24 @@
 #![allow(non_snake_case)]
 
+mod custom;
+mod effects;
+mod lifetimes;
+mod token;
+
 use ed25519_dalek::{Signer as _, SigningKey};
 use proptest::prelude::*;
 use solana_message::{legacy, v0};
 
 use super::*;
 use crate::{
+    chain::Chain,
     chain::{self, evm},
+    payload::Payload,
     payload::WireKind,
     schema::wire,
 };
+
+const SOLANA: &dyn Chain = &Solana;
 
 const BLOCKHASH: &str = "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR";
 
@@ -22,7 +31,7 @@ fn public_key() -> Vec<u8> {
 }
 
 fn from() -> String {
-    Solana.address(&public_key()).unwrap()
+    SOLANA.address(&public_key()).unwrap()
 }
 
 fn send() -> Payload {
@@ -46,6 +55,7 @@ fn message(content: &[u8]) -> Result<Payload, Fault> {
 fn facts() -> chain::Facts {
     chain::Facts::Solana(Facts {
         recent_blockhash: BLOCKHASH.into(),
+        token: None,
     })
 }
 
@@ -62,19 +72,21 @@ fn transfer__should_ask_for_a_blockhash_and_nothing_else() {
     let wanted = chain::Needs::Solana(Needs {
         chain_id: 101,
         blockhash: true,
+        token: None,
     });
-    assert_eq!(Solana.needs(&send()), wanted);
-    assert_eq!(Solana.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
+    assert_eq!(SOLANA.needs(&send()), wanted);
+    assert_eq!(SOLANA.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
 }
 
 #[test]
 fn transfer__should_be_readable_by_the_sdk() {
-    let unsigned = Solana.build(&send(), &facts(), &public_key()).unwrap();
-    let signed = Solana
+    let unsigned = SOLANA.build(&send(), &facts(), &public_key()).unwrap();
+    let signed = SOLANA
         .assemble(
             &send(),
             &unsigned,
             &[signature(&unsigned.signing[0].message)],
+            &public_key(),
         )
         .unwrap()
         .unwrap();
@@ -94,7 +106,7 @@ fn transfer__should_be_readable_by_the_sdk() {
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     use crate::fault::Class;
     let class = |payload: &Payload, facts: &chain::Facts, key: &[u8]| {
-        Solana
+        SOLANA
             .build(payload, facts, key)
             .unwrap_err()
             .class()
@@ -107,6 +119,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     });
     let short = chain::Facts::Solana(Facts {
         recent_blockhash: "abc".into(),
+        token: None,
     });
     for facts in [&chain::Facts::Nothing, &evm_facts, &short] {
         assert_eq!(class(&send(), facts, &public_key()), Class::Bug);
@@ -122,7 +135,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
 
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
-    let unsigned = Solana.build(&send(), &facts(), &public_key()).unwrap();
+    let unsigned = SOLANA.build(&send(), &facts(), &public_key()).unwrap();
     let good = signature(&unsigned.signing[0].message);
     let ecdsa = Signature::Ecdsa {
         r: [1; 32],
@@ -130,23 +143,34 @@ fn assemble__should_refuse_what_was_not_built() {
         y_parity: 0,
     };
     for signatures in [&[][..], &[ecdsa], &[good.clone(), good.clone()]] {
-        assert!(Solana.assemble(&send(), &unsigned, signatures).is_err());
+        assert!(
+            SOLANA
+                .assemble(&send(), &unsigned, signatures, &public_key())
+                .is_err()
+        );
     }
     let mut other = unsigned.clone();
     other.bytes[80] ^= 1;
-    assert!(Solana.assemble(&send(), &other, &[good]).is_err());
+    assert!(
+        SOLANA
+            .assemble(&send(), &other, &[good], &public_key())
+            .is_err()
+    );
 }
 
 #[test]
 fn assemble__should_give_nothing_for_a_message() {
     let payload = message(b"hello").unwrap();
-    let unsigned = Solana
+    let unsigned = SOLANA
         .build(&payload, &chain::Facts::Nothing, &public_key())
         .unwrap();
     assert_eq!(unsigned.signing[0].message, b"hello");
     assert!(unsigned.bytes.is_empty());
     let signature = signature(b"hello");
-    assert_eq!(Solana.assemble(&payload, &unsigned, &[signature]), Ok(None));
+    assert_eq!(
+        SOLANA.assemble(&payload, &unsigned, &[signature], &public_key()),
+        Ok(None)
+    );
 }
 
 #[test]
@@ -196,16 +220,46 @@ fn address__should_be_base58_of_32_bytes() {
     }
     assert_eq!(parse_key(&"1".repeat(32)).unwrap().to_bytes(), [0; 32]);
     for key in [[0xff; 32], [0; 32], [2; 32]] {
-        assert!(Solana.address(&key).is_err());
+        assert!(SOLANA.address(&key).is_err());
     }
 }
 
 proptest! {
+    /// What is built says what the payload says, and nothing else.
+    #[test]
+    fn transfer__should_be_read_back(to: [u8; 32], lamports: u64, hash: [u8; 32]) {
+        let to = Pubkey::new_from_array(to);
+        let payload = Payload::parse(&WireKind::SolanaSendNative(wire::SolanaSendNative {
+            from: from(),
+            to: to.to_string(),
+            value: lamports.to_string(),
+            chain_id: 101,
+        }))
+        .unwrap();
+        let facts = chain::Facts::Solana(Facts {
+            recent_blockhash: Hash::new_from_array(hash).to_string(),
+            token: None,
+        });
+        let unsigned = SOLANA.build(&payload, &facts, &public_key()).unwrap();
+        let transaction = WireTransaction::parse(&unsigned.bytes).unwrap();
+        let message = transaction.message();
+        prop_assert_eq!(message.header().num_required_signatures, 1);
+        prop_assert_eq!(message.recent_blockhash().to_bytes(), hash);
+        prop_assert_eq!(message.instructions().len(), 1);
+        let moved: Vec<_> = effect::moves(message).collect();
+        prop_assert_eq!(moved, [effect::Move {
+            authority: effect::Account::Named(parse_key(&from()).unwrap()),
+            token: None,
+            to: effect::Account::Named(to),
+            amount: lamports,
+        }]);
+    }
+
     #[test]
     fn address__should_return_what_was_written(bytes: [u8; 32]) {
         let text = Pubkey::new_from_array(bytes).to_string();
         prop_assert_eq!(parse_key(&text).unwrap().to_bytes(), bytes);
-        prop_assert_eq!(Solana.parse_address(&text).unwrap(), text);
+        prop_assert_eq!(SOLANA.parse_address(&text).unwrap(), text);
     }
 
     #[test]

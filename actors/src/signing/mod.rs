@@ -5,28 +5,30 @@
 //! repairs itself: on anything unexpected it ends with an error, and its vault starts it again
 //! from the store.
 
-use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+mod effects;
+mod waiting;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{Facts, Needs, evm},
+    chain::Facts,
     fault::{Class, ExecuteCode, Fault},
     ids::SessionId,
-    request::{Draft, Effect, Event, Request, State},
+    request::{Draft, Event, NonceClaim, Request, State},
     schema::wire,
     signature::Signature,
 };
-use futures::FutureExt as _;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
+use self::waiting::TAKEN_TRIES;
 use crate::{
     building,
-    context::{Context, GRACE_MS},
+    context::Context,
     idempotency::Pledge,
     ledger::{Ledger, Problem},
-    port::SigningAttempt,
-    rpc::{Broadcast, ChainError, Shipment},
+    rpc::{Broadcast, ChainError},
     store::Space,
     vault::{self, InUse},
 };
@@ -35,8 +37,8 @@ use crate::{
 pub enum Msg {
     /// Begins, or goes on where the store says.
     Begin(Box<Start>),
-    /// The chain answered, and where one is wanted a nonce was assigned.
-    FactsArrived(Result<Facts, ChainError>),
+    /// The chain answered, and what depends on the account's other requests was settled.
+    FactsArrived(Result<Facts, NotYet>),
     /// The cluster answered.
     SignersAnswered {
         /// In which session.
@@ -48,10 +50,22 @@ pub enum Msg {
     },
     /// The node answered.
     NodeAnswered(Broadcast),
-    /// The effect of the state is to be run (again).
-    EffectDue,
+    /// The effect of the state is to be run (again); by the number of the plan.
+    EffectDue(u64),
+    /// A node has the transaction whose number is the one before.
+    TurnCame,
     /// A task beside the actor panicked.
     TaskDied(&'static str),
+}
+
+/// Why there is nothing to build on.
+pub enum NotYet {
+    /// The chain gave no answer, or said that it cannot be.
+    Chain(ChainError),
+    /// Other requests hold what there is; in words for people.
+    Taken(String),
+    /// It cannot be built, or something is wrong.
+    Wrong(Fault),
 }
 
 /// How an actor starts.
@@ -102,12 +116,34 @@ pub struct Live {
     current: Option<Ledger>,
     /// Tries of the effect that is run now.
     tries: u32,
+    /// Number of the last plan to run it again; earlier ones are void.
+    plan: u64,
+    /// What it waits for now: a plan, rather than its task.
+    waits: bool,
+    /// Its turn came while its task ran.
+    turn_came: bool,
+    /// Why it could not go on when that was last written down.
+    delayed: Option<String>,
     /// It was live before: what its last effect did is not known.
     resumed: bool,
+    /// Its transaction is, or was, tried on a node.
+    simulated: bool,
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     patient_until_ms: u64,
     task: Option<AbortOnDrop>,
     place: Option<vault::Place>,
+}
+
+/// What is noted about a request ends with its actor.
+impl Drop for Live {
+    fn drop(&mut self) {
+        let Some(ledger) = &self.current else {
+            return;
+        };
+        self.context.note_delay(ledger.request.id, None);
+        // Without a draft nothing waits.
+        let _ = self.stop_waiting();
+    }
 }
 
 /// A task that ends with its owner.
@@ -137,7 +173,12 @@ impl Actor for Signing {
             in_use: args.in_use,
             current: None,
             tries: 0,
+            plan: 0,
+            waits: false,
+            turn_came: false,
+            delayed: None,
             resumed: false,
+            simulated: false,
             patient_until_ms: 0,
             task: None,
             place: args.place,
@@ -164,7 +205,9 @@ impl Actor for Signing {
                     let _ = reply.send(receipt);
                     match refused {
                         None => {}
-                        Some(fault) if *fault.class() == Class::Invalid => {
+                        Some(fault)
+                            if matches!(fault.class(), Class::Invalid | Class::WrongState) =>
+                        {
                             myself.stop(None);
                             return Ok(());
                         }
@@ -174,18 +217,17 @@ impl Actor for Signing {
                 }
                 Start::Load { request, version } => live.resume(request, version).await?,
             },
-            Msg::FactsArrived(Ok(facts)) => live.facts_arrived(facts).await?,
-            Msg::FactsArrived(Err(ChainError::Refused(refusal))) => {
+            Msg::FactsArrived(Ok(facts)) => live.facts_arrived(&myself, facts).await?,
+            Msg::FactsArrived(Err(NotYet::Chain(ChainError::Refused(refusal)))) => {
                 live.give_up(refusal.reason, refusal.code).await?;
             }
-            Msg::FactsArrived(Err(ChainError::Unknown(reason))) => {
-                if live.retry_before_deadline(&myself)? {
-                    let request = live.now()?.request.id;
-                    let _ = live.vault.cast(vault::Msg::StepBack(request));
-                    return Ok(());
-                }
+            Msg::FactsArrived(Err(NotYet::Wrong(fault))) => live.cannot_be_built(fault).await?,
+            Msg::FactsArrived(Err(NotYet::Chain(ChainError::Unknown(reason)))) => {
                 let reason = format!("the chain's nodes gave no answer in time: {reason}");
-                live.give_up(reason, ExecuteCode::Unspecified).await?;
+                live.put_off(&myself, reason, u32::MAX).await?;
+            }
+            Msg::FactsArrived(Err(NotYet::Taken(reason))) => {
+                live.put_off(&myself, reason, TAKEN_TRIES).await?;
             }
             Msg::SignersAnswered {
                 session,
@@ -210,9 +252,14 @@ impl Actor for Signing {
                 }
             }
             Msg::NodeAnswered(Broadcast::Accepted) => {
-                live.advance(vec![Event::NodeAccepted]).await?
+                let claim = live.stop_waiting()?;
+                live.advance(vec![Event::NodeAccepted]).await?;
+                if let Some(claim) = claim {
+                    live.context.turns.taken(&claim);
+                }
             }
             Msg::NodeAnswered(Broadcast::Refused(refusal)) => {
+                live.stop_waiting()?;
                 let event = Event::NodeRefused {
                     reason: refusal.reason,
                     code: refusal.code,
@@ -220,12 +267,26 @@ impl Actor for Signing {
                 live.advance(vec![event]).await?;
             }
             Msg::NodeAnswered(Broadcast::Unknown(reason)) => {
-                tracing::warn!(request = %live.now()?.request.id, reason, tries = live.tries, "broadcast is not settled");
-                live.retry(&myself);
+                live.send_later(&myself, reason).await?;
+            }
+            Msg::EffectDue(plan) if plan == live.plan && live.waits => {
+                live.waits = false;
+                live.renew_session(None).await?;
+            }
+            Msg::EffectDue(_) => return Ok(()),
+            Msg::TurnCame if live.waits => {
+                // The pause would be long after many tries, and what they waited for is there.
+                live.tries = 0;
+                live.waits = false;
+            }
+            Msg::TurnCame => {
+                live.turn_came = true;
                 return Ok(());
             }
-            Msg::EffectDue => live.renew_session(None).await?,
             Msg::TaskDied(task) => return Err(Fault::bug(format!("{task} panicked")).into()),
+        }
+        if live.waits {
+            return Ok(());
         }
         live.run_effect(&myself)
     }
@@ -249,10 +310,19 @@ impl Live {
         let ledger = self.now_mut()?;
         let before = ledger.request.state.effect();
         ledger.advance(&context, events, None).await?;
+        let request = ledger.request.id;
         if ledger.request.state.effect() != before {
             self.tries = 0;
+            self.delayed = None;
+            context.note_delay(request, None);
         }
         Ok(())
+    }
+
+    /// The number that the transaction holds.
+    fn claim(&self) -> Result<Option<&NonceClaim>, Fault> {
+        let draft = self.now()?.request.state.draft();
+        Ok(draft.and_then(|draft| draft.claim.as_ref()))
     }
 
     fn draft(&self, facts: Facts, broadcast: bool, deadline_ms: u64) -> Result<Draft, Fault> {
@@ -280,7 +350,6 @@ impl Live {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
         let needs = building::needs(&self.context, ledger.request.network, &ledger.payload)?;
-        self.current = Some(ledger);
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -288,21 +357,34 @@ impl Live {
             },
             Event::Approved { deadline_ms },
         ];
-        if needs == Needs::Nothing {
-            let draft = self.draft(Facts::Nothing, broadcast, deadline_ms)?;
-            events.extend(self.built(draft));
+        let mut built = None;
+        if let Some(facts) = building::own_facts(&self.context, &ledger.payload, &needs) {
+            self.current = Some(ledger);
+            let draft = self.draft(facts?, broadcast, deadline_ms)?;
+            events.extend(self.built(draft.clone()));
+            built = Some(draft);
+        } else {
+            self.current = Some(ledger);
         }
         let context = Arc::clone(&self.context);
-        let stored = self
-            .now_mut()?
-            .advance_claiming(&context, events, pledge.as_ref())
+        let ledger = self.now_mut()?;
+        let stored = ledger
+            .advance_claiming(&context, events, pledge.as_ref(), false)
             .await;
-        match stored {
-            Ok(()) => Ok(self.now()?.request.to_wire()),
-            Err(Problem::Conflict(Space::Idempotency)) => Err(Fault::unavailable(
-                "another call with this idempotency key is in work; try again",
-            )),
-            Err(problem) => Err(problem.into()),
+        match (stored, built) {
+            (Ok(()), _) => {
+                let calls = &context.settings.calls;
+                Ok(self.now()?.request.to_wire(calls, Vec::new()))
+            }
+            (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => Err(
+                Fault::unavailable("another call with this idempotency key is in work; try again"),
+            ),
+            (Err(problem), Some(draft)) => {
+                let reason = ledger.taken(&context, &draft, problem).await?;
+                let kind = ledger.payload.kind();
+                Err(Fault::new(Class::WrongState, format!("{kind}: {reason}")))
+            }
+            (Err(problem), None) => Err(problem.into()),
         }
     }
 
@@ -350,7 +432,7 @@ impl Live {
         self.advance(events).await
     }
 
-    async fn facts_arrived(&mut self, facts: Facts) -> Result<(), Fault> {
+    async fn facts_arrived(&mut self, myself: &ActorRef<Msg>, facts: Facts) -> Result<(), Fault> {
         let State::Preparing {
             broadcast,
             deadline_ms,
@@ -361,20 +443,36 @@ impl Live {
         let deadline_ms = deadline_ms.max(self.patient_until_ms);
         let draft = match self.draft(facts, broadcast, deadline_ms) {
             Ok(draft) => draft,
-            Err(fault) if *fault.class() == Class::Invalid => {
-                return self.give_up(fault.public().to_owned(), fault.code()).await;
-            }
-            Err(fault) => return Err(fault),
+            Err(fault) => return self.cannot_be_built(fault).await,
         };
-        let events = self.built(draft);
+        let events = self.built(draft.clone());
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
-        ledger.advance_claiming(&context, events, None).await?;
+        let (network, payload) = (ledger.request.network, &ledger.payload);
+        let needs = building::needs(&context, network, payload)?;
+        let assigned = building::chain(network)?.is_sequenced(&needs);
+        let stored = ledger
+            .advance_claiming(&context, events, None, assigned)
+            .await;
+        if let Err(problem) = stored {
+            // Somebody was faster: other outputs, a newer block, the next number.
+            let reason = ledger.taken(&context, &draft, problem).await?;
+            return self.put_off(myself, reason, TAKEN_TRIES).await;
+        }
+        let request = ledger.request.id;
         self.tries = 0;
-        let request = self.now()?.request.id;
+        self.delayed = None;
+        context.note_delay(request, None);
         // A vault that ends meanwhile starts again with the claims that are on disk.
-        let _ = self.vault.cast(vault::Msg::NonceSettled(request));
+        let _ = self.vault.cast(vault::Msg::Claimed(request));
         Ok(())
+    }
+
+    async fn cannot_be_built(&mut self, fault: Fault) -> Result<(), Fault> {
+        if *fault.class() != Class::Invalid {
+            return Err(fault);
+        }
+        self.give_up(fault.public().to_owned(), fault.code()).await
     }
 
     fn built(&self, draft: Draft) -> Vec<Event> {
@@ -402,7 +500,7 @@ impl Live {
             return Ok(());
         };
         let chain = building::chain(request.network)?;
-        let signed = chain.assemble(payload, &draft.unsigned, &signatures)?;
+        let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
         let delivery = if draft.broadcast {
             Event::SendingStarted
         } else {
@@ -419,198 +517,4 @@ impl Live {
     async fn give_up(&mut self, reason: String, code: ExecuteCode) -> Result<(), Fault> {
         self.advance(vec![Event::GaveUp { reason, code }]).await
     }
-
-    /// Plans another try, unless the deadline comes first.
-    fn retry_before_deadline(&mut self, myself: &ActorRef<Msg>) -> Result<bool, Fault> {
-        let deadline_ms = match &self.now()?.request.state {
-            State::Preparing { deadline_ms, .. } => (*deadline_ms).max(self.patient_until_ms),
-            State::Prepared { draft, .. } | State::Signing { draft, .. } => draft.deadline_ms,
-            _ => return Ok(false),
-        };
-        let pause = self.context.pause(self.tries);
-        let due = self
-            .context
-            .now_ms()
-            .saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        if due >= deadline_ms {
-            return Ok(false);
-        }
-        self.plan(myself, pause);
-        Ok(true)
-    }
-
-    fn retry(&mut self, myself: &ActorRef<Msg>) {
-        let pause = self.context.pause(self.tries);
-        self.plan(myself, pause);
-    }
-
-    fn plan(&mut self, myself: &ActorRef<Msg>, pause: Duration) {
-        self.tries = self.tries.saturating_add(1);
-        myself.send_after(pause, || Msg::EffectDue);
-    }
-
-    /// Starts what the state asks for; ends the actor when the request is final.
-    fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
-        let Ledger {
-            request, payload, ..
-        } = self.now()?;
-        if request.state.is_final() {
-            myself.stop(None);
-            return Ok(());
-        }
-        let context = Arc::clone(&self.context);
-        let task = match (request.state.effect(), &request.state) {
-            (Some(Effect::Prepare), _) => {
-                let needs = building::needs(&context, request.network, payload)?;
-                let client = context
-                    .chains
-                    .get(request.network, payload.chain_id())
-                    .cloned();
-                let vault = self.vault.clone();
-                let id = request.id;
-                beside(myself, "asking the chain", async move {
-                    let Some(client) = client else {
-                        return Msg::FactsArrived(Err(ChainError::Unknown(
-                            "no node is configured for this chain".into(),
-                        )));
-                    };
-                    Msg::FactsArrived(match client.facts(&needs).await {
-                        Ok(facts) => assign_nonce(&context, &vault, id, facts).await,
-                        Err(error) => Err(error),
-                    })
-                })
-            }
-            (Some(Effect::Sign), State::Signing { draft, session, .. }) => {
-                let (session, deadline_ms) = (*session, draft.deadline_ms);
-                let in_use = self.in_use.clone();
-                let request = request.clone();
-                beside(myself, "signing", async move {
-                    let (epoch, answer) =
-                        sign(&context, in_use, &request, session, deadline_ms).await;
-                    Msg::SignersAnswered {
-                        session,
-                        epoch,
-                        answer,
-                    }
-                })
-            }
-            (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
-                let shipment = Shipment {
-                    signed: signed.clone(),
-                    facts: draft.facts.clone(),
-                    age_ms: context.now_ms().saturating_sub(draft.built_at_ms),
-                    retried: self.resumed || self.tries > 0,
-                };
-                let client = context
-                    .chains
-                    .get(request.network, payload.chain_id())
-                    .cloned();
-                beside(myself, "sending", async move {
-                    Msg::NodeAnswered(match client {
-                        Some(client) => client.broadcast(&shipment).await,
-                        None => Broadcast::Unknown("no node is configured for this chain".into()),
-                    })
-                })
-            }
-            // Folded into other commits; a row cannot stand there.
-            (effect, state) => {
-                return Err(Fault::bug(format!("{effect:?} in {}", state.name())).into());
-            }
-        };
-        self.task = Some(task);
-        Ok(())
-    }
-}
-
-/// Has the shares that are in use sign, and says which those were. New shares are waited for
-/// until their nodes were told to use them.
-async fn sign(
-    context: &Context,
-    mut in_use: watch::Receiver<InUse>,
-    request: &Request,
-    session: SessionId,
-    deadline_ms: u64,
-) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
-    let curve = request.network.curve();
-    let patience = || {
-        let left = deadline_ms.saturating_sub(context.now_ms());
-        Duration::from_millis(left.saturating_add(GRACE_MS))
-    };
-    let told = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.told));
-    let generation = match tokio::time::timeout(patience(), told).await {
-        Ok(Ok(keys)) => keys.of(curve).map(|shares| shares.generation.clone()),
-        _ => None,
-    };
-    let Some(generation) = generation else {
-        let fault = Fault::unavailable("the vault's nodes were not told in time to use new shares");
-        return (None, Err(fault));
-    };
-    let Some(order) = request.order(generation.epoch, context.now_ms()) else {
-        return (None, Err(Fault::bug("no order")));
-    };
-    let attempt = SigningAttempt {
-        session,
-        holders: generation.holders,
-        threshold: generation.threshold,
-        deadline_ms,
-    };
-    let signing = context.signers.sign(&order, &attempt);
-    let answer = tokio::time::timeout(patience(), signing)
-        .await
-        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
-    (Some(generation.epoch), answer)
-}
-
-/// Runs a task beside the actor; what it makes becomes a message, also when it panics.
-fn beside(
-    myself: &ActorRef<Msg>,
-    name: &'static str,
-    task: impl Future<Output = Msg> + Send + 'static,
-) -> AbortOnDrop {
-    let actor = myself.clone();
-    let handle = tokio::spawn(async move {
-        let message = AssertUnwindSafe(task)
-            .catch_unwind()
-            .await
-            .unwrap_or(Msg::TaskDied(name));
-        // The actor may have ended meanwhile.
-        let _ = actor.cast(message);
-    });
-    AbortOnDrop(handle.abort_handle())
-}
-
-/// Replaces the node's pending count by the nonce that the vault assigns.
-async fn assign_nonce(
-    context: &Context,
-    vault: &ActorRef<vault::Msg>,
-    request: covault_core::ids::RequestId,
-    facts: Facts,
-) -> Result<Facts, ChainError> {
-    let Facts::Evm(evm::Facts {
-        nonce: Some(floor), ..
-    }) = &facts
-    else {
-        return Ok(facts);
-    };
-    let floor = *floor;
-    let ask = |reply| vault::Msg::AssignNonce {
-        request,
-        floor,
-        reply,
-    };
-    let nonce = match vault.call(ask, context.call_timeout()).await {
-        Ok(ractor::rpc::CallResult::Success(nonce)) => nonce,
-        _ => {
-            return Err(ChainError::Unknown(
-                "no nonce could be assigned in time".into(),
-            ));
-        }
-    };
-    Ok(match facts {
-        Facts::Evm(evm) => Facts::Evm(evm::Facts {
-            nonce: Some(nonce),
-            ..evm
-        }),
-        other => other,
-    })
 }

@@ -1,0 +1,81 @@
+//! getBalance: which chain is meant, and what its nodes say.
+
+use covault_core::{fault::Fault, network::Network, schema::wire::GetBalanceRequest};
+
+use crate::{
+    context::Context,
+    rpc::{ChainError, ChainKey, Refusal},
+};
+
+/// A balance in the smallest unit, decimal.
+pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<String, Fault> {
+    let network = Network::from_wire(request.network_type())
+        .ok_or_else(|| Fault::field("networkType", "is required"))?;
+    let rules = network.chain().ok_or_else(|| {
+        let problem = format!("balances of {} are not in this version", network.name());
+        Fault::field("networkType", problem)
+    })?;
+    let chain = chain(context, network, request.chain_id)?;
+    let under = |field: &'static str| move |fault: Fault| Fault::field(field, fault.public());
+    let owner = rules
+        .parse_address(&request.wallet_address)
+        .map_err(under("walletAddress"))?;
+    let token = match request.token_address.as_deref() {
+        None | Some("") => None,
+        Some(token) => Some(rules.parse_token(token).map_err(under("tokenAddress"))?),
+    }
+    // The coin by another name.
+    .filter(|token| !rules.is_coin(token));
+    let client = context
+        .chains
+        .get(chain.network, chain.chain_id)
+        .ok_or_else(|| {
+            let setting = chain.setting();
+            Fault::unavailable(format!("no node is configured for {chain} ({setting}.rpc)"))
+        })?;
+    let refusal = match client.balance(&owner, token.as_deref()).await {
+        Ok(balance) => return Ok(balance),
+        Err(ChainError::Unknown(reason)) => {
+            return Err(Fault::unavailable(format!(
+                "the chain's nodes gave no answer; try again: {reason}"
+            )));
+        }
+        Err(ChainError::Refused(Refusal { reason, .. })) => reason,
+    };
+    // What is refused of the coin too, such as a node of another chain, is not the token's fault.
+    if token.is_some() && client.balance(&owner, None).await.is_ok() {
+        return Err(Fault::field("tokenAddress", refusal));
+    }
+    Err(Fault::unavailable(refusal))
+}
+
+/// The chain that is meant: EVM requests must name one, Aptos and Solana ones may, and for the
+/// others a chain id means nothing. Custom EVM chains have no balances.
+fn chain(context: &Context, network: Network, named: Option<i64>) -> Result<ChainKey, Fault> {
+    let named = named
+        .map(|id| u64::try_from(id).map_err(|_| Fault::invalid_chain_id()))
+        .transpose();
+    let one_of = |id: Option<u64>, chains: [ChainKey; 2]| {
+        let [default, _] = chains;
+        let wanted = id.map_or(default, |id| ChainKey::of(network, Some(id)));
+        chains
+            .into_iter()
+            .find(|chain| *chain == wanted)
+            .ok_or_else(Fault::invalid_chain_id)
+    };
+    match network {
+        Network::Evm => {
+            let id = named?
+                .ok_or_else(|| Fault::field("chainId", "is required for NETWORK_TYPE_EVM"))?;
+            if !context.known.contains(id) {
+                return Err(Fault::invalid_chain_id());
+            }
+            Ok(ChainKey::evm(id))
+        }
+        Network::Aptos => one_of(named?, [ChainKey::APTOS, ChainKey::MOVEMENT]),
+        Network::Solana => one_of(named?, [ChainKey::SOLANA, ChainKey::SONIC]),
+        Network::Bitcoin | Network::Tron | Network::Sui | Network::Ton | Network::Stellar => {
+            Ok(ChainKey::of(network, None))
+        }
+    }
+}

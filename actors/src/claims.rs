@@ -1,0 +1,132 @@
+//! What requests hold: numbers of accounts, outputs and objects, whole transactions. Each is a row
+//! that is written in the commit that stores the built transaction, and that nobody else may hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use covault_core::{
+    chain::Resource,
+    fault::Fault,
+    ids::RequestId,
+    network::Network,
+    payload::Payload,
+    request::{Draft, NonceClaim, Request},
+};
+
+use crate::{
+    building,
+    context::Context,
+    rows,
+    store::{Key, Scan, Space},
+};
+
+/// Numbers that are looked up at once.
+const PAGE: usize = 512;
+
+/// An account of a chain: what its requests use up is apart from that of all others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Account {
+    /// The network.
+    pub network: Network,
+    /// The chain, where payloads of the network name one.
+    pub chain_id: Option<u64>,
+    /// The address in canonical form.
+    pub address: String,
+}
+
+impl Account {
+    /// The account that a request spends from.
+    pub fn of(request: &Request, payload: &Payload) -> Self {
+        Self {
+            network: request.network,
+            chain_id: payload.chain_id(),
+            address: request.address.clone(),
+        }
+    }
+
+    /// A number of the account, as a draft keeps it.
+    pub fn nonce(&self, nonce: u64) -> NonceClaim {
+        NonceClaim {
+            network: self.network,
+            // Networks that name no chain have but one.
+            chain_id: self.chain_id.unwrap_or_default(),
+            address: self.address.clone(),
+            nonce,
+        }
+    }
+}
+
+/// What a draft holds. A number that the client chose and another request holds is not in it.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when the draft is not what the network's rules made.
+pub fn of(
+    request: &Request,
+    payload: &Payload,
+    draft: &Draft,
+) -> Result<BTreeSet<Resource>, Fault> {
+    let chain = building::chain(request.network)?;
+    let mut uses: BTreeSet<_> = chain.uses(payload, &draft.unsigned)?.into_iter().collect();
+    uses.retain(|resource| draft.claim.is_some() || !matches!(resource, Resource::Nonce(_)));
+    Ok(uses)
+}
+
+/// The numbers that a draft uses and another request holds.
+///
+/// # Errors
+/// As [`of`].
+pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<Vec<u64>, Fault> {
+    let chain = building::chain(request.network)?;
+    let uses = chain.uses(payload, &draft.unsigned)?.into_iter();
+    Ok(uses
+        .filter_map(|resource| match resource {
+            Resource::Nonce(nonce) if draft.claim.is_none() => Some(nonce),
+            Resource::Nonce(_) | Resource::Piece(_) | Resource::Whole(_) => None,
+        })
+        .collect())
+}
+
+/// What of `uses` requests hold on disk, and which; with a number also those that follow it.
+pub async fn held(
+    context: &Context,
+    account: &Account,
+    uses: &[Resource],
+) -> Result<BTreeMap<Resource, RequestId>, Fault> {
+    let mut held = BTreeMap::new();
+    for resource in uses {
+        let key = rows::claim(account, resource);
+        let Resource::Nonce(_) = resource else {
+            if let Some((holder, _)) = context.load::<RequestId>(&key).await? {
+                held.insert(resource.clone(), holder);
+            }
+            continue;
+        };
+        let scan = Scan {
+            from: Some(key.bytes),
+            ..Scan::prefix(Space::NonceClaim, &rows::account(account), PAGE)
+        };
+        for (key, row) in context.store.scan(&scan).await? {
+            if let Some(nonce) = rows::claimed_nonce(&key) {
+                held.insert(Resource::Nonce(nonce), rows::decode(&row.value)?);
+            }
+        }
+    }
+    Ok(held)
+}
+
+/// Which request holds the row of a claim.
+pub async fn holder(context: &Context, key: &Key) -> Result<Option<RequestId>, Fault> {
+    Ok(context.load(key).await?.map(|(holder, _)| holder))
+}
+
+/// Why something cannot be used, in words that a person can act on.
+pub fn in_words(resource: &Resource, holder: RequestId) -> String {
+    match resource {
+        Resource::Nonce(nonce) => format!("another request, {holder}, has the number {nonce}"),
+        Resource::Piece(name) => format!("another request, {holder}, spends {name}"),
+        Resource::Whole(_) => {
+            format!(
+                "another request, {holder}, is this very transaction: the network would take it once"
+            )
+        }
+    }
+}

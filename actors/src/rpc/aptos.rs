@@ -1,0 +1,776 @@
+//! Aptos and Movement fullnodes: their REST API.
+//!
+//! That a request succeeded means that a node took its transaction: how its call ends is seen when
+//! it is executed. Calls whose gas the request does not bring are simulated before they are signed.
+
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::{
+        Facts, Needs, Signed,
+        aptos::{
+            Abi, Facts as AptosFacts, Function, Needs as AptosNeeds, RawTransaction, simulation,
+            to_simulate,
+        },
+    },
+    fault::{ExecuteCode, Fault},
+};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::Value;
+
+use super::{
+    Answer, Body, Broadcast, Call, ChainClient, ChainError, EndpointHealth, Refusal, Rest,
+    Shipment, Simulation, Trial, jsonrpc::short, settle,
+};
+
+/// How long a transaction lives, in seconds: what fullnodes keep one for that cannot be executed
+/// yet (`system_transaction_timeout_secs` of the mempool). Signing takes a minute at most, so that
+/// nine are left for the queue behind the wallet's earlier numbers. Where one is lost, those that
+/// wait behind its number are void after this time, and none of them comes as a surprise later.
+const LIFE_S: u64 = 600;
+/// By how much the chain's clock must have passed the end of a transaction that no node knows,
+/// in seconds: nodes behind one address need not all be at the last block.
+const SETTLED_S: u64 = 60;
+/// How often is simulated while the account's own transactions are executed meanwhile.
+const SIMULATIONS: u32 = 4;
+
+/// The content type of a signed transaction.
+const SIGNED: &str = "application/x.aptos.signed_transaction+bcs";
+/// Bytes of the authenticator behind a transaction: the variant, a key and a signature, each of
+/// these with its length.
+const AUTHENTICATOR: usize = 1 + (1 + 32) + (1 + 64);
+/// The chain's own coin: APT, or MOVE.
+const COIN: &str = "0x1::aptos_coin::AptosCoin";
+/// Where nothing is yet, as nodes that know no account without transactions say it.
+const NO_ACCOUNT: &str = "account_not_found";
+
+/// Aptos or Movement.
+pub struct AptosNode {
+    rest: Rest,
+}
+
+/// A node's `AptosError`.
+#[derive(Deserialize)]
+struct Problem {
+    message: String,
+    error_code: String,
+}
+
+#[derive(Deserialize)]
+struct Module {
+    abi: Option<ModuleAbi>,
+}
+
+#[derive(Deserialize)]
+struct ModuleAbi {
+    exposed_functions: Vec<Exposed>,
+}
+
+#[derive(Deserialize)]
+struct Exposed {
+    name: String,
+    is_entry: bool,
+    generic_type_params: Vec<IgnoredAny>,
+    params: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Simulated {
+    success: bool,
+    vm_status: String,
+    gas_used: Value,
+}
+
+#[derive(Deserialize)]
+struct Executed {
+    hash: String,
+    sequence_number: Value,
+}
+
+/// A signed transaction on its way.
+struct Sent {
+    bytes: Vec<u8>,
+    transaction: RawTransaction,
+}
+
+/// What a node's answer to a transaction means.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Accepted,
+    Unknown(String),
+    Refused {
+        refusal: Refusal,
+        /// It may be because this very transaction was executed.
+        itself: bool,
+    },
+}
+
+impl AptosNode {
+    /// The chain `chain_id`, through its nodes. A transaction binds its chain: on another one it
+    /// would be refused for good.
+    pub fn new(chain_id: u64, rest: Rest) -> Self {
+        Self {
+            rest: rest.checked(Call::get("", &[]), move |answer| {
+                let found = field(answer, "chain_id").ok_or("the node named no chain")?;
+                Ok((found != chain_id).then(|| {
+                    format!("the node that is configured for chain {chain_id} is on chain {found}")
+                }))
+            }),
+        }
+    }
+
+    async fn sequence_number(&self, account: &str) -> Result<u64, ChainError> {
+        let call = Call::get(&format!("/accounts/{account}"), &[]);
+        let read = |answer: &Answer| match answer.status {
+            200 => field(answer, "sequence_number"),
+            404 if says(answer, &[NO_ACCOUNT]) => Some(0),
+            _ => None,
+        };
+        self.rest.agreed("an account", &call, read).await
+    }
+
+    /// The account's number in a version of the ledger; 0 for an account that is not there.
+    async fn number_at(&self, account: &str, version: u64) -> Result<u64, ChainError> {
+        let version = version.to_string();
+        let call = Call::get(
+            &format!("/accounts/{account}"),
+            &[("ledger_version", &version)],
+        );
+        // A node that is behind has not got the version.
+        let read = |answer: &Answer| match answer.status {
+            200 => field(answer, "sequence_number"),
+            404 if says(answer, &[NO_ACCOUNT]) => Some(0),
+            _ => None,
+        };
+        self.rest.agreed("an account", &call, read).await
+    }
+
+    async fn gas_unit_price(&self) -> Result<u64, ChainError> {
+        let call = Call::get("/estimate_gas_price", &[]);
+        let read = |answer: &Answer| field(answer, "gas_estimate");
+        self.rest
+            .agreed_by("the gas price", &call, read, near)
+            .await
+    }
+
+    /// What an account has of a coin type or fungible asset; `None` when that can be none.
+    async fn units(&self, account: &str, asset: &str) -> Result<Option<u64>, ChainError> {
+        let call = Call::get(&format!("/accounts/{account}/balance/{asset}"), &[]);
+        let read = |answer: &Answer| match answer.status {
+            200 => answer.json::<Value>().as_ref().and_then(number).map(Some),
+            404 if says(answer, &[NO_ACCOUNT, "resource_not_found"]) => Some(Some(0)),
+            400 if says(answer, &["invalid_input", "web_framework_error"]) => Some(None),
+            _ => None,
+        };
+        self.rest.agreed("a balance", &call, read).await
+    }
+
+    async fn abi(&self, function: &Function) -> Result<Abi, ChainError> {
+        let Function {
+            address,
+            module,
+            name,
+        } = function;
+        let call = Call::get(&format!("/accounts/{address}/module/{module}"), &[]);
+        let nowhere = [NO_ACCOUNT, "module_not_found", "resource_not_found"];
+        let read = |answer: &Answer| match answer.status {
+            200 => Some(entry(answer.json::<Module>()?, name)),
+            404 if says(answer, &nowhere) => Some(Err("there is no such module")),
+            _ => None,
+        };
+        let abi = self.rest.agreed("a module", &call, read).await?;
+        abi.map_err(|problem| {
+            let place = format!("{address}::{module}::{name}");
+            refused(
+                format!("payload.function: {place} cannot be called: {problem}"),
+                ExecuteCode::Unspecified,
+            )
+        })
+    }
+
+    async fn gather(&self, needs: &AptosNeeds, now_ms: u64) -> Result<AptosFacts, ChainError> {
+        let price = async {
+            match needs.gas_unit_price {
+                true => self.gas_unit_price().await.map(Some),
+                false => Ok(None),
+            }
+        };
+        let abi = async {
+            match &needs.abi {
+                Some(function) => self.abi(function).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let balance = async {
+            match needs.simulate {
+                Some(_) => self.units(&needs.from, COIN).await,
+                None => Ok(None),
+            }
+        };
+        let number = self.sequence_number(&needs.from);
+        let (sequence_number, gas_unit_price, abi, balance) =
+            tokio::try_join!(number, price, abi, balance)?;
+        let facts = AptosFacts {
+            sequence_number,
+            expiration_timestamp_secs: (now_ms / 1_000).saturating_add(LIFE_S),
+            gas_unit_price,
+            gas_used: None,
+            abi,
+        };
+        match needs.simulate {
+            Some(_) => self.simulated(needs, facts, balance.unwrap_or(0)).await,
+            None => Ok(facts),
+        }
+    }
+
+    /// The facts with the gas that a simulation takes. The account's earlier transactions may be
+    /// executed in between: then its number is another.
+    async fn simulated(
+        &self,
+        needs: &AptosNeeds,
+        mut facts: AptosFacts,
+        balance: u64,
+    ) -> Result<AptosFacts, ChainError> {
+        let mut said = String::new();
+        for _ in 0..SIMULATIONS {
+            let bytes = simulation(needs, &facts, balance, None).map_err(not_possible)?;
+            let outcome = self.run(bytes).await?;
+            if outcome.success {
+                let used = number(&outcome.gas_used);
+                facts.gas_used =
+                    Some(used.ok_or_else(|| unknown("the chain node's gas is no number"))?);
+                return Ok(facts);
+            }
+            said = outcome.vm_status;
+            if !of_the_number(&said) {
+                return Err(failed(&said));
+            }
+            facts.sequence_number = self.sequence_number(&needs.from).await?;
+        }
+        Err(unknown(format!("the chain node said: {}", short(&said))))
+    }
+
+    async fn run(&self, bytes: Vec<u8>) -> Result<Simulated, ChainError> {
+        let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
+        let answer = self.rest.ask(&call).await?;
+        if answer.is_success() {
+            let outcomes = answer.json::<Vec<Simulated>>().unwrap_or_default();
+            return outcomes
+                .into_iter()
+                .next()
+                .ok_or_else(|| unknown("the chain node's simulation makes no sense"));
+        }
+        Err(match answer.json::<Problem>() {
+            // Nodes from before AIP-92 cannot read it either.
+            Some(problem) if problem.error_code == "invalid_input" => refused(
+                format!(
+                    "the chain node cannot simulate the transaction (with gasFee.maxGasAmount it \
+                     is not asked to); it said: {}",
+                    short(&problem.message)
+                ),
+                ExecuteCode::Unspecified,
+            ),
+            _ => unknown(format!(
+                "the chain node does not simulate: {}",
+                answer.words()
+            )),
+        })
+    }
+
+    /// Whether a node has the transaction, executed or waiting.
+    async fn known(&self, hash: &str) -> Result<bool, String> {
+        let call = Call::get(&format!("/transactions/by_hash/{hash}"), &[]);
+        self.rest
+            .any(&call, |answer| {
+                let named = answer.json::<Value>();
+                let named = named.as_ref().and_then(|found| found.get("hash")?.as_str());
+                match answer.status {
+                    200 if named == Some(hash) => Ok(true),
+                    404 if says(answer, &["transaction_not_found"]) => Ok(false),
+                    _ => Err(format!("the node answered HTTP {}", answer.status)),
+                }
+            })
+            .await
+    }
+
+    /// The hash of the transaction that was executed with the sender's number, where a node tells.
+    async fn executed(&self, sent: &RawTransaction) -> Option<String> {
+        let path = format!("/accounts/{}/transactions", sent.sender);
+        let start = sent.sequence_number.to_string();
+        let call = Call::get(&path, &[("start", &start), ("limit", "1")]);
+        let answer = self.rest.ask(&call).await.ok()?;
+        let found = answer.json::<Vec<Executed>>()?.into_iter().next()?;
+        (number(&found.sequence_number)? == sent.sequence_number).then_some(found.hash)
+    }
+
+    /// Whether the chain's clock has passed the transaction's end, and by enough.
+    async fn is_over(&self, sent: &RawTransaction) -> bool {
+        let end = sent.expiration_timestamp_secs.saturating_add(SETTLED_S);
+        let Ok(answer) = self.rest.ask(&Call::get("", &[])).await else {
+            return false;
+        };
+        // In microseconds.
+        field(&answer, "ledger_timestamp").is_some_and(|now| now / 1_000_000 >= end)
+    }
+
+    /// What became of a transaction that may have arrived before and that no node was seen to
+    /// know. A node that is behind does not know it yet: that alone says nothing.
+    async fn in_doubt(&self, sent: &RawTransaction, hash: &str, refusal: Refusal) -> Broadcast {
+        match self.executed(sent).await {
+            Some(executed) if executed == hash => Broadcast::Accepted,
+            Some(_) => Broadcast::Refused(refusal),
+            None if self.is_over(sent).await => Broadcast::Refused(refusal),
+            None => Broadcast::Unknown(format!(
+                "{}; whether an earlier try was executed is not known yet",
+                refusal.reason
+            )),
+        }
+    }
+}
+
+#[async_trait]
+impl ChainClient for AptosNode {
+    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
+        match needs {
+            Needs::Aptos(needs) => Ok(self.gather(needs, now_ms).await?.into()),
+            Needs::Nothing => Ok(Facts::Nothing),
+            _ => Err(refused(
+                "not an Aptos question".into(),
+                ExecuteCode::Unspecified,
+            )),
+        }
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        let Some(Sent { bytes, transaction }) = Sent::read(&shipment.signed) else {
+            return Broadcast::Refused(Refusal {
+                reason: "the signed transaction cannot be read".into(),
+                code: ExecuteCode::Unspecified,
+            });
+        };
+        let hash = shipment.signed.tx_hash.as_str();
+        let call = Call::post("/transactions", Body::Bytes(SIGNED, bytes));
+        let (answer, lost) = self.rest.send(&call).await;
+        let doubt = lost || shipment.retried;
+        let verdict = match answer {
+            Ok(answer) => judge(&answer),
+            Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
+                Verdict::Unknown(reason)
+            }
+        };
+        match verdict {
+            Verdict::Accepted => Broadcast::Accepted,
+            Verdict::Unknown(reason) => {
+                if shipment.now_ms / 1_000 <= transaction.expiration_timestamp_secs {
+                    return Broadcast::Unknown(reason);
+                }
+                match self.known(hash).await {
+                    Ok(true) => Broadcast::Accepted,
+                    Ok(false) if self.is_over(&transaction).await => Broadcast::Refused(expired()),
+                    Ok(false) | Err(_) => Broadcast::Unknown(reason),
+                }
+            }
+            Verdict::Refused { refusal, itself } => {
+                let known = self.known(hash).await;
+                if itself && doubt && known == Ok(false) {
+                    return self.in_doubt(&transaction, hash, refusal).await;
+                }
+                settle(refusal, known, doubt)
+            }
+        }
+    }
+
+    async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+        let newest = Mutex::new(0);
+        let read = |answer: &Answer| {
+            // In microseconds.
+            let is_later = field(answer, "ledger_timestamp")? / 1_000 >= since_ms;
+            let version = field(answer, "ledger_version")?;
+            if is_later {
+                // Nodes are at different versions. That of one which lies is higher than it should
+                // be, and others lack it, or lower, and does not count.
+                let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                *newest = version.max(*newest);
+            }
+            Some(is_later)
+        };
+        let call = Call::get("", &[]);
+        if !self.rest.agreed("the chain's clock", &call, read).await? {
+            return Ok(None);
+        }
+        let version = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.number_at(address, version).await.map(Some)
+    }
+
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        let units = self.units(address, token.unwrap_or(COIN)).await?;
+        units.map(|units| units.to_string()).ok_or_else(|| {
+            refused(
+                format!("is not a token of {}", self.rest.name()),
+                ExecuteCode::Unspecified,
+            )
+        })
+    }
+
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        let bytes = to_simulate(&trial.unsigned.bytes, Some(&trial.public_key)).ok()?;
+        let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
+        let answer = self.rest.aside(&call).await?;
+        let outcomes = answer
+            .is_success()
+            .then(|| answer.json::<Vec<Simulated>>())??;
+        let outcome = outcomes.into_iter().next()?;
+        // Earlier transactions of the account are not executed yet, or this very one is.
+        if !outcome.success && of_the_number(&outcome.vm_status) {
+            return None;
+        }
+        let units_used = number(&outcome.gas_used).map(|units| units.to_string());
+        Some(if outcome.success {
+            Simulation {
+                units_used,
+                ..Simulation::passes(None)
+            }
+        } else {
+            Simulation {
+                units_used,
+                ..Simulation::fails(&outcome.vm_status)
+            }
+        })
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.rest.health()
+    }
+}
+
+impl Sent {
+    /// Reads what [`covault_core::chain::Chain::assemble`] made.
+    fn read(signed: &Signed) -> Option<Self> {
+        let bytes = hex::decode(signed.transaction.strip_prefix("0x")?).ok()?;
+        let end = bytes.len().checked_sub(AUTHENTICATOR)?;
+        let transaction = bcs::from_bytes(bytes.get(..end)?).ok()?;
+        Some(Self { bytes, transaction })
+    }
+}
+
+/// Numbers of 64 bits are strings in a node's JSON, smaller ones are numbers.
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::String(text) => text.parse().ok(),
+        value => value.as_u64(),
+    }
+}
+
+fn field(answer: &Answer, name: &str) -> Option<u64> {
+    let found = answer.is_success().then(|| answer.json::<Value>())??;
+    number(found.get(name)?)
+}
+
+/// Whether an error is one of these, of a node and not of something before it.
+fn says(answer: &Answer, codes: &[&str]) -> bool {
+    let problem = answer.json::<Problem>();
+    problem.is_some_and(|problem| codes.contains(&problem.error_code.as_str()))
+}
+
+/// Whether two prices are those of one moment. Nodes see other transactions wait.
+fn near(one: &u64, other: &u64) -> bool {
+    one.max(other) / 4 <= *one.min(other)
+}
+
+/// What an entry function of a module takes.
+fn entry(module: Module, name: &str) -> Result<Abi, &'static str> {
+    let abi = module.abi.ok_or("the chain node cannot read its module")?;
+    let mut functions = abi.exposed_functions.into_iter();
+    let function = functions
+        .find(|function| function.name == name)
+        .ok_or("its module has no such function")?;
+    if !function.is_entry {
+        return Err("it is not an entry function");
+    }
+    Ok(Abi {
+        type_parameters: function
+            .generic_type_params
+            .len()
+            .try_into()
+            .unwrap_or(u64::MAX),
+        params: function.params,
+    })
+}
+
+/// What a node's answer to `POST /transactions` means.
+fn judge(answer: &Answer) -> Verdict {
+    if answer.status == 202 {
+        return Verdict::Accepted;
+    }
+    let Some(Problem {
+        message,
+        error_code,
+    }) = answer.json::<Problem>()
+    else {
+        let status = answer.status;
+        return Verdict::Unknown(format!("the node answered HTTP {status} without a reason"));
+    };
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    let refusal = |itself: bool| Verdict::Refused {
+        refusal: explained("the node refused the transaction", &message),
+        itself,
+    };
+    match error_code.as_str() {
+        "sequence_number_too_old" => refusal(true),
+        // The earlier ones are not there yet.
+        "vm_error" if has(&["SEQUENCE_NUMBER_TOO_NEW"]) => {
+            Verdict::Unknown("the node waits for the account's earlier transactions".into())
+        }
+        "vm_error" if has(&["TRANSACTION_EXPIRED"]) => Verdict::Refused {
+            refusal: expired(),
+            itself: true,
+        },
+        "vm_error" if has(&["SEQUENCE_NUMBER_TOO_OLD", "NONCE_ALREADY_USED"]) => refusal(true),
+        // Other types are troubles of the node's own.
+        "vm_error" if has(&["Type: Validation"]) => refusal(false),
+        "invalid_transaction_update" | "invalid_input" => refusal(false),
+        // mempool_is_full, internal_error and the like; the account may also have too many
+        // transactions waiting.
+        _ => Verdict::Unknown(format!("the node said: {}", short(&message))),
+    }
+}
+
+/// Whether a simulation found another number than the account's, or a node that is behind.
+fn of_the_number(status: &str) -> bool {
+    ["SEQUENCE_NUMBER_TOO_OLD", "SEQUENCE_NUMBER_TOO_NEW"]
+        .iter()
+        .any(|code| status.contains(code))
+}
+
+/// A simulation that did not succeed.
+fn failed(status: &str) -> ChainError {
+    if status.contains("TRANSACTION_EXPIRED") {
+        return unknown("the chain's clock is ahead of this machine's by minutes: set this one");
+    }
+    ChainError::Refused(explained("the transaction would fail", status))
+}
+
+/// A node's words with what they mean, where that is known.
+fn explained(otherwise: &str, said: &str) -> Refusal {
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    let framework = has(&["0x1::coin: ", "0x1::fungible_asset: "]);
+    // error::invalid_argument of EINSUFFICIENT_BALANCE, 6 and 4.
+    let (meaning, code) = if framework && has(&["EINSUFFICIENT_BALANCE(", ": 0x10006", ": 0x10004"])
+    {
+        (
+            "the sender cannot pay the amount",
+            ExecuteCode::InsufficientFunds,
+        )
+    } else if has(&[
+        "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
+        "CANT_PAY_GAS_DEPOSIT",
+        "0x1::transaction_validation: 0x203ed",
+        "SENDING_ACCOUNT_DOES_NOT_EXIST",
+        "MAX_GAS_UNITS_BELOW_MIN_TRANSACTION_GAS_UNITS",
+    ]) {
+        (
+            "the sender cannot pay the fee",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else if has(&["GAS_UNIT_PRICE_BELOW_MIN_BOUND"]) {
+        (
+            "gasFee.gasUnitPrice is too low",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else if has(&["Out of gas", "OUT_OF_GAS"]) {
+        (
+            "the call takes more gas than the sender can pay, or the chain allows",
+            ExecuteCode::InsufficientGasFee,
+        )
+    } else {
+        let meaning = if has(&["INVALID_AUTH_KEY"]) {
+            "the account's key was changed on the chain, and the wallet's is no longer it"
+        } else if has(&["SEQUENCE_NUMBER_TOO_OLD"]) {
+            "another transaction has the account's number; create a new request"
+        } else if has(&["already in mempool"]) {
+            "another transaction with the account's number waits; create a new request"
+        } else {
+            otherwise
+        };
+        (meaning, ExecuteCode::Unspecified)
+    };
+    Refusal {
+        reason: format!("{meaning}; the node said: {}", short(said)),
+        code,
+    }
+}
+
+fn expired() -> Refusal {
+    Refusal {
+        reason: "the transaction expired before a node took it; create a new request".into(),
+        code: ExecuteCode::Unspecified,
+    }
+}
+
+/// The network's rules find that it can never be built.
+fn not_possible(fault: Fault) -> ChainError {
+    refused(fault.public().to_owned(), fault.code())
+}
+
+fn refused(reason: String, code: ExecuteCode) -> ChainError {
+    ChainError::Refused(Refusal { reason, code })
+}
+
+fn unknown(reason: impl Into<String>) -> ChainError {
+    ChainError::Unknown(reason.into())
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn problem(status: u16, code: &str, message: &str) -> Answer {
+        let body = json!({"message": message, "error_code": code, "vm_error_code": null});
+        Answer {
+            status,
+            body: body.to_string().into_bytes(),
+        }
+    }
+
+    fn vm(status: &str) -> Answer {
+        let message = format!("Invalid transaction: Type: Validation Code: {status}");
+        problem(400, "vm_error", &message)
+    }
+
+    fn refusal(answer: &Answer) -> (Refusal, bool) {
+        match judge(answer) {
+            Verdict::Refused { refusal, itself } => (refusal, itself),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn judge__should_take_only_202_for_accepted() {
+        for (status, accepted) in [(202, true), (200, false), (206, false)] {
+            let body = br#"{"hash":"0x1"}"#.to_vec();
+            let verdict = judge(&Answer { status, body });
+            assert_eq!(verdict == Verdict::Accepted, accepted, "{status}");
+        }
+    }
+
+    #[test]
+    fn judge__should_not_refuse_for_good_what_may_pass() {
+        for answer in [
+            vm("SEQUENCE_NUMBER_TOO_NEW"),
+            problem(507, "mempool_is_full", "Mempool is full"),
+            problem(404, "web_framework_error", "not found"),
+            problem(403, "rejected_by_filter", "no"),
+            problem(500, "internal_error", "oops"),
+            problem(
+                400,
+                "vm_error",
+                "Invalid transaction: Type: Execution Code: RESOURCE_DOES_NOT_EXIST",
+            ),
+            Answer {
+                status: 413,
+                body: b"<html>".to_vec(),
+            },
+        ] {
+            assert!(
+                matches!(judge(&answer), Verdict::Unknown(_)),
+                "{}",
+                answer.words()
+            );
+        }
+    }
+
+    #[test]
+    fn judge__should_say_where_the_transaction_itself_may_be_the_reason() {
+        for (answer, expected) in [
+            (vm("SEQUENCE_NUMBER_TOO_OLD"), true),
+            (vm("NONCE_ALREADY_USED"), true),
+            (vm("TRANSACTION_EXPIRED"), true),
+            (problem(400, "sequence_number_too_old", "no"), true),
+            (vm("INVALID_SIGNATURE"), false),
+            (vm("INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE"), false),
+            (
+                problem(
+                    400,
+                    "invalid_transaction_update",
+                    "Transaction already in mempool with a different payload",
+                ),
+                false,
+            ),
+        ] {
+            assert_eq!(refusal(&answer).1, expected, "{}", answer.words());
+        }
+    }
+
+    #[test]
+    fn judge__should_name_the_code_of_a_refusal() {
+        for (status, code) in [
+            (
+                "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
+                ExecuteCode::InsufficientGasFee,
+            ),
+            (
+                "SENDING_ACCOUNT_DOES_NOT_EXIST",
+                ExecuteCode::InsufficientGasFee,
+            ),
+            (
+                "GAS_UNIT_PRICE_BELOW_MIN_BOUND",
+                ExecuteCode::InsufficientGasFee,
+            ),
+            ("INVALID_AUTH_KEY", ExecuteCode::Unspecified),
+            ("TRANSACTION_EXPIRED", ExecuteCode::Unspecified),
+        ] {
+            assert_eq!(refusal(&vm(status)).0.code, code, "{status}");
+        }
+    }
+
+    #[test]
+    fn failed__should_tell_the_amount_from_the_fee() {
+        for (status, code) in [
+            (
+                "Move abort in 0x1::coin: EINSUFFICIENT_BALANCE(0x10006): Not enough coins",
+                ExecuteCode::InsufficientFunds,
+            ),
+            (
+                "Move abort in 0x1::fungible_asset: 0x10004",
+                ExecuteCode::InsufficientFunds,
+            ),
+            (
+                "Transaction Executed and Committed with Error INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
+                ExecuteCode::InsufficientGasFee,
+            ),
+            ("Out of gas", ExecuteCode::InsufficientGasFee),
+            (
+                "Move abort in 0xcafe::pool: EINSUFFICIENT_BALANCE(0x1): of the pool",
+                ExecuteCode::Unspecified,
+            ),
+        ] {
+            match failed(status) {
+                ChainError::Refused(refusal) => {
+                    assert_eq!(refusal.code, code, "{status}");
+                    assert!(refusal.reason.contains(status), "{}", refusal.reason);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let expired = "Transaction Executed and Committed with Error TRANSACTION_EXPIRED";
+        assert!(matches!(failed(expired), ChainError::Unknown(_)));
+    }
+
+    #[test]
+    fn near__should_be_the_prices_of_one_moment() {
+        for (one, other, expected) in [
+            (100, 150, true),
+            (100, 400, true),
+            (0, 0, true),
+            (100, 404, false),
+            (100, u64::MAX, false),
+        ] {
+            assert_eq!(near(&one, &other), expected, "{one} {other}");
+            assert_eq!(near(&other, &one), expected, "{one} {other}");
+        }
+    }
+}

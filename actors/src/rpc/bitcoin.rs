@@ -1,0 +1,594 @@
+//! Bitcoin nodes: the JSON-RPC of Bitcoin Core from version 25 on, and of what is made of it.
+//!
+//! The outputs of addresses come from a wallet of the node that has no keys and only watches
+//! ([`watch`], decision 0015).
+
+mod batch;
+mod transactions;
+mod watch;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::{
+        Facts, Needs,
+        bitcoin::{self as rules, Facts as BitcoinFacts, Unspent},
+    },
+    fault::ExecuteCode,
+};
+use serde_json::{Value, json};
+
+use self::{
+    batch::{Batch, Said},
+    transactions::Proven,
+    watch::{Place, Watch},
+};
+use super::{
+    Answer, Broadcast, ChainClient, ChainError, EndpointHealth, Pool, Refusal, Shipment,
+    jsonrpc::{CallError, RpcError, short},
+    pool::{Read, TOO_LONG, Trouble},
+    settle,
+};
+
+/// The first block of mainnet.
+const GENESIS: &str = "000000000019d6689c085ae165831e934ff763ae46a2a6c172b3f1b60a8ce26f";
+/// A block of mainnet that is in none of the chains which left it: those begin as it does.
+const CHECKPOINT: (u64, &str) = (
+    840_000,
+    "0000000000000000000320283a032748cef8227873ff4872689bf23f1cda83a5",
+);
+/// The first block of every chain of regtest, whose coins are worth nothing.
+const REGTEST: &str = "0f9188f13cb7b2c71f2a335e3a4fc328bf5beb436012afca590b1a11466e2206";
+
+/// How long a request waits for the nodes to find the outputs of an address that is new to them.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(900);
+/// How long somebody who asks for a balance does.
+const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often an address may turn out to be new to a node: each has its own wallet.
+const ROUNDS: u32 = 3;
+/// A node that knows of so many more blocks than it has is not up to date.
+const MOST_BEHIND: u64 = 3;
+/// 21 million coins.
+const MOST_SATOSHI: u64 = 2_100_000_000_000_000;
+
+/// Bitcoin.
+pub struct BitcoinNode {
+    pool: Arc<Pool>,
+    watch: Arc<Watch>,
+    /// Outputs that are worth what the nodes say: that never changes.
+    proven: Mutex<BTreeSet<Proven>>,
+}
+
+/// An output that a node's wallet lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    output: Unspent,
+    /// It is in a block.
+    confirmed: bool,
+}
+
+impl BitcoinNode {
+    /// Bitcoin, through its nodes.
+    pub fn new(pool: Pool) -> Self {
+        let (height, _) = CHECKPOINT;
+        let which = Batch::node()
+            .and("getblockhash", json!([0]))
+            .and("getblockhash", json!([height]));
+        let (call, local) = (which.call(), pool.is_local());
+        let pool = pool.checked(call, move |answer| {
+            which.read(answer, |said| chain_of(said, local))
+        });
+        let pool = Arc::new(pool);
+        Self {
+            watch: Arc::new(Watch::new(Arc::clone(&pool))),
+            proven: Mutex::default(),
+            pool,
+        }
+    }
+
+    /// What an address can spend: its outputs that are in blocks and not spent in the mempool, and
+    /// those of its own transactions that are in the mempool. With `least`, in coins, only those
+    /// that are worth as much.
+    async fn spendable(
+        &self,
+        place: &Place,
+        least: &str,
+        patience: Duration,
+    ) -> Result<Vec<Unspent>, ChainError> {
+        for _ in 0..ROUNDS {
+            if let Some(listed) = self.listed(place, least).await? {
+                return self.trusted(&place.address, listed).await;
+            }
+            self.watch.see(place, patience).await?;
+        }
+        Err(ChainError::Unknown(format!(
+            "{}: not enough nodes know the outputs of the address yet",
+            self.pool.chain()
+        )))
+    }
+
+    /// The forms of an address.
+    async fn place(&self, address: &str) -> Result<Place, ChainError> {
+        let parsed = rules::parse_address(address)
+            .map_err(|error| refused(format!("the address {error}")))?;
+        let script = parsed.script_pubkey().to_hex_string();
+        if !self.pool.is_local() {
+            // Mainnet.
+            let address = parsed.to_string();
+            let local = address.clone();
+            return Ok(Place {
+                address,
+                script,
+                local,
+            });
+        }
+        let ask = Batch::node().and("decodescript", json!([script]));
+        let read = |answer: &Answer| {
+            ask.read(answer, |said| {
+                let decoded = said.first().and_then(|said| said.as_ref().ok());
+                let local = decoded.and_then(|decoded| decoded.get("address")?.as_str());
+                match local {
+                    Some(local) => Read::Said(local.to_owned()),
+                    None => garbled(said),
+                }
+            })
+        };
+        let local = self.pool.first(&ask.call(), read).await.map_err(unknown)?;
+        Ok(Place {
+            address: address.to_owned(),
+            script,
+            local,
+        })
+    }
+
+    /// What the wallets of nodes list, of what their owners call safe: in a block, or paid by
+    /// transactions of addresses that they watch. `None` when too few of them watch the address.
+    async fn listed(&self, place: &Place, least: &str) -> Result<Option<Vec<Listed>>, ChainError> {
+        let ask = Batch::wallet().and("getblockchaininfo", json!([]));
+        let ask = place.ask(ask).and(
+            "listunspent",
+            json!([0, 9_999_999, [place.local], false, {"minimumAmount": least}]),
+        );
+        // In one answer: what the wallet lists is all there is if it watches the address then.
+        let is_new = AtomicBool::new(false);
+        let take = |said: &[Said]| {
+            let [info, label, listed] = said else {
+                return garbled(said);
+            };
+            if let Some(reason) = info.as_ref().ok().and_then(behind) {
+                return Read::Busy(reason);
+            }
+            match place.is_watched(label) {
+                Ok(true) => {}
+                Ok(false) => {
+                    is_new.store(true, Ordering::Relaxed);
+                    return Read::Said(None);
+                }
+                Err(reason) => return Read::Busy(reason),
+            }
+            let listed = listed.as_ref().ok();
+            let listed = listed.filter(|_| info.is_ok());
+            match listed.and_then(|listed| read_list(listed, &place.script)) {
+                Some(listed) => Read::Said(Some(listed)),
+                None => garbled(said),
+            }
+        };
+        let read = |answer: &Answer| ask.read(answer, take);
+        let (call, same) = (ask.call(), Option::<Vec<Listed>>::eq);
+        let what = "the outputs of an address";
+        let listed = match self.pool.agreed(what, &call, read, same).await {
+            Err(_) if is_new.load(Ordering::Relaxed) => None,
+            listed => listed.map_err(unknown)?,
+        };
+        if listed.is_none() && self.pool.agree() <= 1 {
+            // One node that watches it is enough: perhaps another cannot.
+            for node in 0..self.pool.nodes() {
+                if let Ok(Some(listed)) = self.pool.at(node, &call, read).await {
+                    return Ok(Some(listed));
+                }
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Whether any node has a transaction: `Ok(false)` when each of them shows that it has not.
+    /// Adds to `absent` which of the outputs that it spends one of them does not have.
+    async fn known(
+        &self,
+        txid: &str,
+        inputs: &[Unspent],
+        absent: &Mutex<BTreeSet<usize>>,
+    ) -> Result<bool, String> {
+        let ask = Batch::wallet()
+            .and("getrawtransaction", json!([txid, 1]))
+            .and("gettransaction", json!([txid]))
+            .and("getindexinfo", json!(["txindex"]))
+            .and("getblockchaininfo", json!([]))
+            .each(inputs, "gettxout", |input| {
+                json!([input.txid, input.vout, true])
+            })
+            .each(inputs, "gettxout", |input| {
+                json!([input.txid, input.vout, false])
+            });
+        let read = |answer: &Answer| ask.read(answer, |said| Read::Said(said.to_vec()));
+        let found = |said: &Vec<Said>| {
+            let [raw, in_wallet, index, info, outputs @ ..] = said.as_slice() else {
+                return Err("the node's answer makes no sense".to_owned());
+            };
+            if raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block) {
+                return Ok(true);
+            }
+            let is_absent = |said: &Said| said.as_ref().is_ok_and(Value::is_null);
+            let in_mempool = outputs.iter().take(inputs.len()).enumerate();
+            let gone = in_mempool.filter(|(_, said)| is_absent(said));
+            locked(absent).extend(gone.map(|(index, _)| index));
+            match info {
+                Ok(info) => behind(info).map_or(Ok(()), Err)?,
+                Err(error) => return Err(short(&error.message)),
+            }
+            // It is not in the mempool. Nor in a block, if those left one of the outputs that it
+            // spends unspent, or if the node has an index of all transactions.
+            let unspent = |said: &Said| said.as_ref().is_ok_and(Value::is_object);
+            let indexed = index
+                .as_ref()
+                .ok()
+                .and_then(|index| index.pointer("/txindex/synced"));
+            if outputs.iter().any(unspent) || indexed == Some(&Value::Bool(true)) {
+                return Ok(false);
+            }
+            Err(
+                "a node cannot say which transaction spent the outputs: with txindex=1 it could"
+                    .into(),
+            )
+        };
+        self.pool.any(&ask.call(), read, found).await
+    }
+
+    /// Whether one of these outputs is spent: a node has the transaction that it is of, and no
+    /// longer the output. Else it may be that the transaction is not there yet.
+    async fn is_spent(&self, outputs: &[&Unspent]) -> bool {
+        for output in outputs {
+            let ask = Batch::wallet()
+                .and("gettxout", json!([output.txid, output.vout, true]))
+                .and("gettransaction", json!([output.txid]))
+                .and("getrawtransaction", json!([output.txid, 1]));
+            let read = |answer: &Answer| ask.read(answer, |said| Read::Said(said.to_vec()));
+            let spent = |said: &Vec<Said>| {
+                let [output, in_wallet, raw] = said.as_slice() else {
+                    return Ok(false);
+                };
+                let gone = output.as_ref().is_ok_and(Value::is_null);
+                let there = raw.as_ref().is_ok_and(is_there);
+                Ok(gone && (there || in_wallet.as_ref().is_ok_and(is_settled)))
+            };
+            if matches!(self.pool.any(&ask.call(), read, spent).await, Ok(true)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What a refusal means, which may come of the transaction itself being there.
+    async fn weigh(
+        &self,
+        error: &RpcError,
+        refusal: Refusal,
+        shipment: &Shipment,
+        lost: bool,
+    ) -> Broadcast {
+        let inputs = match &shipment.facts {
+            Facts::Bitcoin(facts) => facts.outputs.as_slice(),
+            _ => &[],
+        };
+        let absent = Mutex::default();
+        let known = self.known(&shipment.signed.tx_hash, inputs, &absent).await;
+        if known != Ok(true) && is_missing(error) {
+            let absent: Vec<&Unspent> = locked(&absent)
+                .iter()
+                .filter_map(|index| inputs.get(*index))
+                .collect();
+            if !self.is_spent(&absent).await {
+                return Broadcast::Unknown(format!(
+                    "the node does not know an output that the transaction spends, or not yet: {}",
+                    short(&error.message)
+                ));
+            }
+        }
+        settle(refusal, known, lost || shipment.retried)
+    }
+}
+
+#[async_trait]
+impl ChainClient for BitcoinNode {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+        let needs = match needs {
+            Needs::Bitcoin(needs) => needs,
+            Needs::Nothing => return Ok(Facts::Nothing),
+            _ => return Err(refused("not a Bitcoin question".into())),
+        };
+        let place = self.place(&needs.from).await?;
+        let ask = |least| self.spendable(&place, least, REQUEST_PATIENCE);
+        let mut outputs = ask("0").await;
+        // Whoever sends an address a great many small outputs must not keep it from paying.
+        for least in ["0.0001", "0.01"] {
+            match &outputs {
+                Err(ChainError::Unknown(reason)) if reason.contains(TOO_LONG) => {
+                    outputs = ask(least).await;
+                }
+                _ => break,
+            }
+        }
+        let outputs = self.proven(&place, outputs?).await?;
+        Ok(BitcoinFacts { outputs }.into())
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        // 0: no limit of the node to the fee. The payload has one, and the signers.
+        let send = Batch::node().and(
+            "sendrawtransaction",
+            json!([shipment.signed.transaction, 0]),
+        );
+        let read = |answer: &Answer| ask_one(&send, answer);
+        let (answer, lost) = self.pool.once(&send.call(), read).await;
+        let error = match answer {
+            Ok(Ok(_)) => return Broadcast::Accepted,
+            Ok(Err(error)) => error,
+            Err(Trouble::Unknown(reason) | Trouble::WrongChain(reason)) => {
+                return Broadcast::Unknown(reason);
+            }
+        };
+        match judge(&error) {
+            Broadcast::Refused(refusal) => self.weigh(&error, refusal, shipment, lost).await,
+            verdict => verdict,
+        }
+    }
+
+    /// What the address could spend now, as [`ChainClient::facts`] says: without what others have
+    /// sent it that is in no block yet.
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        if token.is_some() {
+            return Err(refused("Bitcoin has no tokens".into()));
+        }
+        let place = self.place(address).await?;
+        let outputs = self.spendable(&place, "0", BALANCE_PATIENCE).await?;
+        let sum = outputs
+            .iter()
+            .try_fold(0u64, |sum, output| sum.checked_add(output.value));
+        sum.map(|sum| sum.to_string())
+            .ok_or_else(|| ChainError::Unknown("the node lists more bitcoin than there are".into()))
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.pool.health()
+    }
+}
+
+/// Whether a node is on mainnet, or, where all nodes are on this machine, on regtest: money must
+/// not be taken for what it is not. Test networks of others have none.
+fn chain_of(said: &[Said], local: bool) -> Read<Result<(), String>> {
+    let [Ok(first), later] = said else {
+        return garbled(said);
+    };
+    match first.as_str() {
+        Some(GENESIS) => match later {
+            Ok(later) if later.as_str() == Some(CHECKPOINT.1) => Read::Said(Ok(())),
+            Ok(_) => Read::Said(Err(
+                "the node that is configured for Bitcoin is on a chain that has left Bitcoin's".into(),
+            )),
+            Err(_) => Read::Busy(format!(
+                "the node is still catching up with the chain: it has no block {} yet",
+                CHECKPOINT.0
+            )),
+        },
+        Some(REGTEST) if local => Read::Said(Ok(())),
+        Some(REGTEST) => Read::Said(Err(
+            "the node that is configured for Bitcoin is on regtest, which is only taken from nodes on this machine"
+                .into(),
+        )),
+        Some(_) => Read::Said(Err(
+            "the node that is configured for Bitcoin is not on mainnet".into(),
+        )),
+        None => garbled(said),
+    }
+}
+
+/// Why a node's chain is not up to date, by its getblockchaininfo. A regtest has no others to
+/// catch up with.
+fn behind(info: &Value) -> Option<String> {
+    if info.get("chain").and_then(Value::as_str) == Some("regtest") {
+        return None;
+    }
+    let number = |name| info.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let (blocks, headers) = (number("blocks"), number("headers"));
+    let starting = info.get("initialblockdownload") != Some(&Value::Bool(false));
+    (starting || headers > blocks.saturating_add(MOST_BEHIND)).then(|| {
+        format!("the node is still catching up with the chain: it has {blocks} of {headers} blocks")
+    })
+}
+
+/// Reads a listunspent of outputs of one script. In order, so that the lists of two nodes can be
+/// compared.
+fn read_list(list: &Value, script: &str) -> Option<Vec<Listed>> {
+    let mut outputs = list
+        .as_array()?
+        .iter()
+        .map(|entry| {
+            let (txid, vout) = outpoint(entry)?;
+            let value = satoshi(entry.get("amount")?)?;
+            let confirmed = entry.get("confirmations")?.as_u64()? > 0;
+            let is_its = entry.get("scriptPubKey")?.as_str()? == script;
+            is_its.then_some(Listed {
+                output: Unspent { txid, vout, value },
+                confirmed,
+            })
+        })
+        .collect::<Option<Vec<_>>>()?;
+    outputs.sort_by(|one, other| {
+        let key = |listed: &Listed| (listed.output.txid.clone(), listed.output.vout);
+        key(one).cmp(&key(other))
+    });
+    Some(outputs)
+}
+
+/// Transaction and number of an output.
+fn outpoint(entry: &Value) -> Option<(String, u32)> {
+    let txid = entry.get("txid")?.as_str()?;
+    let vout = u32::try_from(entry.get("vout")?.as_u64()?).ok()?;
+    let is_id = txid.len() == 64 && txid.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_id.then(|| (txid.to_ascii_lowercase(), vout))
+}
+
+/// Satoshi, of an amount in coins as a node's JSON has it, by its digits. These are exact also
+/// where serde_json goes by way of a double: two amounts up to 21 million coins are further apart
+/// than two doubles, so that the shortest digits of the double are those that were read.
+fn satoshi(coins: &Value) -> Option<u64> {
+    let text = coins.as_number()?.to_string();
+    let (digits, exponent) = match text.split_once(['e', 'E']) {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+        None => (text.as_str(), 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let decimals = i32::try_from(fraction.len()).ok()?;
+    let shift = exponent.checked_add(8)?.checked_sub(decimals)?;
+    let power = 10u64.checked_pow(shift.unsigned_abs())?;
+    let digits = format!("{whole}{fraction}").parse::<u64>().ok()?;
+    let satoshi = if shift >= 0 {
+        digits.checked_mul(power)
+    } else {
+        (digits.checked_rem(power) == Some(0)).then(|| digits / power)
+    };
+    satoshi.filter(|satoshi| *satoshi <= MOST_SATOSHI)
+}
+
+/// Whether a transaction that getrawtransaction found is in the mempool or in the chain. One with
+/// an index also finds those of blocks that were left behind.
+fn is_there(found: &Value) -> bool {
+    found.get("blockhash").is_none() || is_in_block(found)
+}
+
+/// Whether getrawtransaction or gettransaction says that a transaction is in a block of the chain.
+fn is_in_block(found: &Value) -> bool {
+    let depth = found.get("confirmations").and_then(Value::as_i64);
+    depth.is_some_and(|depth| depth > 0)
+}
+
+/// Whether the wallet has seen a transaction come into a block, or another one that makes it void.
+fn is_settled(found: &Value) -> bool {
+    let depth = found.get("confirmations").and_then(Value::as_i64);
+    depth.is_some_and(|depth| depth != 0)
+}
+
+/// What a node's answer to sendrawtransaction means. The words are those of Bitcoin Core and
+/// Knots.
+fn judge(error: &RpcError) -> Broadcast {
+    let said = error.message.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    let later = || Broadcast::Unknown(format!("the node said: {}", short(&error.message)));
+    // -27: it is in a block.
+    if error.code == -27
+        || has(&[
+            "txn-already-in-mempool",
+            "txn-already-known",
+            "already in block chain",
+            "already in utxo set",
+        ])
+    {
+        return Broadcast::Accepted;
+    }
+    // -22: no transaction; -25: inputs or fee; -26: the rules of the network or of the node. The
+    // others are about the node.
+    if !matches!(error.code, -22 | -25 | -26) {
+        return later();
+    }
+    // The mempool is full, for the fee; it waits for its own transactions before, or for blocks.
+    if has(&[
+        "mempool min fee not met",
+        "mempool full",
+        "mempool-limits",
+        "too-long-mempool-chain",
+        "too-large-cluster",
+        "premature-spend-of-coinbase",
+        "non-final",
+        "non-bip68-final",
+    ]) {
+        return later();
+    }
+    let (code, hint) = if has(&["min relay fee not met"]) {
+        (
+            ExecuteCode::InsufficientGasFee,
+            "networkFee is below what the node takes; the node said: ",
+        )
+    } else if is_missing(error) || is_conflict(error) {
+        (
+            ExecuteCode::Unspecified,
+            "another transaction spends the same outputs; the node said: ",
+        )
+    } else {
+        (
+            ExecuteCode::Unspecified,
+            "the node refused the transaction: ",
+        )
+    };
+    Broadcast::Refused(Refusal {
+        reason: format!("{hint}{}", short(&error.message)),
+        code,
+    })
+}
+
+/// Whether the node does not have an output that is spent: it is spent already, or not there yet.
+fn is_missing(error: &RpcError) -> bool {
+    let said = error.message.to_ascii_lowercase();
+    said.contains("missingorspent") || said.contains("missing inputs")
+}
+
+/// Whether the mempool has another transaction that spends the same.
+fn is_conflict(error: &RpcError) -> bool {
+    let said = error.message.to_ascii_lowercase();
+    ["conflict", "replace", "txn-same-nonwitness"]
+        .iter()
+        .any(|word| said.contains(word))
+}
+
+/// The answer to the only call of a batch.
+fn ask_one(batch: &Batch, answer: &Answer) -> Read<Said> {
+    batch.read(answer, |said| match said {
+        [one] => Read::Said(one.clone()),
+        _ => garbled(said),
+    })
+}
+
+/// An answer that cannot be read, with an error that is in it.
+fn garbled<T>(said: &[Said]) -> Read<T> {
+    let error = said.iter().find_map(|said| said.as_ref().err());
+    Read::Garbled(match error {
+        Some(error) => format!("the node said: {}", short(&error.message)),
+        None => "the node's answer makes no sense".into(),
+    })
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unknown(trouble: Trouble) -> ChainError {
+    CallError::from(trouble).into()
+}
+
+fn refused(reason: String) -> ChainError {
+    ChainError::Refused(Refusal {
+        reason,
+        code: ExecuteCode::Unspecified,
+    })
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests;

@@ -1,0 +1,118 @@
+//! How the nodes of a chain are doing, as far as their answers tell.
+
+use std::sync::{Mutex, PoisonError};
+
+/// How long a node is left alone after its first failure in a row, in milliseconds. Doubles.
+const COOL_FIRST_MS: u64 = 1_000;
+/// The longest that it is left alone while others answer.
+const COOL_MOST_MS: u64 = 60_000;
+
+/// How one node of a chain is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointHealth {
+    /// The chain.
+    pub chain: String,
+    /// Which of its nodes, in the order of configuration, from 1. Its address may hold a key.
+    pub node: usize,
+    /// Failures since its last answer; 0: it is well.
+    pub failures: u32,
+    /// Answers since the start.
+    pub answers: u64,
+    /// Failures since the start: no answer in time, none that can be read, overload, another chain.
+    pub errors: u64,
+    /// Answers that money depends on and in which it stood against others.
+    pub dissents: u64,
+}
+
+/// What is known of one node.
+#[derive(Debug, Default)]
+pub struct Health(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    failures: u32,
+    cool_until_ms: u64,
+    answers: u64,
+    errors: u64,
+    dissents: u64,
+}
+
+impl Health {
+    fn with<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It answered. Returns how often in a row it had not.
+    pub fn answered(&self) -> u32 {
+        self.with(|known| {
+            known.answers += 1;
+            known.cool_until_ms = 0;
+            std::mem::take(&mut known.failures)
+        })
+    }
+
+    /// It failed; `dice` shortens the pause by up to a quarter, so that nodes that failed together
+    /// are not all tried again together. Returns how often in a row it has.
+    pub fn failed(&self, now_ms: u64, dice: u8) -> u32 {
+        self.with(|known| {
+            known.errors += 1;
+            known.failures = known.failures.saturating_add(1);
+            let doubled = COOL_FIRST_MS.saturating_mul(1 << (known.failures - 1).min(20));
+            let pause = doubled.min(COOL_MOST_MS);
+            known.cool_until_ms = now_ms.saturating_add(pause - pause * u64::from(dice) / 1024);
+            known.failures
+        })
+    }
+
+    /// It stood against the others.
+    pub fn dissented(&self) {
+        self.with(|known| known.dissents += 1);
+    }
+
+    /// When it may be asked again although others answer; 0: now.
+    pub fn cool_until_ms(&self, now_ms: u64) -> u64 {
+        self.with(|known| match known.cool_until_ms {
+            until if until > now_ms => until,
+            _ => 0,
+        })
+    }
+
+    /// How it is doing, as node `index` (from 0) of a chain.
+    pub fn view(&self, chain: &str, index: usize) -> EndpointHealth {
+        self.with(|known| EndpointHealth {
+            chain: chain.to_owned(),
+            node: index + 1,
+            failures: known.failures,
+            answers: known.answers,
+            errors: known.errors,
+            dissents: known.dissents,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_fails__should_be_left_alone_longer_each_time() {
+        let health = Health::default();
+        assert_eq!(health.cool_until_ms(5), 0);
+        for (failures, pause) in [(1, 1_000), (2, 2_000), (3, 4_000)] {
+            assert_eq!(health.failed(10, 0), failures);
+            assert_eq!(health.cool_until_ms(10), 10 + pause);
+            assert_eq!(health.cool_until_ms(10 + pause), 0);
+        }
+        for _ in 0..100 {
+            health.failed(10, 255);
+        }
+        let most = COOL_MOST_MS - COOL_MOST_MS * 255 / 1024;
+        assert_eq!(health.cool_until_ms(10), 10 + most);
+        assert_eq!(health.answered(), 103);
+        assert_eq!(health.cool_until_ms(10), 0);
+        let view = health.view("Bitcoin", 1);
+        assert_eq!((view.node, view.failures), (2, 0));
+        assert_eq!((view.answers, view.errors), (1, 103));
+    }
+}

@@ -1,0 +1,657 @@
+//! Stellar nodes: the JSON-RPC of Stellar RPC. It takes parameters by name only.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_core::{
+    chain::{
+        Facts, Needs,
+        stellar::{
+            Credit, Facts as StellarFacts, NETWORK_ID, Needs as StellarNeeds, calls_contract,
+            ledger::{self, Account, Cause, Failure, Sent},
+            parse_account, parse_address,
+        },
+    },
+    fault::{ExecuteCode, Fault},
+};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment, Simulation,
+    Trial,
+    jsonrpc::{CallError, RpcError, short},
+    settle,
+};
+
+/// For how long a transaction is good, in seconds.
+const LIFE: u64 = 300;
+/// The network takes no less, in stroops per operation.
+const LEAST_FEE: u32 = 100;
+/// No more is offered, whatever others pay: 0.1 XLM.
+const MOST_FEE: u32 = 1_000_000;
+/// What becomes of a transaction that a node has taken is asked for so often: two ledgers and
+/// more, which close every 5 to 6 seconds.
+const LOOKS: u32 = 15;
+/// The pause before each.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// JSON-RPC: what was sent is not what the method takes.
+const INVALID_PARAMS: i64 = -32602;
+
+/// The Stellar public network.
+pub struct StellarNode {
+    rpc: JsonRpc,
+}
+
+/// What the nodes' ledgers have of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Trace {
+    /// One has it, and it did what it says.
+    Done,
+    /// One has it, and it changed nothing; the fee was taken.
+    Failed(Refusal),
+    /// None of these has it.
+    Nowhere(Span),
+}
+
+/// The ledgers that all nodes know that were asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    /// When the first closed, in seconds since the Unix epoch.
+    since: u64,
+    /// When the last closed.
+    until: u64,
+    /// The number of the last.
+    last: u64,
+}
+
+impl Span {
+    const ALL: Self = Self {
+        since: 0,
+        until: u64::MAX,
+        last: u64::MAX,
+    };
+    const NONE: Self = Self {
+        since: u64::MAX,
+        until: 0,
+        last: 0,
+    };
+
+    /// Whether no later ledger can have the transaction. Until one has closed after its time, the
+    /// next still can.
+    fn is_past(&self, sent: &Sent) -> bool {
+        sent.max_time.is_some_and(|end| end < self.until)
+            || sent
+                .max_ledger
+                .is_some_and(|end| u64::from(end) <= self.last)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            since: self.since.max(other.since),
+            until: self.until.min(other.until),
+            last: self.last.min(other.last),
+        }
+    }
+}
+
+impl StellarNode {
+    /// The chain, through its nodes.
+    pub fn new(rpc: JsonRpc) -> Self {
+        let rpc = rpc.on("getNetwork", json!({}), |network| {
+            let passphrase = network.get("passphrase").and_then(Value::as_str);
+            let found = passphrase.ok_or("the node named no network")?;
+            Ok((Sha256::digest(found).as_slice() != NETWORK_ID).then(|| {
+                format!(
+                    "the node that is configured for Stellar is on \"{}\"",
+                    short(found)
+                )
+            }))
+        });
+        Self { rpc }
+    }
+
+    async fn gather(&self, needs: &StellarNeeds, now_ms: u64) -> Result<Facts, ChainError> {
+        let from = key_of(&needs.from)?;
+        let destination = needs.destination.as_deref().map(key_of).transpose()?;
+        let mut keys = vec![from.as_str()];
+        keys.extend(destination.as_deref().filter(|key| *key != from));
+        let read = |answer: &Value| {
+            let entries = Entries::of(answer)?;
+            let sequence = entries.account(&from)?.map(|account| account.sequence);
+            let exists = match &destination {
+                Some(key) => Some(entries.account(key)?.is_some()),
+                None => None,
+            };
+            Some((sequence, exists))
+        };
+        let entries = self
+            .rpc
+            .agreed("getLedgerEntries", json!({"keys": keys}), read);
+        let fee = self
+            .rpc
+            .agreed_by("getFeeStats", json!({}), base_fee, |one, other| {
+                one.max(other) / 4 <= *one.min(other)
+            });
+        let ((sequence, destination_exists), base_fee) = tokio::try_join!(entries, fee)?;
+        let Some(sequence) = sequence else {
+            return Err(refused(
+                "the wallet's account does not exist on Stellar: send it at least 1 XLM, and what it is to spend, first",
+                ExecuteCode::InsufficientFunds,
+            ));
+        };
+        Ok(Facts::Stellar(StellarFacts {
+            sequence,
+            base_fee,
+            max_time: now_ms / 1000 + LIFE,
+            destination_exists,
+        }))
+    }
+
+    /// Looks for the transaction in the ledgers of all nodes.
+    async fn trace(&self, hash: &str) -> Result<Trace, String> {
+        let seen = Mutex::new(Trace::Nowhere(Span::ALL));
+        let look = |answer: &Value| {
+            let found = trace_of(answer);
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let whole = match (&*seen, found) {
+                (Trace::Nowhere(all), Trace::Nowhere(span)) => Trace::Nowhere(all.and(span)),
+                (_, found) => found,
+            };
+            *seen = whole;
+            !matches!(*seen, Trace::Nowhere(_))
+        };
+        self.rpc
+            .any("getTransaction", json!({"hash": hash}), look)
+            .await?;
+        Ok(seen.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A node has the transaction and will put it into a ledger, which is enough. But what fails
+    /// there is not found out before: whether the sender has the amount, for example.
+    async fn in_ledger(&self, hash: &str) -> Broadcast {
+        for _ in 0..LOOKS {
+            tokio::time::sleep(LOOK_PAUSE).await;
+            let answer = self
+                .rpc
+                .call("getTransaction", json!({"hash": hash}))
+                .await
+                .map(|answer| trace_of(&answer));
+            match answer {
+                Ok(Trace::Done) => break,
+                Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
+                Ok(Trace::Nowhere(_)) | Err(_) => {}
+            }
+        }
+        Broadcast::Accepted
+    }
+
+    /// A node takes one transaction of an account per ledger. For some ledgers it also says this of
+    /// one that is in a ledger.
+    async fn later(&self, hash: &str, doubt: bool) -> Broadcast {
+        if doubt {
+            match self.trace(hash).await {
+                Ok(Trace::Done) => return Broadcast::Accepted,
+                Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
+                Ok(Trace::Nowhere(_)) | Err(_) => {}
+            }
+        }
+        Broadcast::Unknown(
+            "the node takes one transaction of an account per ledger; this one waits for a later ledger"
+                .into(),
+        )
+    }
+
+    /// A node refused it, and says why.
+    async fn failed(
+        &self,
+        shipment: &Shipment,
+        sent: &Sent,
+        why: Failure,
+        doubt: bool,
+    ) -> Broadcast {
+        match why.cause {
+            Cause::Sequence => self.out_of_order(shipment, sent).await,
+            Cause::TooLate => {
+                let refusal = Refusal {
+                    reason: "the transaction expired before a node took it; create a new request"
+                        .into(),
+                    code: ExecuteCode::Unspecified,
+                };
+                let is_over = |span: &Span| span.is_past(sent);
+                self.refuse(shipment, refusal, doubt, is_over).await
+            }
+            Cause::Internal => Broadcast::Unknown(format!("the node said: {}", why.name)),
+            Cause::Passing => {
+                let is_over = |span: &Span| span.is_past(sent);
+                self.refuse(shipment, refusal(&why), doubt, is_over).await
+            }
+            Cause::Final => self.refuse(shipment, refusal(&why), doubt, |_| true).await,
+        }
+    }
+
+    /// Its sequence number is not the next one of the account: too high, when an earlier
+    /// transaction is not in a ledger yet; too low, when another has used it, or this very one.
+    async fn out_of_order(&self, shipment: &Shipment, sent: &Sent) -> Broadcast {
+        let key = match ledger::account_key(&sent.source) {
+            Ok(key) => key,
+            Err(fault) => return Broadcast::Unknown(fault.public().to_owned()),
+        };
+        let read = |answer: &Value| {
+            let entries = Entries::of(answer)?;
+            let used = entries.account(&key)?.map(|account| account.sequence);
+            Some((used, entries.last))
+        };
+        let asked = self
+            .rpc
+            .agreed_by(
+                "getLedgerEntries",
+                json!({"keys": [key]}),
+                read,
+                |(one, _), (other, _)| one == other,
+            )
+            .await;
+        let (used, ledger) = match asked {
+            Ok(said) => said,
+            Err(error) => return Broadcast::Unknown(words(error)),
+        };
+        if used.is_none_or(|used| used < sent.sequence) {
+            return Broadcast::Unknown(
+                "an earlier transaction of the account is not in a ledger yet".into(),
+            );
+        }
+        let refusal = Refusal {
+            reason: "another transaction has used its sequence number; create a new request".into(),
+            code: ExecuteCode::Unspecified,
+        };
+        // The nodes must know the ledgers up to the one in which the number was used.
+        self.refuse(shipment, refusal, true, |span| span.last >= ledger)
+            .await
+    }
+
+    /// A refusal is for good when the transaction is in no ledger; `enough` says whether these
+    /// ledgers are all in which it could be.
+    async fn refuse(
+        &self,
+        shipment: &Shipment,
+        refusal: Refusal,
+        doubt: bool,
+        enough: impl Fn(&Span) -> bool,
+    ) -> Broadcast {
+        let built = shipment.now_ms.saturating_sub(shipment.age_ms) / 1000;
+        let known = match self.trace(&shipment.signed.tx_hash).await {
+            Ok(Trace::Done) => Ok(true),
+            Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
+            Ok(Trace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
+            Ok(Trace::Nowhere(_)) => {
+                Err("it does not have all ledgers in which it could be".into())
+            }
+            Err(trouble) => Err(trouble),
+        };
+        settle(refusal, known, doubt)
+    }
+
+    /// An error instead of an answer to sendTransaction.
+    async fn rejected(&self, shipment: &Shipment, error: &RpcError, doubt: bool) -> Broadcast {
+        let said = short(&error.message);
+        if error.code != INVALID_PARAMS {
+            return Broadcast::Unknown(format!("the node said: {said}"));
+        }
+        let refusal = Refusal {
+            reason: format!("the node refused the transaction: {said}"),
+            code: ExecuteCode::Unspecified,
+        };
+        self.refuse(shipment, refusal, doubt, |_| true).await
+    }
+}
+
+#[async_trait]
+impl ChainClient for StellarNode {
+    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
+        match needs {
+            Needs::Stellar(needs) => self.gather(needs, now_ms).await,
+            Needs::Nothing => Ok(Facts::Nothing),
+            _ => Err(refused("not a Stellar question", ExecuteCode::Unspecified)),
+        }
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        let sent = match ledger::read_sent(&shipment.signed.transaction) {
+            Ok(sent) => sent,
+            Err(fault) => {
+                return Broadcast::Refused(Refusal {
+                    reason: fault.public().to_owned(),
+                    code: ExecuteCode::Unspecified,
+                });
+            }
+        };
+        let params = json!({"transaction": shipment.signed.transaction});
+        let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
+        let doubt = doubt || shipment.retried;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
+                return Broadcast::Unknown(reason);
+            }
+            Err(CallError::Node(error)) => return self.rejected(shipment, &error, doubt).await,
+        };
+        let hash = &shipment.signed.tx_hash;
+        match answer.get("status").and_then(Value::as_str) {
+            Some("PENDING" | "DUPLICATE") => self.in_ledger(hash).await,
+            Some("TRY_AGAIN_LATER") => self.later(hash, doubt).await,
+            Some("ERROR") => match failure_of(&answer, "errorResultXdr") {
+                Some(why) => self.failed(shipment, &sent, why, doubt).await,
+                None => {
+                    let refusal = Refusal {
+                        reason:
+                            "the node refused the transaction without a reason that can be read"
+                                .into(),
+                        code: ExecuteCode::Unspecified,
+                    };
+                    let is_over = |span: &Span| span.is_past(&sent);
+                    self.refuse(shipment, refusal, doubt, is_over).await
+                }
+            },
+            _ => Broadcast::Unknown("the node's answer to sendTransaction makes no sense".into()),
+        }
+    }
+
+    async fn next_number(&self, address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+        let newest = Mutex::new(0);
+        // The answer about a transaction that nobody has names the last ledger and its time.
+        let read = |answer: &Value| {
+            let Trace::Nowhere(span) = trace_of(answer) else {
+                return None;
+            };
+            let is_later = span.until >= since_ms.div_ceil(1_000);
+            if span == Span::NONE {
+                return None;
+            }
+            if is_later {
+                // The ledger of a node that lies is higher than it should be, and others have not
+                // got so far, or lower, and does not count.
+                let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                *newest = span.last.max(*newest);
+            }
+            Some(is_later)
+        };
+        let nobodys = json!({"hash": "0".repeat(64)});
+        if !self.rpc.agreed("getTransaction", nobodys, read).await? {
+            return Ok(None);
+        }
+        let ledger = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let key = key_of(address)?;
+        let read = |answer: &Value| {
+            let entries = Entries::of(answer).filter(|entries| entries.last >= ledger)?;
+            let used = entries.account(&key)??.sequence;
+            used.checked_add(1)
+        };
+        let params = json!({"keys": [key]});
+        let next = self.rpc.agreed("getLedgerEntries", params, read).await?;
+        Ok(Some(next))
+    }
+
+    /// An account that does not exist has nothing, and so has one without a trust line.
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        let not_that =
+            |problem: &dyn ToString| refused(&problem.to_string(), ExecuteCode::Unspecified);
+        let account = parse_address(address)
+            .map_err(|error| not_that(&error))?
+            .account_id();
+        let key = match token {
+            None => ledger::account_key(&account),
+            Some(token) => {
+                let asset = Credit::parse(token).map_err(|error| not_that(&error))?;
+                ledger::trust_line_key(&account, &asset)
+            }
+        };
+        let key = key.map_err(|fault| bug(&fault))?;
+        let read = |answer: &Value| {
+            let entries = Entries::of(answer)?;
+            match (entries.find(&key), token) {
+                (None, _) => Some(0),
+                (Some(entry), None) => Some(ledger::read_account(&key, entry)?.balance),
+                (Some(entry), Some(_)) => ledger::read_trust_line(&key, entry),
+            }
+        };
+        let asked = self
+            .rpc
+            .agreed("getLedgerEntries", json!({"keys": [key]}), read);
+        Ok(asked.await?.to_string())
+    }
+
+    /// Nodes try what calls contracts, and nothing else.
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        if !calls_contract(&trial.unsigned.bytes) {
+            return None;
+        }
+        let params = json!({"transaction": STANDARD.encode(&trial.unsigned.bytes)});
+        let answer = self.rpc.aside("simulateTransaction", params).await.ok()?;
+        tried(&answer)
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.rpc.health()
+    }
+}
+
+/// Reads simulateTransaction.
+fn tried(answer: &Value) -> Option<Simulation> {
+    // Every answer names the ledger that it is about.
+    answer.get("latestLedger")?;
+    if let Some(error) = answer.get("error") {
+        return Some(Simulation::fails(error.as_str()?));
+    }
+    // What is returned is then what would be, were they there.
+    if answer
+        .get("restorePreamble")
+        .is_some_and(|preamble| !preamble.is_null())
+    {
+        return Some(Simulation::fails(
+            "entries of the ledger that it needs are archived, and must be restored first",
+        ));
+    }
+    let returned = answer.pointer("/results/0/xdr").and_then(Value::as_str);
+    Some(Simulation::passes(returned.map(str::to_owned)))
+}
+
+/// An answer to getLedgerEntries.
+struct Entries<'a> {
+    entries: &'a [Value],
+    /// The number of the ledger that they are of.
+    last: u64,
+}
+
+impl<'a> Entries<'a> {
+    fn of(answer: &'a Value) -> Option<Self> {
+        let entries: &[Value] = match answer.get("entries") {
+            None | Some(Value::Null) => &[],
+            Some(entries) => entries.as_array()?.as_slice(),
+        };
+        // Without it, it is no answer of such a node, and says nothing about what is absent.
+        let last = answer.get("latestLedger")?.as_u64()?;
+        Some(Self { entries, last })
+    }
+
+    fn find(&self, key: &str) -> Option<&'a str> {
+        let entry = self
+            .entries
+            .iter()
+            .find(|entry| entry.get("key").and_then(Value::as_str) == Some(key))?;
+        // What cannot be read later is no entry either.
+        Some(entry.get("xdr").and_then(Value::as_str).unwrap_or_default())
+    }
+
+    /// An account, or `Some(None)` where there is none; `None` when what is there makes no sense.
+    fn account(&self, key: &str) -> Option<Option<Account>> {
+        match self.find(key) {
+            None => Some(None),
+            Some(entry) => ledger::read_account(key, entry).map(Some),
+        }
+    }
+}
+
+/// What to offer per operation, so that it is taken also when ledgers are full: nine of ten
+/// transactions of the last ledgers were charged no more. The network charges all the same.
+fn base_fee(stats: &Value) -> Option<u32> {
+    let fee = number(stats.pointer("/inclusionFee/p90")?)?;
+    let fee = fee.clamp(LEAST_FEE.into(), MOST_FEE.into());
+    u32::try_from(fee).ok()
+}
+
+/// What an answer to getTransaction says.
+fn trace_of(answer: &Value) -> Trace {
+    let time = |name| answer.get(name).and_then(number);
+    match answer.get("status").and_then(Value::as_str) {
+        Some("SUCCESS") => Trace::Done,
+        Some("FAILED") => Trace::Failed(match failure_of(answer, "resultXdr") {
+            Some(why) => refusal(&why),
+            None => Refusal {
+                reason: "the network took the transaction, and it failed".into(),
+                code: ExecuteCode::Unspecified,
+            },
+        }),
+        Some("NOT_FOUND") => {
+            let span = || {
+                Some(Span {
+                    since: time("oldestLedgerCloseTime")?,
+                    until: time("latestLedgerCloseTime")?,
+                    last: time("latestLedger")?,
+                })
+            };
+            Trace::Nowhere(span().unwrap_or(Span::NONE))
+        }
+        _ => Trace::Nowhere(Span::NONE),
+    }
+}
+
+fn failure_of(answer: &Value, field: &str) -> Option<Failure> {
+    ledger::read_result(answer.get(field)?.as_str()?).flatten()
+}
+
+fn refusal(why: &Failure) -> Refusal {
+    let Failure {
+        name, meaning, fee, ..
+    } = why;
+    let reason = match (why.code, meaning) {
+        (ExecuteCode::InsufficientGasFee, Some(meaning)) => {
+            format!("{meaning}, at least {fee} stroops; the network said: {name}")
+        }
+        (_, Some(meaning)) => format!("{meaning}; the network said: {name}"),
+        (_, None) => format!("the network refused the transaction: {name}"),
+    };
+    Refusal {
+        reason,
+        code: why.code,
+    }
+}
+
+/// 64-bit numbers are text in this API, most of the time.
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::String(digits) => digits.parse().ok(),
+        value => value.as_u64(),
+    }
+}
+
+fn key_of(account: &str) -> Result<String, ChainError> {
+    let account = parse_account(account)
+        .map_err(|error| refused(&error.to_string(), ExecuteCode::Unspecified))?;
+    ledger::account_key(&account).map_err(|fault| bug(&fault))
+}
+
+fn refused(reason: &str, code: ExecuteCode) -> ChainError {
+    ChainError::Refused(Refusal {
+        reason: reason.to_owned(),
+        code,
+    })
+}
+
+fn bug(fault: &Fault) -> ChainError {
+    ChainError::Unknown(fault.public().to_owned())
+}
+
+fn words(error: CallError) -> String {
+    match ChainError::from(error) {
+        ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. }) => reason,
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_fee__should_stay_between_what_the_network_wants_and_what_we_pay() {
+        for (p90, expected) in [
+            (json!("100"), Some(100)),
+            (json!("0"), Some(100)),
+            (json!("5017"), Some(5017)),
+            (json!(250), Some(250)),
+            (json!("18446744073709551615"), Some(1_000_000)),
+            (json!("-1"), None),
+            (json!(null), None),
+        ] {
+            let stats = json!({"inclusionFee": {"p90": p90}});
+            assert_eq!(base_fee(&stats), expected, "{stats}");
+        }
+        assert_eq!(base_fee(&json!({})), None);
+    }
+
+    #[test]
+    fn trace__should_count_only_ledgers_that_the_node_names() {
+        let span = |answer: Value| match trace_of(&answer) {
+            Trace::Nowhere(span) => span,
+            other => panic!("{other:?}"),
+        };
+        let known = json!({"status": "NOT_FOUND", "latestLedger": 9, "oldestLedger": 2,
+            "latestLedgerCloseTime": "1700000500", "oldestLedgerCloseTime": "1700000000"});
+        let expected = Span {
+            since: 1_700_000_000,
+            until: 1_700_000_500,
+            last: 9,
+        };
+        assert_eq!(span(known), expected);
+        for answer in [
+            json!({"status": "NOT_FOUND"}),
+            json!({"status": "NOT_FOUND", "latestLedger": 9}),
+            json!({}),
+            Value::Null,
+        ] {
+            assert_eq!(span(answer), Span::NONE);
+        }
+        assert_eq!(Span::ALL.and(expected), expected);
+        assert_eq!(expected.and(Span::NONE), Span::NONE);
+        assert_eq!(trace_of(&json!({"status": "SUCCESS"})), Trace::Done);
+        assert!(matches!(
+            trace_of(&json!({"status": "FAILED"})),
+            Trace::Failed(_)
+        ));
+    }
+
+    #[test]
+    fn entries__should_be_absent_only_in_an_answer() {
+        for answer in [
+            json!({"entries": [], "latestLedger": 3}),
+            json!({"entries": null, "latestLedger": 3}),
+            json!({"latestLedger": 3}),
+        ] {
+            let entries = Entries::of(&answer).unwrap();
+            assert_eq!(entries.account("key"), Some(None));
+        }
+        for answer in [
+            json!({"entries": []}),
+            json!({"entries": 1, "latestLedger": 3}),
+            Value::Null,
+        ] {
+            assert!(Entries::of(&answer).is_none());
+        }
+        let nonsense = json!({"entries": [{"key": "key"}], "latestLedger": 3});
+        assert_eq!(Entries::of(&nonsense).unwrap().account("key"), None);
+    }
+}

@@ -1,0 +1,650 @@
+//! Sui full nodes: `sui.rpc.v2` as gRPC-Web (docs/decisions/0017).
+//!
+//! That a request succeeded means that its transaction was executed, which is final on Sui. Whether
+//! it did what it says is not looked at: one that fails takes its gas and moves its gas coins on.
+
+mod proto;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use async_trait::async_trait;
+use covault_core::{
+    chain::{
+        Facts, Needs,
+        sui::{
+            Coin, Facts as SuiFacts, GasUsed, MAX_COINS, Needs as SuiNeeds, Origin, SUI, Sent,
+            Validity, read_sent, simulation,
+        },
+    },
+    fault::{ExecuteCode, Fault},
+};
+
+use self::proto::{
+    BATCH_GET_OBJECTS, BatchGetObjectsRequest, EXECUTE_TRANSACTION, Encoded,
+    ExecuteTransactionRequest, ExecutionError, ExecutionErrorKind, FieldMask, GET_BALANCE,
+    GET_EPOCH, GET_SERVICE_INFO, GET_TRANSACTION, GetBalanceRequest, GetBalanceResponse,
+    GetEpochRequest, GetEpochResponse, GetObjectRequest, GetServiceInfoRequest,
+    GetServiceInfoResponse, GetTransactionRequest, LIST_OWNED_OBJECTS, ListOwnedObjectsRequest,
+    ListOwnedObjectsResponse, Object, OwnerKind, SIMULATE_TRANSACTION, SimulateTransactionRequest,
+    TransactionResponse,
+};
+use super::{
+    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment, Simulation, Trial,
+    grpc::{Code, Grpc, Said, Status},
+    jsonrpc::short,
+    pool::Pool,
+    settle,
+};
+
+/// The digest of mainnet's genesis checkpoint.
+const MAINNET: &str = "4btiuiMPvEENsttpZC7CZ53DruC3MAgfznDbASZ7DR6S";
+/// Objects of one page; nodes give no more, and some fewer.
+const PAGE: u32 = 1000;
+/// Pages that are asked for, of nodes whose pages are short.
+const MAX_PAGES: usize = 20;
+/// How long a node may take to execute: it answers when that is final, and validators may be busy.
+const EXECUTION: Duration = Duration::from_secs(20);
+/// How long the objects of a transaction may be unknown to the nodes before it is given up: the
+/// one that makes them may come after it.
+const MISSING_MS: u64 = 600_000;
+/// By how much an epoch must be over before it is said of a transaction that it has expired, in
+/// seconds: nodes behind one address need not all be at the last checkpoint.
+const SETTLED_S: u64 = 60;
+/// Of how many objects of a transaction is looked up who used them.
+const LOOKED_UP: usize = 100;
+
+/// Sui.
+pub struct SuiNode {
+    grpc: Grpc,
+    /// All nodes are on this machine.
+    local: bool,
+}
+
+/// What a node's answer to a transaction means.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Accepted,
+    /// It may be taken later.
+    Later {
+        reason: String,
+        /// There are no such objects.
+        missing: bool,
+    },
+    Refused {
+        refusal: Refusal,
+        /// It may be because this very transaction was executed.
+        itself: bool,
+    },
+}
+
+/// What became of a transaction, as the objects tell that it wanted to use.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Executed,
+    /// Another one used them.
+    Void,
+    Open,
+}
+
+impl SuiNode {
+    /// The chain, through its nodes. They are to be on mainnet; only where all of them are on this
+    /// machine may it be another chain, for tests.
+    pub fn new(pool: Pool) -> Self {
+        let local = pool.is_local();
+        let grpc = Grpc::new(pool);
+        let grpc = match local {
+            true => grpc,
+            false => grpc.checked(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, off_mainnet),
+        };
+        Self { grpc, local }
+    }
+
+    /// The digest of the chain's genesis checkpoint; of nodes that are far it is known.
+    async fn chain_identifier(&self) -> Result<String, ChainError> {
+        if !self.local {
+            return Ok(MAINNET.into());
+        }
+        let read = |info: GetServiceInfoResponse| info.chain_id;
+        self.agreed(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, read)
+            .await
+    }
+
+    /// The epoch and its reference gas price, MIST per unit.
+    async fn epoch(&self) -> Result<(u64, u64), ChainError> {
+        let request = GetEpochRequest {
+            read_mask: FieldMask::of(&["epoch", "reference_gas_price"]),
+        };
+        let read = |answer: GetEpochResponse| {
+            let epoch = answer.epoch?;
+            Some((epoch.epoch?, epoch.reference_gas_price?))
+        };
+        self.agreed(&GET_EPOCH, &request, read).await
+    }
+
+    /// All that an address has of a coin, and what of it lies in no coin object.
+    async fn units(&self, owner: &str, coin_type: &str) -> Result<(u64, u64), ChainError> {
+        let request = GetBalanceRequest {
+            owner: Some(owner.into()),
+            coin_type: Some(coin_type.into()),
+        };
+        let read = |answer: GetBalanceResponse| {
+            let balance = answer.balance?;
+            // Nodes from before SIP-58 do not name it.
+            Some((balance.balance?, balance.address_balance.unwrap_or(0)))
+        };
+        self.agreed(&GET_BALANCE, &request, read).await
+    }
+
+    /// Coin objects of an address, the richest first; with `origin` what they show their type by.
+    async fn coins(
+        &self,
+        owner: &str,
+        coin_type: &str,
+        origin: bool,
+    ) -> Result<Vec<Coin>, ChainError> {
+        let mut paths = vec!["object_id", "version", "digest", "owner", "balance"];
+        if origin {
+            paths.extend(["previous_transaction", "storage_rebate"]);
+        }
+        let mut request = ListOwnedObjectsRequest {
+            owner: Some(owner.into()),
+            page_size: Some(PAGE),
+            page_token: None,
+            read_mask: FieldMask::of(&paths),
+            object_type: Some(format!("0x2::coin::Coin<{coin_type}>")),
+        };
+        let read = |answer: ListOwnedObjectsResponse| {
+            let coins = answer.objects.into_iter().filter_map(|object| {
+                let ours = is_owned_by(&object, owner);
+                ours.then(|| coin(object, origin))
+            });
+            let coins = coins.collect::<Option<Vec<_>>>()?;
+            let next = answer.next_page_token.filter(|token| !token.is_empty());
+            Some((coins, next))
+        };
+        let mut coins = Vec::new();
+        // A coin whose balance changes meanwhile may be on two pages.
+        let mut seen = BTreeSet::new();
+        for _ in 0..MAX_PAGES {
+            let page = self
+                .grpc
+                .agreed(
+                    &LIST_OWNED_OBJECTS,
+                    &request,
+                    read,
+                    |(one, _), (other, _)| one == other,
+                )
+                .await?;
+            let (page, next) = answered(page)?;
+            let new = page
+                .into_iter()
+                .filter(|coin| seen.insert(coin.object_id.clone()));
+            coins.extend(new);
+            request.page_token = next;
+            if request.page_token.is_none() || coins.len() >= MAX_COINS {
+                break;
+            }
+        }
+        coins.truncate(MAX_COINS);
+        Ok(coins)
+    }
+
+    async fn gather(&self, needs: &SuiNeeds) -> Result<SuiFacts, ChainError> {
+        let payment = &needs.payment;
+        let from = payment.from.as_str();
+        let coins = async {
+            match payment.token() {
+                Some(token) => self.coins(from, token, true).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        let units = async {
+            match payment.token() {
+                Some(token) => self.units(from, token).await,
+                None => Ok((0, 0)),
+            }
+        };
+        let (chain, (epoch, price), sui_coins, (_, sui_address_balance), coins, (_, coin_balance)) =
+            tokio::try_join!(
+                self.chain_identifier(),
+                self.epoch(),
+                self.coins(from, SUI, false),
+                self.units(from, SUI),
+                coins,
+                units,
+            )?;
+        let mut facts = SuiFacts {
+            reference_gas_price: needs.price.then_some(price),
+            gas_used: None,
+            sui_coins,
+            sui_address_balance,
+            coins,
+            coin_address_balance: coin_balance,
+            validity: Some(Validity {
+                epoch,
+                chain_identifier: chain,
+                nonce: Some(u32::from_be_bytes(self.grpc.random())),
+            }),
+        };
+        if needs.simulation {
+            let transaction = simulation(needs, &facts).map_err(not_possible)?;
+            facts.gas_used = Some(Box::new(self.simulated(transaction).await?));
+        }
+        Ok(facts)
+    }
+
+    /// What a transaction takes, with a gas coin of the node's own.
+    async fn simulated(&self, transaction: Vec<u8>) -> Result<GasUsed, ChainError> {
+        let request = to_simulate(transaction);
+        let outcome = self
+            .grpc
+            .agreed(
+                &SIMULATE_TRANSACTION,
+                &request,
+                outcome,
+                |one, other| match (one, other) {
+                    (Ok(one), Ok(other)) => near(one, other),
+                    (Err(_), Err(_)) => true,
+                    _ => false,
+                },
+            )
+            .await?;
+        answered(outcome)?.map_err(|error| failed(&error))
+    }
+
+    /// Whether a node knows that the transaction was executed.
+    async fn known(&self, hash: &str) -> Result<bool, String> {
+        let request = GetTransactionRequest {
+            digest: Some(hash.into()),
+            read_mask: FieldMask::of(&["digest"]),
+        };
+        let found = |said: &Said<TransactionResponse>| match said {
+            Ok(answer) if digest(answer) == Some(hash) => Ok(true),
+            Ok(_) => Err("the node answered about another transaction".into()),
+            Err(status) if status.code == Code::NotFound => Ok(false),
+            Err(status) => Err(status.words()),
+        };
+        self.grpc.any(&GET_TRANSACTION, &request, found).await
+    }
+
+    /// Whether the transaction's last epoch has passed, and by enough.
+    async fn is_over(&self, sent: &Sent, now_ms: u64) -> bool {
+        let Some(last) = sent.last_epoch else {
+            return false;
+        };
+        let request = GetEpochRequest {
+            read_mask: FieldMask::of(&["epoch", "start"]),
+        };
+        let Ok(Ok(answer)) = self.grpc.ask(&GET_EPOCH, &request).await else {
+            return false;
+        };
+        let begun = answer.epoch.and_then(|epoch| {
+            let begun = u64::try_from(epoch.start?.seconds).ok()?;
+            (epoch.epoch? > last).then_some(begun)
+        });
+        begun.is_some_and(|begun| now_ms / 1_000 >= begun.saturating_add(SETTLED_S))
+    }
+
+    /// Who used the objects that the transaction wanted.
+    async fn fate(&self, sent: &Sent, hash: &str) -> Fate {
+        if sent.objects.is_empty() {
+            return Fate::Open;
+        }
+        let next = sent.next_version();
+        let objects = sent.objects.iter().take(LOOKED_UP);
+        let request = BatchGetObjectsRequest {
+            requests: objects
+                .clone()
+                .flat_map(|object| {
+                    // As it is now, and as this transaction would have left it.
+                    [None, Some(next)].map(|version| GetObjectRequest {
+                        object_id: Some(object.object_id.clone()),
+                        version,
+                    })
+                })
+                .collect(),
+            read_mask: FieldMask::of(&["object_id", "version", "previous_transaction"]),
+        };
+        let Ok(Ok(answer)) = self.grpc.ask(&BATCH_GET_OBJECTS, &request).await else {
+            return Fate::Open;
+        };
+        let mut fate = Fate::Open;
+        for (wanted, found) in objects.zip(answer.objects.chunks(2)) {
+            let found = found.iter().filter_map(|result| result.object.as_ref());
+            for object in found.filter(|found| found.object_id.as_ref() == Some(&wanted.object_id))
+            {
+                if object.previous_transaction.as_deref() == Some(hash) {
+                    return Fate::Executed;
+                }
+                if object.version > Some(wanted.version) {
+                    fate = Fate::Void;
+                }
+            }
+        }
+        fate
+    }
+
+    /// What became of a transaction that may have arrived before and that no node was seen to
+    /// know. A node that is behind does not know it yet: that alone says nothing.
+    async fn in_doubt(&self, shipment: &Shipment, sent: &Sent, refusal: Refusal) -> Broadcast {
+        match self.fate(sent, &shipment.signed.tx_hash).await {
+            Fate::Executed => Broadcast::Accepted,
+            Fate::Void => Broadcast::Refused(refusal),
+            Fate::Open if self.is_over(sent, shipment.now_ms).await => Broadcast::Refused(refusal),
+            Fate::Open => Broadcast::Unknown(format!(
+                "{}; whether an earlier try was executed is not known yet",
+                refusal.reason
+            )),
+        }
+    }
+
+    /// A question that money depends on, whose answers have to be equal.
+    async fn agreed<Q: prost::Message, A: prost::Message + Default, T: PartialEq>(
+        &self,
+        method: &super::grpc::Method<Q, A>,
+        request: &Q,
+        read: impl Fn(A) -> Option<T>,
+    ) -> Result<T, ChainError> {
+        answered(self.grpc.agreed(method, request, read, T::eq).await?)
+    }
+}
+
+#[async_trait]
+impl ChainClient for SuiNode {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+        match needs {
+            Needs::Sui(needs) => Ok(self.gather(needs).await?.into()),
+            Needs::Nothing => Ok(Facts::Nothing),
+            _ => Err(refused(
+                "not a Sui question".into(),
+                ExecuteCode::Unspecified,
+            )),
+        }
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        let sent = match read_sent(&shipment.signed.transaction) {
+            Ok(sent) => sent,
+            Err(_) => {
+                return Broadcast::Refused(Refusal {
+                    reason: "the signed transaction cannot be read".into(),
+                    code: ExecuteCode::Unspecified,
+                });
+            }
+        };
+        let hash = shipment.signed.tx_hash.as_str();
+        let request = ExecuteTransactionRequest {
+            transaction: Some(Encoded::of(sent.transaction.clone())),
+            signatures: sent.signatures.iter().cloned().map(Encoded::of).collect(),
+            read_mask: FieldMask::of(&["digest", "effects.status"]),
+        };
+        let (answer, lost) = self
+            .grpc
+            .send(&EXECUTE_TRANSACTION, &request, EXECUTION)
+            .await;
+        let doubt = lost || shipment.retried;
+        let verdict = match answer {
+            Ok(said) => judge(&said, hash),
+            Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
+                return Broadcast::Unknown(reason);
+            }
+        };
+        match verdict {
+            Verdict::Accepted => Broadcast::Accepted,
+            Verdict::Later { reason, missing } => match self.known(hash).await {
+                Ok(true) => Broadcast::Accepted,
+                Ok(false) if self.is_over(&sent, shipment.now_ms).await => {
+                    Broadcast::Refused(expired())
+                }
+                Ok(false) if missing && shipment.age_ms >= MISSING_MS => {
+                    Broadcast::Refused(Refusal {
+                        reason,
+                        code: ExecuteCode::Unspecified,
+                    })
+                }
+                Ok(false) | Err(_) => Broadcast::Unknown(reason),
+            },
+            Verdict::Refused { refusal, itself } => {
+                let known = self.known(hash).await;
+                if itself && doubt && known == Ok(false) {
+                    return self.in_doubt(shipment, &sent, refusal).await;
+                }
+                settle(refusal, known, doubt)
+            }
+        }
+    }
+
+    async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
+        let (units, _) = self.units(address, token.unwrap_or(SUI)).await?;
+        Ok(units.to_string())
+    }
+
+    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+        if trial.unsigned.bytes.is_empty() {
+            return None;
+        }
+        let request = to_simulate(trial.unsigned.bytes.clone());
+        let answer = self.grpc.aside(&SIMULATE_TRANSACTION, &request).await?;
+        match outcome(answer)? {
+            Ok(used) => Some(Simulation {
+                units_used: Some(cost(&used).to_string()),
+                ..Simulation::passes(None)
+            }),
+            // Perhaps this very transaction has taken it. One that uses up objects cannot be tried
+            // any more then, and the node says so.
+            Err(error) if error.kind() == ExecutionErrorKind::InsufficientFundsForWithdraw => None,
+            Err(error) => Some(Simulation::fails(
+                error.description.as_deref().unwrap_or("no reason"),
+            )),
+        }
+    }
+
+    fn health(&self) -> Vec<EndpointHealth> {
+        self.grpc.health()
+    }
+}
+
+fn to_simulate(transaction: Vec<u8>) -> SimulateTransactionRequest {
+    SimulateTransactionRequest {
+        transaction: Some(Encoded::of(transaction)),
+        read_mask: FieldMask::of(&["transaction.effects.status", "transaction.effects.gas_used"]),
+        do_gas_selection: Some(false),
+    }
+}
+
+/// What is wrong with a node's chain.
+fn off_mainnet(info: &GetServiceInfoResponse) -> Result<Option<String>, &'static str> {
+    let found = info.chain_id.as_deref().ok_or("the node named no chain")?;
+    let name = info.chain.as_deref().unwrap_or(found);
+    Ok((found != MAINNET).then(|| {
+        format!(
+            "the node that is configured for Sui is on \"{}\", not on mainnet",
+            short(name)
+        )
+    }))
+}
+
+fn digest(answer: &TransactionResponse) -> Option<&str> {
+    answer.transaction.as_ref()?.digest.as_deref()
+}
+
+/// Whether a wallet can use an object as it is: those in a consensus stream have another input.
+fn is_owned_by(object: &Object, address: &str) -> bool {
+    let Some(owner) = &object.owner else {
+        return false;
+    };
+    owner.kind() == OwnerKind::Address && owner.address.as_deref() == Some(address)
+}
+
+fn coin(object: Object, origin: bool) -> Option<Coin> {
+    let origin = match origin {
+        true => Some(Origin {
+            previous_transaction: object.previous_transaction?,
+            storage_rebate: object.storage_rebate?,
+        }),
+        false => None,
+    };
+    Some(Coin {
+        object_id: object.object_id?,
+        version: object.version?,
+        digest: object.digest?,
+        balance: object.balance?,
+        origin,
+    })
+}
+
+/// How a simulation ended.
+fn outcome(answer: TransactionResponse) -> Option<Result<GasUsed, ExecutionError>> {
+    let effects = answer.transaction?.effects?;
+    let status = effects.status?;
+    if !status.success? {
+        return Some(Err(status.error.unwrap_or_default()));
+    }
+    let used = effects.gas_used?;
+    Some(Ok(GasUsed {
+        computation_cost: used.computation_cost?,
+        storage_cost: used.storage_cost?,
+        storage_rebate: used.storage_rebate?,
+    }))
+}
+
+/// Whether two simulations are of one moment: others' transactions change what it takes.
+fn near(one: &GasUsed, other: &GasUsed) -> bool {
+    let (one, other) = (cost(one), cost(other));
+    one.max(other) / 4 <= one.min(other)
+}
+
+/// In MIST, without what is given back for storage.
+fn cost(used: &GasUsed) -> u64 {
+    used.computation_cost.saturating_add(used.storage_cost)
+}
+
+/// A simulation that did not succeed.
+fn failed(error: &ExecutionError) -> ChainError {
+    let said = short(error.description.as_deref().unwrap_or("no reason"));
+    let code = match error.kind() {
+        // The facts say that it is there: another transaction has spent it meanwhile.
+        ExecutionErrorKind::InsufficientFundsForWithdraw => {
+            return ChainError::Unknown(format!("the node said: {said}"));
+        }
+        ExecutionErrorKind::InsufficientCoinBalance => ExecuteCode::InsufficientFunds,
+        ExecutionErrorKind::InsufficientGas => ExecuteCode::InsufficientGasFee,
+        ExecutionErrorKind::Unknown => ExecuteCode::Unspecified,
+    };
+    refused(
+        format!("the transaction would fail; the node said: {said}"),
+        code,
+    )
+}
+
+/// What a node's answer to `ExecuteTransaction` means.
+fn judge(said: &Said<TransactionResponse>, hash: &str) -> Verdict {
+    let later = |reason: String| Verdict::Later {
+        reason,
+        missing: false,
+    };
+    let status = match said {
+        Ok(answer) if digest(answer).is_some_and(|digest| digest != hash) => {
+            return later("the node answered about another transaction".into());
+        }
+        Ok(answer) => {
+            if let Some(Err(error)) = outcome(answer.clone()) {
+                let reason = short(error.description.as_deref().unwrap_or_default());
+                tracing::warn!(hash, reason, "a Sui transaction was executed and failed");
+            }
+            return Verdict::Accepted;
+        }
+        Err(status) => status,
+    };
+    match status.code {
+        Code::InvalidArgument if has(status, &MISSING) => Verdict::Later {
+            reason: status.words(),
+            missing: true,
+        },
+        Code::InvalidArgument => Verdict::Refused {
+            refusal: explained(status),
+            itself: has(status, &[USED, EXPIRED, WITHDRAWAL, RESERVATION]),
+        },
+        // Where two fight for an object, one may win, or none until the epoch ends.
+        Code::FailedPrecondition => later(format!(
+            "another transaction holds one of its objects, at the latest until the epoch ends; {}",
+            status.words()
+        )),
+        Code::Aborted => Verdict::Later {
+            reason: status.words(),
+            missing: has(status, &MISSING),
+        },
+        Code::NotFound | Code::Internal | Code::Other => later(status.words()),
+    }
+}
+
+/// Words of `sui-types` (`error.rs`) and of the transaction driver.
+const MISSING: [&str; 2] = [
+    "could not find the referenced",
+    "dependent package not found",
+];
+const USED: &str = "not available for consumption";
+const EXPIRED: &str = "expired";
+const WITHDRAWAL: &str = "withdraw";
+const RESERVATION: &str = "reservation";
+
+fn has(status: &Status, words: &[&str]) -> bool {
+    let said = status.message.to_lowercase();
+    words.iter().any(|word| said.contains(word))
+}
+
+/// A node's words with what they mean, where that is known.
+fn explained(status: &Status) -> Refusal {
+    let fee = ExecuteCode::InsufficientGasFee;
+    let (meaning, code) = if has(status, &["balance of gas object"]) {
+        ("the gas coins do not cover gasFee.budget", fee)
+    } else if has(status, &["under reference gas price"]) {
+        ("gasFee.price is below what the network takes", fee)
+    } else if has(status, &["gas budget"]) {
+        ("gasFee.budget is not one that the network takes", fee)
+    } else if has(status, &[USED]) {
+        (
+            "another transaction has used one of its objects; create a new request",
+            ExecuteCode::Unspecified,
+        )
+    } else if has(status, &[EXPIRED]) {
+        return expired();
+    } else if has(status, &[WITHDRAWAL, RESERVATION]) {
+        (
+            "what it takes out of the address balance is not there in this epoch; create a new \
+             request",
+            ExecuteCode::InsufficientFunds,
+        )
+    } else {
+        ("the node refused the transaction", ExecuteCode::Unspecified)
+    };
+    Refusal {
+        reason: format!("{meaning}; {}", status.words()),
+        code,
+    }
+}
+
+fn expired() -> Refusal {
+    Refusal {
+        reason: "the transaction expired before a node took it; create a new request".into(),
+        code: ExecuteCode::Unspecified,
+    }
+}
+
+/// A status where a message was expected: another time there may be one.
+fn answered<T>(said: Said<T>) -> Result<T, ChainError> {
+    said.map_err(|status| ChainError::Unknown(status.words()))
+}
+
+/// The network's rules find that it can never be built.
+fn not_possible(fault: Fault) -> ChainError {
+    refused(fault.public().to_owned(), fault.code())
+}
+
+fn refused(reason: String, code: ExecuteCode) -> ChainError {
+    ChainError::Refused(Refusal { reason, code })
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests;

@@ -1,0 +1,243 @@
+//! What a request's actor does beside itself: asks the chain, has the signers sign, sends.
+
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use covault_core::{
+    chain::Facts,
+    fault::Fault,
+    ids::{RequestId, SessionId},
+    request::{Effect, Request, State},
+    signature::Signature,
+};
+use futures::FutureExt as _;
+use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort, rpc::CallResult};
+use tokio::sync::watch;
+
+use super::{AbortOnDrop, Live, Msg, NotYet};
+use crate::{
+    building,
+    claims::Account,
+    context::{Context, GRACE_MS},
+    dropped,
+    ledger::Ledger,
+    port::SigningAttempt,
+    rpc::{Broadcast, ChainError, Shipment},
+    simulations,
+    vault::{self, InUse, Wanted},
+};
+
+/// After so many tries in vain to send it, what is before it is looked after.
+const PATIENT_TRIES: u32 = 3;
+
+impl Live {
+    /// Starts what the state asks for; ends the actor when the request is final.
+    pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
+        self.simulate()?;
+        let Ledger {
+            request, payload, ..
+        } = self.now()?;
+        if request.state.is_final() {
+            myself.stop(None);
+            return Ok(());
+        }
+        let context = Arc::clone(&self.context);
+        let task = match (request.state.effect(), &request.state) {
+            (Some(Effect::Prepare), _) => {
+                let needs = building::needs(&context, request.network, payload)?;
+                let client = context
+                    .chains
+                    .get(request.network, payload.chain_id())
+                    .cloned();
+                let own = building::own_facts(&context, payload, &needs);
+                let lane = building::lane(request, payload, &needs)?;
+                let ask = lane.map(|lane| (lane, request.public_key.clone(), payload.clone()));
+                let vault = self.vault.clone();
+                let id = request.id;
+                beside(myself, "asking the chain", async move {
+                    if let Some(facts) = own {
+                        return Msg::FactsArrived(facts.map_err(NotYet::Wrong));
+                    }
+                    let Some(client) = client else {
+                        return Msg::FactsArrived(Err(NotYet::Chain(ChainError::Unknown(
+                            "no node is configured for this chain".into(),
+                        ))));
+                    };
+                    let facts = client.facts(&needs, context.now_ms()).await;
+                    Msg::FactsArrived(match (facts, ask) {
+                        (Err(error), _) => Err(NotYet::Chain(error)),
+                        (Ok(facts), None) => Ok(facts),
+                        (Ok(facts), Some((lane, public_key, payload))) => {
+                            let offered =
+                                building::offered(lane.network, &payload, &facts, &public_key);
+                            let found =
+                                dropped::look_after(&context, &*client, &lane, &offered).await;
+                            match found {
+                                Ok(None) => {}
+                                Ok(Some(in_the_way)) => {
+                                    return Msg::FactsArrived(Err(NotYet::Taken(in_the_way)));
+                                }
+                                // The store cannot be read now, which its turn will tell.
+                                Err(fault) => {
+                                    tracing::warn!(request = %id, ?fault, "earlier transactions could not be looked after");
+                                }
+                            }
+                            let wanted = |reply| Wanted {
+                                payload,
+                                public_key,
+                                facts,
+                                reply,
+                            };
+                            settle(&context, &vault, id, wanted).await
+                        }
+                    })
+                })
+            }
+            (Some(Effect::Sign), State::Signing { draft, session, .. }) => {
+                let (session, deadline_ms) = (*session, draft.deadline_ms);
+                let in_use = self.in_use.clone();
+                let request = request.clone();
+                beside(myself, "signing", async move {
+                    let (epoch, answer) =
+                        sign(&context, in_use, &request, session, deadline_ms).await;
+                    Msg::SignersAnswered {
+                        session,
+                        epoch,
+                        answer,
+                    }
+                })
+            }
+            (Some(Effect::Broadcast), State::Broadcasting { draft, signed, .. }) => {
+                // Before it is sent: whoever is before it may be taken meanwhile.
+                if let Some(claim) = &draft.claim {
+                    context.turns.wait(claim.clone(), myself.clone());
+                }
+                let now_ms = context.now_ms();
+                let shipment = Shipment {
+                    signed: signed.clone(),
+                    facts: draft.facts.clone(),
+                    age_ms: now_ms.saturating_sub(draft.built_at_ms),
+                    now_ms,
+                    retried: self.resumed || self.tries > 0,
+                };
+                let client = context
+                    .chains
+                    .get(request.network, payload.chain_id())
+                    .cloned();
+                let account = Account::of(request, payload);
+                // Whoever waits for longer than a moment may wait for one that was lost.
+                let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
+                let nonce = nonce.filter(|_| self.tries >= PATIENT_TRIES);
+                beside(myself, "sending", async move {
+                    let Some(client) = client else {
+                        let reason = "no node is configured for this chain";
+                        return Msg::NodeAnswered(Broadcast::Unknown(reason.into()));
+                    };
+                    let answer = client.broadcast(&shipment).await;
+                    let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
+                        return Msg::NodeAnswered(answer);
+                    };
+                    let found = dropped::look_before(&context, &*client, &account, nonce).await;
+                    Msg::NodeAnswered(match found {
+                        Ok(Some(in_the_way)) => {
+                            Broadcast::Unknown(format!("{reason}; {in_the_way}"))
+                        }
+                        Ok(None) | Err(_) => answer,
+                    })
+                })
+            }
+            // Folded into other commits; a row cannot stand there.
+            (effect, state) => {
+                return Err(Fault::bug(format!("{effect:?} in {}", state.name())).into());
+            }
+        };
+        self.task = Some(task);
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Has what was built tried on a node, once, beside all the rest.
+    fn simulate(&mut self) -> Result<(), Fault> {
+        let Ledger {
+            request, payload, ..
+        } = self.now()?;
+        if let (State::Signing { draft, .. }, false) = (&request.state, self.simulated) {
+            simulations::start(&self.context, request, payload, draft, self.resumed);
+            self.simulated = true;
+        }
+        Ok(())
+    }
+}
+
+/// Has the shares that are in use sign, and says which those were. New shares are waited for
+/// until their nodes were told to use them.
+async fn sign(
+    context: &Context,
+    mut in_use: watch::Receiver<InUse>,
+    request: &Request,
+    session: SessionId,
+    deadline_ms: u64,
+) -> (Option<u32>, Result<Vec<Signature>, Fault>) {
+    let curve = request.network.curve();
+    let patience = || {
+        let left = deadline_ms.saturating_sub(context.now_ms());
+        Duration::from_millis(left.saturating_add(GRACE_MS))
+    };
+    let told = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.told));
+    let generation = match tokio::time::timeout(patience(), told).await {
+        Ok(Ok(keys)) => keys.of(curve).map(|shares| shares.generation.clone()),
+        _ => None,
+    };
+    let Some(generation) = generation else {
+        let fault = Fault::unavailable("the vault's nodes were not told in time to use new shares");
+        return (None, Err(fault));
+    };
+    let Some(order) = request.order(generation.epoch, context.now_ms()) else {
+        return (None, Err(Fault::bug("no order")));
+    };
+    let attempt = SigningAttempt {
+        session,
+        holders: generation.holders,
+        threshold: generation.threshold,
+        deadline_ms,
+    };
+    let signing = context.signers.sign(&order, &attempt);
+    let answer = tokio::time::timeout(patience(), signing)
+        .await
+        .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
+    (Some(generation.epoch), answer)
+}
+
+/// Runs a task beside the actor; what it makes becomes a message, also when it panics.
+fn beside(
+    myself: &ActorRef<Msg>,
+    name: &'static str,
+    task: impl Future<Output = Msg> + Send + 'static,
+) -> AbortOnDrop {
+    let actor = myself.clone();
+    let handle = tokio::spawn(async move {
+        let message = AssertUnwindSafe(task)
+            .catch_unwind()
+            .await
+            .unwrap_or(Msg::TaskDied(name));
+        // The actor may have ended meanwhile.
+        let _ = actor.cast(message);
+    });
+    AbortOnDrop(handle.abort_handle())
+}
+
+/// Waits for the request's turn in its lane, in which the vault settles what it builds on.
+async fn settle(
+    context: &Context,
+    vault: &ActorRef<vault::Msg>,
+    request: RequestId,
+    wanted: impl FnOnce(RpcReplyPort<Result<Facts, NotYet>>) -> Wanted,
+) -> Result<Facts, NotYet> {
+    let ask = |reply| vault::Msg::Settle(request, Box::new(wanted(reply)));
+    match vault.call(ask, context.call_timeout()).await {
+        Ok(CallResult::Success(settled)) => settled,
+        _ => Err(NotYet::Taken(
+            "the request's turn among those of its wallet did not come in time".into(),
+        )),
+    }
+}

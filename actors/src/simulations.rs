@@ -1,0 +1,138 @@
+//! `simulation` of a signing request: what its transaction would do, as a node says that tried it.
+//!
+//! It is for people who read a request. Nothing waits for it and nothing hangs on it: it runs beside
+//! the signing, asks one node once, and what comes of it, if anything does in time, gets a row of its
+//! own (docs/decisions/0018-simulations.md).
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use covault_core::{
+    fault::Fault,
+    ids::RequestId,
+    payload::Payload,
+    request::{Draft, Request},
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::{
+    context::Context,
+    rows::{self, Simulated},
+    rpc::Trial,
+    store::{Batch, CommitError, Expect},
+};
+
+/// How long a node may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most that run at once; beyond it requests go without.
+const MOST: usize = 64;
+
+/// Those that run.
+pub struct Simulations {
+    /// `None` once the orchestrator stops.
+    running: Mutex<Option<JoinSet<()>>>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Simulations {
+    fn default() -> Self {
+        Self {
+            running: Mutex::new(Some(JoinSet::new())),
+            places: Arc::new(Semaphore::new(MOST)),
+        }
+    }
+}
+
+impl Simulations {
+    /// Ends those that run, and begins no others.
+    pub async fn close(&self) {
+        let running = {
+            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            running.take()
+        };
+        if let Some(mut running) = running {
+            running.shutdown().await;
+        }
+    }
+}
+
+/// Has a node try what was built, where there is one that can; returns at once. `again`: it may
+/// have been tried before.
+pub fn start(
+    context: &Arc<Context>,
+    request: &Request,
+    payload: &Payload,
+    draft: &Draft,
+    again: bool,
+) {
+    // Messages do nothing on a chain.
+    if !context.settings.simulate || draft.unsigned.bytes.is_empty() {
+        return;
+    }
+    let client = context.chains.get(request.network, payload.chain_id());
+    let Some(client) = client.cloned() else {
+        return;
+    };
+    let Ok(place) = Arc::clone(&context.simulations.places).try_acquire_owned() else {
+        tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
+        return;
+    };
+    let trial = Trial {
+        payload: payload.clone(),
+        facts: draft.facts.clone(),
+        unsigned: draft.unsigned.clone(),
+        public_key: request.public_key.clone(),
+    };
+    let id = request.id;
+    let task_context = Arc::clone(context);
+    let task = async move {
+        let _place = place;
+        let context = task_context;
+        if again && !matches!(shown(&context, id).await, Ok(None)) {
+            return;
+        }
+        let tried = tokio::time::timeout(PATIENCE, client.simulate(&trial)).await;
+        let Some(json) = tried.ok().flatten().and_then(|tried| tried.to_json()) else {
+            return;
+        };
+        if let Err(fault) = keep(&context, id, json).await {
+            tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
+        }
+    };
+    let mut running = context.simulations.running.lock();
+    if let Some(running) = running.as_deref_mut().ok().and_then(Option::as_mut) {
+        while running.try_join_next().is_some() {}
+        running.spawn(task);
+    }
+}
+
+/// The first one counts: later ones may have seen the transaction itself on the chain.
+async fn keep(context: &Context, request: RequestId, json: Vec<u8>) -> Result<(), Fault> {
+    let row = Simulated {
+        at_ms: context.now_ms(),
+        json,
+    };
+    let mut batch = Batch::new();
+    batch.put(
+        rows::simulation(request),
+        Expect::Absent,
+        rows::encode(&row)?,
+    );
+    match context.store.commit(batch).await {
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is known of a request's simulation.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn shown(context: &Context, request: RequestId) -> Result<Option<Vec<u8>>, Fault> {
+    let row = context
+        .load::<Simulated>(&rows::simulation(request))
+        .await?;
+    Ok(row.map(|(row, _)| row.json))
+}

@@ -1,0 +1,157 @@
+//! An account's numbers in memory: a chain that executes transactions in the order of their
+//! numbers, none twice and none after its time, and nodes that can forget what waits.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_core::{
+    chain::{
+        Facts, Needs,
+        aptos::{Facts as AptosFacts, RawTransaction},
+    },
+    fault::ExecuteCode,
+    port::Clock as _,
+};
+
+use crate::world::TestClock;
+
+/// Behind a transaction: variant, key and signature with their lengths.
+const AUTHENTICATOR: usize = 99;
+
+/// See the module.
+#[derive(Default)]
+pub struct AptosDouble {
+    clock: Arc<TestClock>,
+    account: Mutex<Account>,
+    /// It takes transactions, and executes none.
+    pub halted: AtomicBool,
+    /// It takes only the next number.
+    pub strict: AtomicBool,
+    /// It refuses whatever it does not have.
+    pub refuse: AtomicBool,
+    /// How far its clock is behind.
+    pub behind_ms: AtomicU64,
+}
+
+/// The only account.
+#[derive(Default)]
+struct Account {
+    /// Hashes by number.
+    waiting: BTreeMap<u64, String>,
+    executed: Vec<String>,
+    handed: Vec<String>,
+}
+
+impl AptosDouble {
+    pub fn new(clock: Arc<TestClock>) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            ..Self::default()
+        })
+    }
+
+    /// The hashes of what was executed; the first has the number 0.
+    pub fn executed(&self) -> Vec<String> {
+        self.account.lock().unwrap().executed.clone()
+    }
+
+    /// The hashes of all that was ever handed to it, in order.
+    pub fn handed(&self) -> Vec<String> {
+        self.account.lock().unwrap().handed.clone()
+    }
+
+    /// The nodes lose what they have not executed.
+    pub fn forget(&self) {
+        self.account.lock().unwrap().waiting.clear();
+    }
+
+    /// Executes what waits.
+    pub fn execute(&self) {
+        self.account.lock().unwrap().execute();
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now_ms() - self.behind_ms.load(Ordering::SeqCst)
+    }
+}
+
+impl Account {
+    fn execute(&mut self) {
+        while let Some(hash) = self.waiting.remove(&(self.executed.len() as u64)) {
+            self.executed.push(hash);
+        }
+    }
+}
+
+#[async_trait]
+impl ChainClient for AptosDouble {
+    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
+        tokio::task::yield_now().await;
+        let Needs::Aptos(needs) = needs else {
+            panic!("nothing is known about {needs:?}")
+        };
+        assert!(!needs.gas_unit_price && needs.simulate.is_none() && needs.abi.is_none());
+        let account = self.account.lock().unwrap();
+        Ok(Facts::Aptos(AptosFacts {
+            sequence_number: account.executed.len() as u64,
+            expiration_timestamp_secs: now_ms / 1_000 + 600,
+            gas_unit_price: None,
+            gas_used: None,
+            abi: None,
+        }))
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        tokio::task::yield_now().await;
+        let bytes = hex::decode(&shipment.signed.transaction[2..]).unwrap();
+        let end = bytes.len() - AUTHENTICATOR;
+        let transaction: RawTransaction = bcs::from_bytes(&bytes[..end]).unwrap();
+        let hash = shipment.signed.tx_hash.clone();
+        let refused = |reason: &str| {
+            Broadcast::Refused(Refusal {
+                reason: reason.into(),
+                code: ExecuteCode::Unspecified,
+            })
+        };
+        let mut account = self.account.lock().unwrap();
+        account.handed.push(hash.clone());
+        if account.executed.contains(&hash) || account.waiting.values().any(|one| *one == hash) {
+            return Broadcast::Accepted;
+        }
+        if self.refuse.load(Ordering::SeqCst) {
+            return refused("the sender cannot pay the fee");
+        }
+        if self.now_ms() / 1_000 >= transaction.expiration_timestamp_secs {
+            return refused("the transaction expired");
+        }
+        let (number, next) = (transaction.sequence_number, account.executed.len() as u64);
+        if number < next {
+            return refused("another transaction has the account's number");
+        }
+        if number > next && self.strict.load(Ordering::SeqCst) {
+            return Broadcast::Unknown("an earlier transaction is not there yet".into());
+        }
+        let before = account.waiting.insert(number, hash);
+        assert_eq!(before, None, "two transactions with the number {number}");
+        if !self.halted.load(Ordering::SeqCst) {
+            account.execute();
+        }
+        Broadcast::Accepted
+    }
+
+    async fn next_number(&self, _address: &str, since_ms: u64) -> Result<Option<u64>, ChainError> {
+        let next = self.account.lock().unwrap().executed.len() as u64;
+        Ok((self.now_ms() >= since_ms).then_some(next))
+    }
+
+    async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {
+        Ok("0".into())
+    }
+}

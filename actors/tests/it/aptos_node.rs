@@ -1,0 +1,616 @@
+//! The Aptos client against a node that speaks real HTTP.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use covault_actors::rpc::{
+    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal, Shipment, Simulation,
+    Trial,
+};
+use covault_core::{
+    chain::{
+        Chain as _, Facts, Needs, Signed,
+        aptos::{self, Abi, Function, Planned, Simulate},
+    },
+    fault::ExecuteCode,
+    payload::{Payload, WireKind},
+    schema::wire,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::world::*;
+
+const FROM: &str = "0x00000000000000000000000000000000000000000000000000000000000000ab";
+const POOL: &str = "0x00000000000000000000000000000000000000000000000000000000000000cd";
+const HASH: &str = "0x7e";
+const BCS: &str = "application/x.aptos.signed_transaction+bcs";
+/// In seconds.
+const NOW: u64 = 1_800_000_000;
+const END: u64 = NOW + 600;
+
+/// A request to the node.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// `GET` or `POST`, path and query.
+    what: String,
+    kind: Option<String>,
+    body: Vec<u8>,
+}
+
+type Said = (u16, Value);
+type Answers = Arc<dyn Fn(&Asked) -> Said + Send + Sync>;
+
+/// A node that answers what a closure says, below `/v1`. Stops with the test's runtime.
+struct Node {
+    url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Node {
+    async fn start(answers: impl Fn(&Asked) -> Said + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (answers, seen): (Answers, _) = (Arc::new(answers), Arc::clone(&asked));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&answers), Arc::clone(&seen)));
+            }
+        });
+        Self { url, asked }
+    }
+
+    fn client(&self) -> Arc<dyn ChainClient> {
+        // Another test of the process may have installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let endpoints = Endpoints::new(vec![self.url.clone()]);
+        let chain = ChainKey::APTOS;
+        let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+        Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
+    }
+
+    fn asked(&self, what: &str) -> Vec<Asked> {
+        let mut asked = self.asked.lock().unwrap().clone();
+        asked.retain(|asked| asked.what == what);
+        asked
+    }
+}
+
+async fn serve(mut stream: TcpStream, answers: Answers, seen: Arc<Mutex<Vec<Asked>>>) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+        }
+        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let header = |name: &str| {
+            let lines = head.lines().filter_map(|line| line.split_once(": "));
+            let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.next().map(|(_, value)| value.to_owned())
+        };
+        let length = header("content-length").map_or(0, |text| text.parse::<usize>().unwrap());
+        if buffer.len() < end + 4 + length {
+            continue;
+        }
+        let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1");
+        let asked = Asked {
+            what: line.replacen("/v1", "", 1),
+            kind: header("content-type"),
+            body: buffer[end + 4..end + 4 + length].to_vec(),
+        };
+        buffer.drain(..end + 4 + length);
+        seen.lock().unwrap().push(asked.clone());
+        let (status, body) = answers(&asked);
+        let body = body.to_string();
+        let head = format!(
+            "HTTP/1.1 {status} So\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        if stream.write_all((head + &body).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn problem(status: u16, code: &str, message: &str) -> Said {
+    (status, json!({"message": message, "error_code": code}))
+}
+
+fn vm(status: &str) -> Said {
+    let message = format!("Invalid transaction: Type: Validation Code: {status}");
+    problem(400, "vm_error", &message)
+}
+
+fn executed(success: bool, status: &str) -> Said {
+    let outcome = json!([{"success": success, "vm_status": status, "gas_used": "9"}]);
+    (200, outcome)
+}
+
+fn ledger(chain_id: u8, now: u64) -> Said {
+    let ledger = json!({"chain_id": chain_id, "ledger_timestamp": format!("{now}000000")});
+    (200, ledger)
+}
+
+/// A healthy node.
+fn healthy(asked: &Asked) -> Said {
+    let native = format!("GET /accounts/{FROM}/balance/0x1::aptos_coin::AptosCoin");
+    match asked.what.as_str() {
+        "GET " => ledger(1, NOW),
+        "GET /estimate_gas_price" => (
+            200,
+            json!({"deprioritized_gas_estimate": 100, "gas_estimate": 120, "prioritized_gas_estimate": 150}),
+        ),
+        "POST /transactions/simulate" => executed(true, "Executed successfully"),
+        "POST /transactions" => (202, json!({"hash": HASH})),
+        what if what == native => (200, json!(1_000_000)),
+        what if what == format!("GET /accounts/{FROM}") => (
+            200,
+            json!({"sequence_number": "7", "authentication_key": FROM}),
+        ),
+        what if what == format!("GET /accounts/{POOL}/module/pool") => (
+            200,
+            json!({"bytecode": "0x", "abi": {"address": POOL, "name": "pool", "exposed_functions": [
+                {"name": "look", "is_entry": false, "generic_type_params": [], "params": []},
+                {"name": "swap", "is_entry": true, "generic_type_params": [{"constraints": []}],
+                 "params": ["&signer", "u64"], "return": []},
+            ]}}),
+        ),
+        "GET /transactions/by_hash/0x7e" => problem(404, "transaction_not_found", "Not found"),
+        _ => problem(404, "web_framework_error", "not found"),
+    }
+}
+
+fn needs(function: &str) -> Needs {
+    let json = json!({"type": "entry_function_payload", "function": format!("{POOL}::pool::{function}"),
+        "type_arguments": ["u8"], "arguments": ["5"]});
+    Needs::Aptos(aptos::Needs {
+        chain_id: 1,
+        from: FROM.into(),
+        gas_unit_price: true,
+        simulate: Some(Simulate {
+            call: Planned::Json(json.to_string()),
+            gas_unit_price: None,
+        }),
+        abi: Some(Function {
+            address: POOL.into(),
+            module: "pool".into(),
+            name: function.into(),
+        }),
+    })
+}
+
+/// A signed transaction of number 7 that runs an empty script and ends at [`END`].
+fn signed() -> Vec<u8> {
+    let mut bytes = vec![0; 31];
+    bytes.push(0xab);
+    bytes.extend(7u64.to_le_bytes());
+    bytes.extend([0; 4]);
+    for number in [10, 100, END] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend([1, 0, 32]);
+    bytes.extend([3; 32]);
+    bytes.push(64);
+    bytes.extend([4; 64]);
+    bytes
+}
+
+fn shipment(now: u64, retried: bool) -> Shipment {
+    Shipment {
+        signed: Signed {
+            transaction: format!("0x{}", hex::encode(signed())),
+            tx_hash: HASH.into(),
+        },
+        facts: Facts::Nothing,
+        age_ms: 0,
+        now_ms: now * 1_000,
+        retried,
+    }
+}
+
+fn reason(error: ChainError) -> Refusal {
+    match error {
+        ChainError::Refused(refusal) => refusal,
+        ChainError::Unknown(reason) => panic!("{reason}"),
+    }
+}
+
+#[tokio::test]
+async fn aptos_facts__should_be_what_the_node_says() {
+    let node = Node::start(healthy).await;
+    let (client, needs) = (node.client(), needs("swap"));
+    let asked = client.facts(&needs, NOW * 1_000 + 999);
+    let expected = aptos::Facts {
+        sequence_number: 7,
+        expiration_timestamp_secs: END,
+        gas_unit_price: Some(120),
+        gas_used: Some(9),
+        abi: Some(Abi {
+            params: vec!["&signer".into(), "u64".into()],
+            type_parameters: 1,
+        }),
+    };
+    assert_eq!(asked.await.unwrap(), Facts::Aptos(expected));
+    let simulated = node.asked("POST /transactions/simulate").remove(0);
+    assert_eq!(simulated.kind.as_deref(), Some(BCS));
+    // All the gas that the sender can pay, and AIP-92's signature that is none.
+    let gas = (1_000_000u64 / 120).to_le_bytes();
+    assert!(simulated.body.windows(8).any(|eight| eight == gas));
+    assert_eq!(simulated.body[simulated.body.len() - 2..], [4, 4]);
+}
+
+#[tokio::test]
+async fn aptos_facts__should_take_the_number_after_transactions_that_were_executed_meanwhile() {
+    let count = AtomicUsize::new(0);
+    let node = Node::start(move |asked| match asked.what.as_str() {
+        "POST /transactions/simulate" if count.fetch_add(1, Ordering::SeqCst) == 0 => executed(
+            false,
+            "Transaction Executed and Committed with Error SEQUENCE_NUMBER_TOO_OLD",
+        ),
+        what if what.ends_with(FROM) => {
+            let number = 7 + count.load(Ordering::SeqCst);
+            (200, json!({"sequence_number": number.to_string()}))
+        }
+        _ => healthy(asked),
+    })
+    .await;
+    let facts = node.client().facts(&needs("swap"), 0).await.unwrap();
+    let Facts::Aptos(facts) = facts else {
+        panic!("{facts:?}")
+    };
+    assert_eq!((facts.sequence_number, facts.gas_used), (8, Some(9)));
+}
+
+#[tokio::test]
+async fn aptos_facts__should_begin_at_0_only_where_the_node_knows_no_account() {
+    for (answer, begins) in [
+        (
+            problem(404, "account_not_found", "Account not found by Address"),
+            true,
+        ),
+        (problem(404, "web_framework_error", "not found"), false),
+        ((404, json!("no such page")), false),
+    ] {
+        let node = Node::start(move |asked| match asked.what.as_str() {
+            what if what.ends_with(FROM) => answer.clone(),
+            _ => healthy(asked),
+        })
+        .await;
+        let mut needs = needs("swap");
+        if let Needs::Aptos(needs) = &mut needs {
+            (needs.simulate, needs.abi) = (None, None);
+        }
+        match node.client().facts(&needs, 0).await {
+            Ok(Facts::Aptos(facts)) if begins => assert_eq!(facts.sequence_number, 0),
+            Err(ChainError::Unknown(_)) if !begins => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn aptos_facts__should_refuse_functions_that_cannot_be_called() {
+    let node = Node::start(healthy).await;
+    let client = node.client();
+    for (function, words) in [
+        ("look", "is not an entry function"),
+        ("drain", "no such function"),
+    ] {
+        let refusal = reason(client.facts(&needs(function), 0).await.unwrap_err());
+        assert!(refusal.reason.contains(words), "{}", refusal.reason);
+    }
+    let mut needs = needs("swap");
+    if let Needs::Aptos(aptos::Needs {
+        abi: Some(function),
+        ..
+    }) = &mut needs
+    {
+        function.module = "none".into();
+    }
+    // A page that is not there is no module that is not there.
+    let error = client.facts(&needs, 0).await.unwrap_err();
+    assert!(matches!(error, ChainError::Unknown(_)), "{error:?}");
+    let node = Node::start(|asked| match asked.what.as_str() {
+        what if what.ends_with("/module/none") => problem(404, "module_not_found", "Not found"),
+        _ => healthy(asked),
+    })
+    .await;
+    let refusal = reason(node.client().facts(&needs, 0).await.unwrap_err());
+    assert!(
+        refusal.reason.contains("no such module"),
+        "{}",
+        refusal.reason
+    );
+}
+
+#[tokio::test]
+async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
+    for (status, code) in [
+        (
+            "Move abort in 0x1::fungible_asset: EINSUFFICIENT_BALANCE(0x10004): Insufficient balance",
+            ExecuteCode::InsufficientFunds,
+        ),
+        (
+            "Transaction Executed and Committed with Error INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE",
+            ExecuteCode::InsufficientGasFee,
+        ),
+        ("Move abort in 0xcd::pool: 0x3", ExecuteCode::Unspecified),
+    ] {
+        let node = Node::start(move |asked| match asked.what.as_str() {
+            "POST /transactions/simulate" => executed(false, status),
+            _ => healthy(asked),
+        })
+        .await;
+        let refusal = reason(node.client().facts(&needs("swap"), 0).await.unwrap_err());
+        assert_eq!(refusal.code, code);
+        assert!(refusal.reason.contains(status), "{}", refusal.reason);
+    }
+    let node = Node::start(|asked| match asked.what.as_str() {
+        what if what.contains("/balance/") => (200, json!(0)),
+        _ => healthy(asked),
+    })
+    .await;
+    let refusal = reason(node.client().facts(&needs("swap"), 0).await.unwrap_err());
+    assert_eq!(refusal.code, ExecuteCode::InsufficientGasFee);
+}
+
+#[tokio::test]
+async fn aptos_nodes_of_another_chain__should_get_nothing() {
+    let node = Node::start(|asked| match asked.what.as_str() {
+        "GET " => ledger(126, NOW),
+        _ => healthy(asked),
+    })
+    .await;
+    let client = node.client();
+    let refusal = reason(client.facts(&needs("swap"), 0).await.unwrap_err());
+    assert!(
+        refusal.reason.contains("on chain 126"),
+        "{}",
+        refusal.reason
+    );
+    let sent = client.broadcast(&shipment(NOW, false)).await;
+    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    assert!(node.asked("POST /transactions").is_empty());
+}
+
+#[tokio::test]
+async fn aptos_broadcast__should_send_the_exact_bytes() {
+    let node = Node::start(healthy).await;
+    let sent = node.client().broadcast(&shipment(NOW, false)).await;
+    assert_eq!(sent, Broadcast::Accepted);
+    let posted = node.asked("POST /transactions").remove(0);
+    assert_eq!(posted.kind.as_deref(), Some(BCS));
+    assert_eq!(posted.body, signed());
+}
+
+/// What became of a transaction that a node refuses; `seen` answers what the chain has.
+async fn refused_with(
+    refusal: Said,
+    shipment: Shipment,
+    seen: impl Fn(&Asked) -> Option<Said> + Send + Sync + 'static,
+) -> Broadcast {
+    let node = Node::start(move |asked| match asked.what.as_str() {
+        "POST /transactions" => refusal.clone(),
+        _ => seen(asked).unwrap_or_else(|| healthy(asked)),
+    })
+    .await;
+    node.client().broadcast(&shipment).await
+}
+
+#[tokio::test]
+async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
+    let old = || vm("SEQUENCE_NUMBER_TOO_OLD");
+    let by_hash = "GET /transactions/by_hash/0x7e";
+    let by_number = format!("GET /accounts/{FROM}/transactions?start=7&limit=1");
+    let sent = refused_with(old(), shipment(NOW, false), move |asked| {
+        let pending = json!({"type": "pending_transaction", "hash": HASH});
+        (asked.what == by_hash).then_some((200, pending))
+    });
+    assert_eq!(sent.await, Broadcast::Accepted);
+
+    // Nothing was sent before.
+    let sent = refused_with(old(), shipment(NOW, false), |_| None).await;
+    assert!(matches!(sent, Broadcast::Refused(_)), "{sent:?}");
+
+    // It may have arrived, and the node that was asked by its hash is behind.
+    let sent = refused_with(old(), shipment(NOW, true), |_| None).await;
+    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    for (hash, accepted) in [(HASH, true), ("0x99", false)] {
+        let by_number = by_number.clone();
+        let sent = refused_with(old(), shipment(NOW, true), move |asked| {
+            let there = json!([{"hash": hash, "sequence_number": "7"}]);
+            (asked.what == by_number).then_some((200, there))
+        });
+        match sent.await {
+            Broadcast::Accepted if accepted => {}
+            Broadcast::Refused(_) if !accepted => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let sent = refused_with(old(), shipment(NOW, true), |asked| {
+        (asked.what == "GET ").then(|| ledger(1, END + 60))
+    });
+    assert!(matches!(sent.await, Broadcast::Refused(_)));
+
+    // A node that cannot say leaves it open.
+    let sent = refused_with(old(), shipment(NOW, true), move |asked| {
+        (asked.what == by_hash).then_some((503, json!("no")))
+    });
+    assert!(matches!(sent.await, Broadcast::Unknown(_)));
+}
+
+#[tokio::test]
+async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() {
+    let full = || problem(507, "mempool_is_full", "Mempool is full");
+    for (now, chain, over) in [
+        (NOW, NOW, false),
+        // This machine's clock is ahead.
+        (END + 1, NOW, false),
+        (END + 1, END + 59, false),
+        (END + 61, END + 61, true),
+    ] {
+        let sent = refused_with(full(), shipment(now, true), move |asked| {
+            (asked.what == "GET ").then(|| ledger(1, chain))
+        });
+        match sent.await {
+            Broadcast::Refused(refusal) if over => {
+                assert!(refusal.reason.contains("expired"), "{}", refusal.reason);
+            }
+            Broadcast::Unknown(_) if !over => {}
+            other => panic!("{now} {chain}: {other:?}"),
+        }
+    }
+    let sent = refused_with(vm("TRANSACTION_EXPIRED"), shipment(NOW, false), |_| None).await;
+    match sent {
+        Broadcast::Refused(refusal) => {
+            assert!(refusal.reason.contains("expired"), "{}", refusal.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    let sent = refused_with(vm("TRANSACTION_EXPIRED"), shipment(NOW, true), |_| None).await;
+    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+}
+
+#[tokio::test]
+async fn the_next_aptos_number__should_be_that_of_a_ledger_after_the_time_in_question() {
+    let at = format!("GET /accounts/{FROM}?ledger_version=900");
+    let node = Node::start(move |asked| match asked.what.as_str() {
+        "GET " => {
+            let now = format!("{NOW}500000");
+            let ledger = json!({"chain_id": 1, "ledger_timestamp": now, "ledger_version": "900"});
+            (200, ledger)
+        }
+        what if what == at => (200, json!({"sequence_number": "9"})),
+        _ => healthy(asked),
+    })
+    .await;
+    let client = node.client();
+    for (since_ms, next) in [
+        (0, Some(9)),
+        (NOW * 1_000 + 500, Some(9)),
+        (NOW * 1_000 + 501, None),
+    ] {
+        assert_eq!(client.next_number(FROM, since_ms).await, Ok(next));
+    }
+
+    // A node that has not got this version of the ledger knows nothing.
+    let node = Node::start(|asked| match asked.what.as_str() {
+        "GET " => {
+            let now = format!("{NOW}500000");
+            let ledger = json!({"chain_id": 1, "ledger_timestamp": now, "ledger_version": "900"});
+            (200, ledger)
+        }
+        what if what.starts_with("GET /accounts") => {
+            problem(404, "version_not_found", "Ledger version not found")
+        }
+        _ => healthy(asked),
+    })
+    .await;
+    let next = node.client().next_number(FROM, 0).await;
+    assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
+}
+
+#[tokio::test]
+async fn aptos_balance__should_be_of_the_coin_or_of_an_asset() {
+    let node = Node::start(|asked| match asked.what.as_str() {
+        what if what.ends_with("/balance/0xa1::usd::USD") => (200, json!(u64::MAX)),
+        what if what.ends_with("/balance/0xa2") => (200, json!("77")),
+        what if what.ends_with("/balance/0xa3") => {
+            problem(404, "account_not_found", "Account not found by Address")
+        }
+        what if what.ends_with("/balance/0xa1::pair::LP%3C0x1::a::A,%20u8%3E") => (200, json!(3)),
+        what if what.ends_with("/balance/0xa4") => problem(400, "invalid_input", "no"),
+        _ => healthy(asked),
+    })
+    .await;
+    let client = node.client();
+    for (token, expected) in [
+        (None, "1000000"),
+        (Some("0xa1::usd::USD"), "18446744073709551615"),
+        (Some("0xa2"), "77"),
+        (Some("0xa3"), "0"),
+        (Some("0xa1::pair::LP<0x1::a::A, u8>"), "3"),
+    ] {
+        assert_eq!(client.balance(FROM, token).await.unwrap(), expected);
+    }
+    let refusal = reason(client.balance(FROM, Some("0xa4")).await.unwrap_err());
+    assert_eq!(refusal.reason, "is not a token of Aptos");
+    let error = client.balance(FROM, Some("0xa5")).await.unwrap_err();
+    assert!(matches!(error, ChainError::Unknown(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
+    // The generator of the curve.
+    let public_key = hex::decode("58".to_owned() + &"66".repeat(31)).unwrap();
+    let kind = WireKind::AptosSendNative(wire::AptosSendNative {
+        chain_id: 1,
+        from: aptos::Aptos.address(&public_key).unwrap(),
+        to: POOL.into(),
+        value: "5".into(),
+        gas_fee: Some(wire::AptosGas {
+            max_gas_amount: Some("1000".into()),
+            gas_unit_price: Some("100".into()),
+        }),
+    });
+    let payload = Payload::parse(&kind).unwrap();
+    let facts = Facts::Aptos(aptos::Facts {
+        sequence_number: 7,
+        expiration_timestamp_secs: END,
+        gas_unit_price: None,
+        gas_used: None,
+        abi: None,
+    });
+    let unsigned = aptos::Aptos.build(&payload, &facts, &public_key).unwrap();
+    let trial = Trial {
+        payload,
+        facts,
+        unsigned: unsigned.clone(),
+        public_key: public_key.clone(),
+    };
+    let of = |success, error: Option<&str>| {
+        Some(Simulation {
+            success,
+            error: error.map(str::to_owned),
+            units_used: Some("9".into()),
+            ..Simulation::default()
+        })
+    };
+    let node = Node::start(healthy).await;
+    assert_eq!(node.client().simulate(&trial).await, of(true, None));
+    let asked = node.asked("POST /transactions/simulate");
+    assert_eq!(asked[0].kind.as_deref(), Some(BCS));
+    // The transaction, its key, and no signature.
+    let authenticator = [&[0, 32], public_key.as_slice(), &[64], &[0; 64]].concat();
+    assert_eq!(asked[0].body, [unsigned.bytes, authenticator].concat());
+
+    let abort = "Move abort in 0x1::coin: EINSUFFICIENT_BALANCE(0x10006)";
+    // Earlier transactions of the account wait, or it is executed itself: nothing can be said.
+    let early = "Transaction Executed and Committed with Error SEQUENCE_NUMBER_TOO_NEW";
+    let late = "Transaction Executed and Committed with Error SEQUENCE_NUMBER_TOO_OLD";
+    for (said, expected) in [
+        (executed(false, abort), of(false, Some(abort))),
+        (executed(false, early), None),
+        (executed(false, late), None),
+        (problem(400, "invalid_input", "cannot be read"), None),
+        ((200, json!([])), None),
+        ((503, json!({})), None),
+    ] {
+        let node = Node::start(move |asked| match asked.what.as_str() {
+            "POST /transactions/simulate" => said.clone(),
+            _ => healthy(asked),
+        });
+        assert_eq!(node.await.client().simulate(&trial).await, expected);
+    }
+}

@@ -1,0 +1,535 @@
+//! The Bitcoin client against a real bitcoind, on a chain of its own.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use covault_actors::rpc::{
+    Access, Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoint, Endpoints, Shipment,
+};
+use covault_core::{
+    chain::{
+        Chain, Facts, Needs, Settled, Signed,
+        bitcoin::{self as rules, Unspent},
+    },
+    fault::ExecuteCode,
+    network::Network,
+    payload::{Payload, WireKind},
+    schema::wire::BtcSendNative,
+    signature::Signature,
+};
+use k256::ecdsa::SigningKey;
+use serde_json::{Value, json};
+
+use crate::world::*;
+
+/// The client's, who may do no more than the decision says.
+const LOGIN: &str = "covault:of-the-client";
+const DECISION: &str = include_str!("../../../docs/decisions/0015-bitcoin-outputs.md");
+/// The tests', who may do everything; then as bitcoind wants it, the name and HMAC-SHA256.
+const OWN_LOGIN: (&str, &str) = ("tests", "of-the-tests");
+const OWN_AUTH: &str =
+    "tests:salt$220def78535a530572718f9747340bf1990f0a081c30215fd7d2d87cd7908023";
+
+/// The methods that the decision names, as -rpcwhitelist wants them.
+fn methods() -> String {
+    let (_, list) = DECISION.split_once("with these methods:").unwrap();
+    let (list, _) = list.split_once(".\n").unwrap();
+    let methods: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    assert!(methods.len() > 10, "{methods:?}");
+    methods.join(",")
+}
+
+/// A node with a wallet of the tests that mines.
+pub struct Bitcoind {
+    process: Child,
+    url: String,
+    http: reqwest::Client,
+}
+
+impl Drop for Bitcoind {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Bitcoind {
+    pub async fn start(folder: &Path, arguments: &[&str]) -> Self {
+        // Another test of the process may have installed it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/node/bitcoind");
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .unwrap()
+            .port();
+        let (user, password) = LOGIN.split_once(':').unwrap();
+        let process = Command::new(program)
+            .args(["-regtest", "-server", "-listen=0", "-fallbackfee=0.0001"])
+            .arg(format!("-datadir={}", folder.display()))
+            .arg(format!("-rpcport={port}"))
+            .arg(format!("-rpcuser={user}"))
+            .arg(format!("-rpcpassword={password}"))
+            .arg(format!("-rpcwhitelist={user}:{}", methods()))
+            .arg(format!("-rpcauth={OWN_AUTH}"))
+            .arg("-rpcwhitelistdefault=0")
+            .args(arguments)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut node = Self {
+            process,
+            url: format!("http://127.0.0.1:{port}"),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+        };
+        // The first start of all fetches the program.
+        for _ in 0..3_000 {
+            assert!(node.process.try_wait().unwrap().is_none(), "bitcoind ended");
+            let answer = node.ask("/", "getblockcount", json!([])).await;
+            if answer.is_some_and(|answer| answer["error"].is_null()) {
+                return node;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("bitcoind does not answer");
+    }
+
+    /// With coins to spend.
+    pub async fn rich(folder: &Path, arguments: &[&str]) -> Self {
+        let node = Self::start(folder, arguments).await;
+        node.call("createwallet", json!(["tests"])).await;
+        node.mine(110).await;
+        node
+    }
+
+    async fn ask(&self, path: &str, method: &str, params: Value) -> Option<Value> {
+        let (user, password) = OWN_LOGIN;
+        let body = json!({"jsonrpc": "1.0", "id": 1, "method": method, "params": params});
+        let request = self.http.post(format!("{}{path}", self.url));
+        let request = request.basic_auth(user, Some(password)).json(&body);
+        request.send().await.ok()?.json().await.ok()
+    }
+
+    async fn call(&self, method: &str, params: Value) -> Value {
+        let path = match method {
+            "createwallet" | "setmocktime" | "unloadwallet" => "/",
+            _ => "/wallet/tests",
+        };
+        let answer = self.ask(path, method, params).await.unwrap();
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    pub async fn mine(&self, blocks: u32) {
+        let own = self.call("getnewaddress", json!([])).await;
+        self.call("generatetoaddress", json!([blocks, own])).await;
+    }
+
+    /// Half a day of blocks.
+    async fn grow_old(&self) {
+        let info = self.call("getblockchaininfo", json!([])).await;
+        let time = info["time"].as_u64().unwrap();
+        for hour in 1..=12 {
+            let time = time + hour * 3_600;
+            self.call("setmocktime", json!([time])).await;
+            self.mine(1).await;
+        }
+    }
+
+    /// As this chain writes an address.
+    async fn local(&self, address: &str) -> Value {
+        let script = rules::parse_address(address).unwrap().script_pubkey();
+        let decoded = self
+            .call("decodescript", json!([script.to_hex_string()]))
+            .await;
+        decoded["address"].clone()
+    }
+
+    /// Pays; not yet in a block.
+    pub async fn pay(&self, address: &str, satoshi: u64) -> String {
+        let to = self.local(address).await;
+        let coins = format!("{}.{:08}", satoshi / 100_000_000, satoshi % 100_000_000);
+        let txid = self.call("sendtoaddress", json!([to, coins])).await;
+        txid.as_str().unwrap().to_owned()
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            url: self.url.clone(),
+            access: Access::Login(LOGIN.to_owned().into()),
+        }
+    }
+
+    fn client(&self) -> Arc<dyn ChainClient> {
+        connect(vec![self.endpoint()], 1)
+    }
+}
+
+pub fn connect(nodes: Vec<Endpoint>, agree: usize) -> Arc<dyn ChainClient> {
+    let chain = ChainKey::of(Network::Bitcoin, None);
+    let endpoints = Endpoints {
+        nodes,
+        agree,
+        ..Endpoints::new(Vec::new())
+    };
+    let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+    Arc::clone(chains.get(Network::Bitcoin, None).unwrap())
+}
+
+/// A wallet with a key that is whole.
+pub struct Wallet {
+    key: SigningKey,
+    pub address: String,
+}
+
+impl Wallet {
+    pub fn new(seed: u8) -> Self {
+        let key = SigningKey::from_slice(&[seed; 32]).unwrap();
+        let address = bitcoin().address(&public_key(&key)).unwrap();
+        Self { key, address }
+    }
+
+    pub fn needs(&self) -> Needs {
+        let from = self.address.clone();
+        rules::Needs { from }.into()
+    }
+
+    async fn outputs(&self, client: &Arc<dyn ChainClient>) -> Vec<Unspent> {
+        match client.facts(&self.needs(), 0).await.unwrap() {
+            Facts::Bitcoin(facts) => facts.outputs,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn values(&self, client: &Arc<dyn ChainClient>) -> Vec<u64> {
+        let outputs = self.outputs(client).await;
+        let mut values: Vec<u64> = outputs.iter().map(|output| output.value).collect();
+        values.sort_unstable();
+        values
+    }
+
+    /// A payment of some of these outputs, as the service makes it.
+    fn pays(&self, outputs: &[Unspent], to: &str, amount: u64, fee: u64) -> Shipment {
+        let payload = Payload::parse(&WireKind::BtcSendNative(BtcSendNative {
+            from: self.address.clone(),
+            to: to.into(),
+            amount: amount.to_string(),
+            network_fee: fee,
+        }))
+        .unwrap();
+        let outputs = outputs.to_vec();
+        let facts = rules::Facts { outputs }.into();
+        let settled = bitcoin().settle(&payload, facts, &BTreeSet::new()).unwrap();
+        let Settled::Facts(facts) = settled else {
+            panic!("{settled:?}");
+        };
+        let public_key = public_key(&self.key);
+        let unsigned = bitcoin().build(&payload, &facts, &public_key).unwrap();
+        let sign = |message: &[u8]| {
+            let (signature, recovery) = self.key.sign_prehash_recoverable(message);
+            let (r, s) = signature.split_bytes();
+            Signature::Ecdsa {
+                r: r.into(),
+                s: s.into(),
+                y_parity: u8::from(recovery.is_y_odd()),
+            }
+        };
+        let signatures: Vec<Signature> = unsigned
+            .signing
+            .iter()
+            .map(|input| sign(&input.message))
+            .collect();
+        let signed = bitcoin().assemble(&payload, &unsigned, &signatures, &public_key);
+        shipment(signed.unwrap().unwrap(), facts)
+    }
+}
+
+fn bitcoin() -> &'static dyn Chain {
+    Network::Bitcoin.chain().unwrap()
+}
+
+fn public_key(key: &SigningKey) -> Vec<u8> {
+    key.verifying_key().to_sec1_point(true).as_bytes().to_vec()
+}
+
+fn shipment(signed: Signed, facts: Facts) -> Shipment {
+    Shipment {
+        signed,
+        facts,
+        age_ms: 0,
+        now_ms: 0,
+        retried: false,
+    }
+}
+
+fn again(shipment: &Shipment) -> Shipment {
+    Shipment {
+        retried: true,
+        ..shipment.clone()
+    }
+}
+
+fn refusal(broadcast: Broadcast) -> (ExecuteCode, String) {
+    match broadcast {
+        Broadcast::Refused(refusal) => (refusal.code, refusal.reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn doubt(broadcast: Broadcast) -> String {
+    match broadcast {
+        Broadcast::Unknown(reason) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn bitcoin_outputs__should_be_those_of_before_and_those_that_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &[]).await;
+    let (wallet, other) = (Wallet::new(1), Wallet::new(2));
+    // Long before a node is asked for the address; one of them is spent again.
+    for satoshi in [300_000_001, 20_000, 546] {
+        node.pay(&wallet.address, satoshi).await;
+    }
+    node.mine(1).await;
+    node.grow_old().await;
+    let client = node.client();
+    assert_eq!(wallet.values(&client).await, [546, 20_000, 300_000_001]);
+    let balance = client.balance(&wallet.address, None).await;
+    assert_eq!(balance, Ok("300020547".into()));
+    assert_eq!(client.balance(&other.address, None).await, Ok("0".into()));
+
+    // What others pay counts when it is in a block.
+    node.pay(&wallet.address, 1_000).await;
+    assert_eq!(wallet.values(&client).await, [546, 20_000, 300_000_001]);
+    node.mine(1).await;
+    assert_eq!(
+        wallet.values(&client).await,
+        [546, 1_000, 20_000, 300_000_001]
+    );
+
+    // Also when they are wallets that the node watches. What comes back is there at once.
+    let outputs = wallet.outputs(&client).await;
+    let payment = wallet.pays(&outputs, &other.address, 100_000_000, 5);
+    assert_eq!(client.broadcast(&payment).await, Broadcast::Accepted);
+    assert_eq!(client.broadcast(&payment).await, Broadcast::Accepted);
+    assert_eq!(client.balance(&other.address, None).await, Ok("0".into()));
+    let values = wallet.values(&client).await;
+    let [546, 1_000, 20_000, change] = values[..] else {
+        panic!("{values:?}");
+    };
+    assert_eq!(change, 200_000_001 - 141 * 5);
+    let outputs = wallet.outputs(&client).await;
+    let second = wallet.pays(&outputs, &other.address, change - 110 * 5, 5);
+    assert_eq!(client.broadcast(&second).await, Broadcast::Accepted);
+    assert_eq!(wallet.values(&client).await, [546, 1_000, 20_000]);
+    node.mine(1).await;
+    assert_eq!(other.values(&client).await.len(), 2);
+
+    // The first is in a block and all of its outputs that are known here are spent.
+    let outputs = other.outputs(&client).await;
+    let all: u64 = outputs.iter().map(|output| output.value).sum();
+    let third = other.pays(&outputs, &wallet.address, all - 1_000, 5);
+    assert_eq!(client.broadcast(&third).await, Broadcast::Accepted);
+    node.mine(1).await;
+    for old in [&payment, &second, &third] {
+        assert_eq!(client.broadcast(&again(old)).await, Broadcast::Accepted);
+    }
+    assert_eq!(client.balance(&other.address, None).await, Ok("0".into()));
+
+    // The node keeps all of it; its wallet may have to be loaded.
+    let before = wallet.outputs(&client).await;
+    node.call("unloadwallet", json!(["covault"])).await;
+    let client = node.client();
+    assert_eq!(wallet.outputs(&client).await, before);
+}
+
+#[tokio::test]
+async fn bitcoin_outputs__should_be_found_after_a_search_that_was_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &[]).await;
+    let wallet = Wallet::new(3);
+    node.pay(&wallet.address, 70_000).await;
+    node.mine(1).await;
+    let client = node.client();
+    assert_eq!(wallet.values(&client).await, [70_000]);
+
+    // Another address of which the wallet has seen one output, and not that it was spent.
+    let cut_off = Wallet::new(4);
+    for satoshi in [50_000, 60_000] {
+        node.pay(&cut_off.address, satoshi).await;
+    }
+    node.mine(1).await;
+    let script = rules::parse_address(&cut_off.address).unwrap();
+    let raw = format!("raw({})", script.script_pubkey().to_hex_string());
+    let scan = json!(["start", [raw]]);
+    let found = node.call("scantxoutset", scan).await;
+    let output = found["unspents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|output| output["amount"] == json!(0.0005))
+        .unwrap();
+    let block = output["blockhash"].clone();
+    let proof = node
+        .call("gettxoutproof", json!([[output["txid"]], block]))
+        .await;
+    let bytes = node
+        .call("getrawtransaction", json!([output["txid"], 0, block]))
+        .await;
+    let spent = Unspent {
+        txid: output["txid"].as_str().unwrap().into(),
+        vout: output["vout"].as_u64().unwrap().try_into().unwrap(),
+        value: 50_000,
+    };
+    // To an address that the wallet does not watch: else it would see that.
+    let payment = cut_off.pays(&[spent], &Wallet::new(30).address, 49_400, 5);
+    assert_eq!(client.broadcast(&payment).await, Broadcast::Accepted);
+    node.mine(1).await;
+    node.grow_old().await;
+    let info = node.call("getdescriptorinfo", json!([raw])).await;
+    let import = json!([[{"desc": info["descriptor"], "timestamp": "now"}]]);
+    for (method, params) in [
+        ("importdescriptors", import),
+        ("importprunedfunds", json!([bytes, proof])),
+    ] {
+        let answer = node.ask("/wallet/covault", method, params).await.unwrap();
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+    let listed = json!([1, 9_999_999, [node.local(&cut_off.address).await]]);
+    let listed = node.ask("/wallet/covault", "listunspent", listed).await;
+    let listed = listed.unwrap()["result"].clone();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed[0]["amount"], json!(0.0005));
+    assert_eq!(cut_off.values(&client).await, [60_000]);
+    assert_eq!(wallet.values(&client).await, [70_000]);
+}
+
+#[tokio::test]
+async fn bitcoin_refusals__should_be_for_good_only_where_that_is_certain() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::rich(folder.path(), &["-minrelaytxfee=0.00002"]).await;
+    let (wallet, one, other) = (Wallet::new(5), Wallet::new(6), Wallet::new(7));
+    node.pay(&wallet.address, 1_000_000).await;
+    node.mine(1).await;
+    let client = node.client();
+    let outputs = wallet.outputs(&client).await;
+
+    let cheap = wallet.pays(&outputs, &one.address, 400_000, 1);
+    let (code, reason) = refusal(client.broadcast(&cheap).await);
+    assert_eq!(code, ExecuteCode::InsufficientGasFee, "{reason}");
+    // What it would spend is not spent, so that it is nowhere.
+    refusal(client.broadcast(&again(&cheap)).await);
+
+    // Two payments with the same output.
+    let first = wallet.pays(&outputs, &one.address, 400_000, 5);
+    let second = wallet.pays(&outputs, &other.address, 400_000, 5);
+    assert_eq!(client.broadcast(&first).await, Broadcast::Accepted);
+    for late in [&second, &again(&second)] {
+        let (_, reason) = refusal(client.broadcast(late).await);
+        assert!(reason.contains("another transaction"), "{reason}");
+    }
+    // Without an index the node cannot say which of them is in the block.
+    node.mine(1).await;
+    refusal(client.broadcast(&second).await);
+    let reason = doubt(client.broadcast(&again(&second)).await);
+    assert!(reason.contains("txindex=1"), "{reason}");
+
+    // One that spends what is not there, or not yet.
+    let missing = Unspent {
+        txid: "ab".repeat(32),
+        vout: 0,
+        value: 1_000_000,
+    };
+    let early = wallet.pays(&[missing], &one.address, 400_000, 5);
+    for early in [&early, &again(&early)] {
+        let reason = doubt(client.broadcast(early).await);
+        assert!(reason.contains("or not yet"), "{reason}");
+    }
+
+    // As many transactions that wait for each other as a mempool takes.
+    let mut last = wallet.outputs(&client).await;
+    for _ in 0..25 {
+        let [output] = &last[..] else {
+            panic!("{last:?}");
+        };
+        let next = wallet.pays(&last, &one.address, 600, 5);
+        assert_eq!(
+            client.broadcast(&next).await,
+            Broadcast::Accepted,
+            "{output:?}"
+        );
+        last = wallet.outputs(&client).await;
+    }
+    let next = wallet.pays(&last, &one.address, 600, 5);
+    let reason = doubt(client.broadcast(&next).await);
+    assert!(reason.contains("too-long-mempool-chain"), "{reason}");
+    node.mine(1).await;
+    assert_eq!(client.broadcast(&again(&next)).await, Broadcast::Accepted);
+}
+
+#[tokio::test]
+async fn bitcoin_nodes__should_watch_each_for_itself() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [first, second] = &folders;
+    let first = Bitcoind::rich(first.path(), &["-txindex=1"]).await;
+    let second = Bitcoind::start(second.path(), &["-txindex=1"]).await;
+    let wallet = Wallet::new(8);
+    for satoshi in [100_000, 200_000] {
+        first.pay(&wallet.address, satoshi).await;
+    }
+    first.mine(1).await;
+    let copy = async || {
+        let have = second.ask("/", "getblockcount", json!([])).await.unwrap();
+        let tip = first.call("getblockcount", json!([])).await;
+        let (have, tip) = (have["result"].as_u64().unwrap(), tip.as_u64().unwrap());
+        for height in have + 1..=tip {
+            let hash = first.call("getblockhash", json!([height])).await;
+            let block = first.call("getblock", json!([hash, 0])).await;
+            second
+                .ask("/", "submitblock", json!([block]))
+                .await
+                .unwrap();
+        }
+    };
+    copy().await;
+    let both = connect(vec![first.endpoint(), second.endpoint()], 2);
+    assert_eq!(wallet.values(&both).await, [100_000, 200_000]);
+
+    // Only the first has the payment, until it is in a block.
+    let outputs = wallet.outputs(&both).await;
+    let payment = wallet.pays(&outputs, &Wallet::new(9).address, 150_000, 5);
+    assert_eq!(
+        first.client().broadcast(&payment).await,
+        Broadcast::Accepted
+    );
+    let facts = both.facts(&wallet.needs(), 0).await;
+    assert!(matches!(facts, Err(ChainError::Unknown(_))), "{facts:?}");
+    first.mine(1).await;
+    copy().await;
+    assert_eq!(
+        wallet.values(&both).await,
+        [200_000 - 150_000 - 141 * 5, 100_000]
+    );
+
+    // An index of all transactions says that another one spent the output.
+    let late = wallet.pays(&outputs, &Wallet::new(10).address, 150_000, 5);
+    let (_, reason) = refusal(both.broadcast(&again(&late)).await);
+    assert!(reason.contains("another transaction"), "{reason}");
+    assert_eq!(both.broadcast(&again(&payment)).await, Broadcast::Accepted);
+}
+
+#[tokio::test]
+async fn a_bitcoin_node_without_wallets__should_say_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Bitcoind::start(folder.path(), &["-disablewallet=1"]).await;
+    match node.client().facts(&Wallet::new(11).needs(), 0).await {
+        Err(ChainError::Unknown(reason)) => assert!(reason.contains("disablewallet=1"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}

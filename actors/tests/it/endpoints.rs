@@ -1,0 +1,427 @@
+//! The nodes of a chain as one: failover, health, agreement, keys that are not shown.
+
+use std::sync::{Arc, Mutex};
+
+use covault_actors::rpc::{
+    Access, Answer, Body, Broadcast, Call, ChainClient, ChainError, ChainKey, Chains, Endpoint,
+    Endpoints, JsonRpc, Pool, Rest, Shipment,
+};
+use covault_core::{
+    chain::{Facts, Needs, Signed, evm},
+    network::Network,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::world::*;
+
+/// A request as it came: its head in lower case, and its body.
+type Seen = Arc<Mutex<Vec<(String, String)>>>;
+type Reply = Arc<dyn Fn(&str, &str) -> (u16, String) + Send + Sync>;
+
+/// An HTTP server that answers what a closure says of head and body.
+struct Server {
+    url: String,
+    seen: Seen,
+}
+
+impl Server {
+    async fn start(reply: impl Fn(&str, &str) -> (u16, String) + Send + Sync + 'static) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Seen::default();
+        let (reply, all): (Reply, _) = (Arc::new(reply), Arc::clone(&seen));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&reply), Arc::clone(&all)));
+            }
+        });
+        Self { url, seen }
+    }
+
+    /// Answers JSON-RPC calls with results by method.
+    async fn json_rpc(result: impl Fn(&str) -> Value + Send + Sync + 'static) -> Self {
+        Self::start(move |_, body| {
+            let call: Value = serde_json::from_str(body).unwrap();
+            let result = result(call["method"].as_str().unwrap());
+            let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
+            (200, answer.to_string())
+        })
+        .await
+    }
+
+    fn calls(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+async fn serve(mut stream: TcpStream, reply: Reply, seen: Seen) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+        }
+        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let length = head
+            .to_lowercase()
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ").map(str::to_owned))
+            .map_or(0, |length| length.parse::<usize>().unwrap());
+        if buffer.len() < end + 4 + length {
+            continue;
+        }
+        let body = String::from_utf8_lossy(&buffer[end + 4..end + 4 + length]).into_owned();
+        buffer.drain(..end + 4 + length);
+        let (status, answer) = reply(&head, &body);
+        seen.lock().unwrap().push((head, body));
+        let head = format!(
+            "HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: {}\r\n\r\n",
+            answer.len()
+        );
+        if stream.write_all((head + &answer).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+fn endpoints(urls: &[&str], agree: usize) -> Endpoints {
+    Endpoints {
+        agree,
+        timeout_ms: 2_000,
+        ..Endpoints::new(urls.iter().map(|url| (*url).to_owned()).collect())
+    }
+}
+
+fn pool(endpoints: &Endpoints) -> Pool {
+    let chain = ChainKey::of(Network::Bitcoin, None);
+    Pool::new(chain, endpoints, World::new().ports()).unwrap()
+}
+
+fn client(chain: ChainKey, endpoints: Endpoints) -> Arc<dyn ChainClient> {
+    let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+    Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
+}
+
+/// A node of the EVM chain of the tests at which the account has sent so many transactions.
+async fn evm_node(count: &'static str, base_fee: &'static str) -> Server {
+    Server::json_rpc(move |method| match method {
+        "eth_chainId" => json!(format!("{CHAIN:#x}")),
+        "eth_getTransactionCount" => json!(count),
+        "eth_getBlockByNumber" => json!({"baseFeePerGas": base_fee}),
+        "eth_getBalance" => json!("0x10"),
+        other => panic!("{other}"),
+    })
+    .await
+}
+
+fn nonce_wanted() -> Needs {
+    Needs::Evm(evm::Needs {
+        chain_id: CHAIN,
+        from: "0x00000000000000000000000000000000000000aa".into(),
+        nonce: true,
+        fees: None,
+    })
+}
+
+async fn nonce(urls: &[&str], agree: usize) -> (Result<u64, ChainError>, Vec<u64>) {
+    let client = client(ChainKey::evm(CHAIN), endpoints(urls, agree));
+    let nonce = match client.facts(&nonce_wanted(), 0).await {
+        Ok(Facts::Evm(facts)) => Ok(facts.nonce.unwrap()),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error),
+    };
+    let health = client.health();
+    (nonce, health.iter().map(|node| node.dissents).collect())
+}
+
+#[tokio::test]
+async fn nodes__should_have_to_agree_where_configuration_wants_it() {
+    let gwei = "0x3b9aca00";
+    let (four, also_four) = (evm_node("0x4", gwei).await, evm_node("0x4", gwei).await);
+    let five = evm_node("0x5", gwei).await;
+    let dead = nobody().await;
+    let (four, also, five) = (&*four.url, &*also_four.url, &*five.url);
+    assert_eq!(nonce(&[five, four], 1).await.0, Ok(5), "one is believed");
+    assert_eq!(nonce(&[four, also, five], 2).await, (Ok(4), vec![0; 3]));
+    // Outvoted, wherever it stands.
+    assert_eq!(nonce(&[five, four, also], 2).await, (Ok(4), vec![1, 0, 0]));
+    let refused = |found: Result<u64, ChainError>, words: &str| match found {
+        Err(ChainError::Unknown(reason)) => {
+            assert!(reason.contains(words), "{reason}");
+            assert!(reason.starts_with("EVM chain 31337: "), "{reason}");
+            assert!(!reason.contains("127.0.0.1"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    };
+    let disagree = "do not agree about eth_getTransactionCount";
+    refused(nonce(&[four, five], 2).await.0, disagree);
+    refused(nonce(&[four, five, also], 3).await.0, disagree);
+    refused(
+        nonce(&[four, &dead], 2).await.0,
+        "1 of the 2 nodes that have to agree",
+    );
+    assert_eq!(nonce(&[four, &dead, also], 2).await.0, Ok(4));
+}
+
+#[tokio::test]
+async fn prices__should_agree_when_they_are_near() {
+    let one = evm_node("0x4", "0x3b9aca00").await;
+    let near = evm_node("0x4", "0x4b9aca00").await;
+    let absurd = evm_node("0x4", "0xde0b6b3a7640000").await;
+    assert_eq!(nonce(&[&one.url, &near.url], 2).await.0, Ok(4));
+    match nonce(&[&one.url, &absurd.url], 2).await.0 {
+        Err(ChainError::Unknown(reason)) => {
+            assert!(reason.contains("eth_getBlockByNumber"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn pool__should_be_refused_when_more_have_to_agree_than_there_are() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    for (urls, agree, setting) in [
+        (vec!["http://a"], 2, "chains.evm.31337.agree: "),
+        (vec!["http://a"], 0, "chains.evm.31337.agree: "),
+        (vec![], 1, "chains.evm.31337.rpc: "),
+    ] {
+        let endpoints = endpoints(&urls, agree);
+        let fault = Pool::new(ChainKey::evm(CHAIN), &endpoints, World::new().ports());
+        let fault = fault.err().unwrap();
+        assert!(fault.public().starts_with(setting), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_fails__should_be_asked_last_and_counted() {
+    let bad = Server::start(|_, _| (503, "busy".into())).await;
+    let good = Server::start(|_, _| (200, r#"{"result": 7}"#.into())).await;
+    let pool = pool(&endpoints(&[&bad.url, &good.url], 1));
+    let rpc = JsonRpc::new(pool).version_1();
+    for _ in 0..3 {
+        assert_eq!(rpc.call("getblockcount", json!([])).await, Ok(json!(7)));
+    }
+    assert_eq!((bad.calls(), good.calls()), (1, 3));
+    let health = rpc.health();
+    assert_eq!(
+        health
+            .iter()
+            .map(|node| (node.node, node.failures, node.answers, node.errors))
+            .collect::<Vec<_>>(),
+        [(1, 1, 0, 1), (2, 0, 3, 0)]
+    );
+    assert_eq!(health[0].chain, "Bitcoin");
+    assert!(
+        good.seen.lock().unwrap()[0]
+            .1
+            .contains(r#""jsonrpc":"1.0""#)
+    );
+    // Alone it is asked all the same, twice for one question and once for sending.
+    let alone = JsonRpc::new(self::pool(&endpoints(&[&bad.url], 1)));
+    assert!(alone.call("getblockcount", json!([])).await.is_err());
+    assert_eq!(bad.calls(), 3);
+    assert!(alone.call_once("sendraw", json!([])).await.0.is_err());
+    assert_eq!(bad.calls(), 4);
+}
+
+#[tokio::test]
+async fn keys__should_be_shown_to_the_node_and_to_nobody_else() {
+    let server = Server::start(|_, _| (401, "who are you".into())).await;
+    let node = |access, path: &str| Endpoint {
+        url: format!("{}{path}", server.url),
+        access,
+    };
+    let endpoints = Endpoints {
+        nodes: vec![
+            node(
+                Access::Header {
+                    name: "X-API-Key".into(),
+                    value: "top-secret".into(),
+                },
+                "/v2?key=top-secret",
+            ),
+            node(Access::Login("user:top-secret".into()), ""),
+        ],
+        ..Endpoints::new(vec![])
+    };
+    let rest = Rest::new(pool(&endpoints));
+    let call = Call::get("/getMasterchainInfo", &[("a", "b")]);
+    let error = format!("{:?}", rest.ask(&call).await.unwrap_err());
+    assert!(error.contains("HTTP 401"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+    let seen = server.seen.lock().unwrap();
+    let first = &seen[0].0;
+    assert!(
+        first.starts_with("GET /v2/getMasterchainInfo?key=top-secret&a=b "),
+        "{first}"
+    );
+    assert!(first.contains("x-api-key: top-secret"), "{first}");
+    let second = &seen[1].0;
+    assert!(
+        second.contains("authorization: Basic dXNlcjp0b3Atc2VjcmV0"),
+        "{second}"
+    );
+}
+
+#[tokio::test]
+async fn rest__should_take_a_status_for_an_answer_and_follow_nobody() {
+    let server = Server::start(|head, body| match head.split(' ').nth(1) {
+        Some("/missing") => (404, r#"{"error_code": "account_not_found"}"#.into()),
+        Some("/moved") => (307, "over there".into()),
+        Some("/long") => (200, "x".repeat(9 << 20)),
+        _ => (200, format!("\"{body}\"")),
+    })
+    .await;
+    let rest = Rest::new(pool(&endpoints(&[&server.url], 1)));
+    let missing = rest.ask(&Call::get("/missing", &[])).await.unwrap();
+    assert_eq!((missing.status, missing.is_success()), (404, false));
+    assert_eq!(
+        missing.json::<Value>().unwrap()["error_code"],
+        "account_not_found"
+    );
+    assert_eq!(
+        rest.ask(&Call::get("/moved", &[])).await.unwrap().status,
+        307
+    );
+    let long = rest.ask(&Call::get("/long", &[])).await.unwrap_err();
+    assert_eq!(
+        long,
+        ChainError::Unknown("Bitcoin: the node's answer is too long".into())
+    );
+    let bytes = Call::post(
+        "/submit",
+        Body::Bytes("application/octet-stream", b"ab".into()),
+    );
+    let (answer, doubt) = rest.send(&bytes).await;
+    assert_eq!((answer.unwrap().words().as_str(), doubt), ("\"ab\"", false));
+    let seen = server.seen.lock().unwrap();
+    let (head, _) = seen.last().unwrap();
+    assert!(head.contains("content-type: application/octet-stream"));
+}
+
+#[tokio::test]
+async fn rest__should_use_nodes_of_its_chain_only() {
+    let answer = |id: u64| move |_: &str, _: &str| (200, json!({"chain_id": id}).to_string());
+    let wrong = Server::start(answer(2)).await;
+    let right = Server::start(answer(1)).await;
+    let check = |answer: &Answer| match answer
+        .json::<Value>()
+        .and_then(|it| it["chain_id"].as_u64())
+    {
+        Some(1) => Ok(None),
+        Some(id) => Ok(Some(format!("the node is on chain {id}"))),
+        None => Err("the node named no chain"),
+    };
+    let rest = Rest::new(pool(&endpoints(&[&wrong.url, &right.url], 1)));
+    let rest = rest.checked(Call::get("/", &[]), check);
+    assert!(rest.ask(&Call::get("/accounts", &[])).await.is_ok());
+    assert!(
+        rest.any(&Call::get("/accounts", &[]), |_| Ok(true))
+            .await
+            .unwrap()
+    );
+    let heads = wrong.seen.lock().unwrap().clone();
+    assert!(heads.iter().all(|(head, _)| head.starts_with("GET / ")));
+    let rest = Rest::new(pool(&endpoints(&[&wrong.url], 1)));
+    let rest = rest.checked(Call::get("/", &[]), check);
+    match rest.ask(&Call::get("/accounts", &[])).await {
+        Err(ChainError::Refused(refusal)) => assert_eq!(refusal.reason, "the node is on chain 2"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn solana__should_add_up_what_the_accounts_of_an_owner_hold() {
+    let account = |amount: &str| {
+        let info = json!({"tokenAmount": {"amount": amount, "decimals": 6}});
+        json!({"pubkey": "p", "account": {"data": {"parsed": {"info": info}}}})
+    };
+    let node = Server::json_rpc(move |method| match method {
+        "getBalance" => json!({"context": {"slot": 1}, "value": 18_446_744_073_709_551_615u64}),
+        "getTokenAccountsByOwner" => json!({
+            "context": {"slot": 1},
+            "value": [account("18446744073709551615"), account("2")]
+        }),
+        other => panic!("{other}"),
+    })
+    .await;
+    let client = client(ChainKey::SOLANA, endpoints(&[&node.url], 1));
+    let owner = "11111111111111111111111111111111";
+    let mint = "So11111111111111111111111111111111111111112";
+    assert_eq!(
+        client.balance(owner, None).await.unwrap(),
+        "18446744073709551615"
+    );
+    assert_eq!(
+        client.balance(owner, Some(mint)).await.unwrap(),
+        "18446744073709551617"
+    );
+    let seen = node.seen.lock().unwrap();
+    let call: Value = serde_json::from_str(&seen[1].1).unwrap();
+    assert_eq!(call["params"][0], owner);
+    assert_eq!(call["params"][1], json!({"mint": mint}));
+}
+
+#[tokio::test]
+async fn solana__should_say_when_there_is_no_such_token() {
+    let answer = r#"{"error": {"code": -32602, "message": "Invalid param: could not find mint"}}"#;
+    let node = Server::start(move |_, _| (200, answer.into())).await;
+    let client = client(ChainKey::SONIC, endpoints(&[&node.url], 1));
+    match client.balance("a", Some("b")).await {
+        Err(ChainError::Refused(refusal)) => {
+            assert_eq!(refusal.reason, "is not a token of Sonic SVM");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn sending__should_say_when_a_node_may_have_it() {
+    let lost = Server::start(|_, _| (502, String::new())).await;
+    let refusing = Server::start(|_, body| {
+        let call: Value = serde_json::from_str(body).unwrap();
+        let answer = match call["method"].as_str().unwrap() {
+            "sendTransaction" => {
+                json!({"error": {"code": -32002, "message": "Insufficient funds for fee"}})
+            }
+            _ => json!({"result": {"value": [null]}}),
+        };
+        (200, answer.to_string())
+    })
+    .await;
+    let shipment = Shipment {
+        signed: Signed {
+            transaction: "AQ==".into(),
+            tx_hash: "hash".into(),
+        },
+        facts: Facts::Nothing,
+        age_ms: 0,
+        now_ms: 0,
+        retried: false,
+    };
+    // The first node may have it, and cannot be asked.
+    let doubtful = client(ChainKey::SOLANA, endpoints(&[&lost.url, &refusing.url], 1));
+    assert!(matches!(
+        doubtful.broadcast(&shipment).await,
+        Broadcast::Unknown(_)
+    ));
+    let clear = client(ChainKey::SOLANA, endpoints(&[&refusing.url], 1));
+    assert!(matches!(
+        clear.broadcast(&shipment).await,
+        Broadcast::Refused(_)
+    ));
+}

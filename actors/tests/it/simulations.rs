@@ -1,0 +1,215 @@
+//! `simulation`: what a node says that tried a transaction, beside its signing.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use covault_actors::{
+    rpc::Simulation,
+    store::{Scan, Space},
+};
+use covault_core::{fault::ExecuteCode, payload::Payload};
+use serde_json::{Value, json};
+
+use crate::{chain_double::Trying, world::*};
+
+/// Waits for a request's simulation.
+async fn simulation(gateway: &covault_actors::gateway::Gateway, uuid: &str) -> Value {
+    loop {
+        let shown = details(gateway, uuid).await.simulation;
+        if !shown.is_empty() {
+            return serde_json::from_slice(&shown).unwrap();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+async fn rows(world: &World) -> usize {
+    let all = Scan::prefix(Space::Simulation, &[], 10_000);
+    world.store.scan(&all).await.unwrap().len()
+}
+
+fn passes() -> Trying {
+    Trying::Says(Simulation {
+        units_used: Some("21000".into()),
+        ..Simulation::passes(Some("0x2a".into()))
+    })
+}
+
+#[tokio::test]
+async fn simulation__should_be_shown_and_outlive_a_restart() {
+    let world = World::new();
+    world.evm.try_by(passes());
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let created = create(&gateway, send(&from)).await;
+    assert_eq!(created.simulation, b"");
+    assert_eq!(outcome(&gateway, &created.uuid).await.error, None);
+    let expected = json!({"success": true, "result": "0x2a", "error": null,
+        "unitsUsed": "21000", "logs": [], "truncated": false});
+    assert_eq!(simulation(&gateway, &created.uuid).await, expected);
+
+    // What was tried is what was built: the transaction with its nonce, and no other.
+    let tried = world.evm.tried.lock().unwrap().clone();
+    let [trial] = tried.as_slice() else {
+        panic!("{tried:?}")
+    };
+    assert!(matches!(&trial.payload, Payload::Evm(_)));
+    let transaction = covault_core::chain::evm::trial(&trial.unsigned.bytes).unwrap();
+    assert_eq!((transaction.nonce, transaction.gas_limit), (0, 21_000));
+    assert_eq!(
+        transaction.to.unwrap().to_lowercase(),
+        "0x00000000000000000000000000000000000000aa"
+    );
+
+    gateway.stop().await;
+    let gateway = world.start().await;
+    assert_eq!(simulation(&gateway, &created.uuid).await, expected);
+    assert_eq!(rows(&world).await, 1);
+    assert_eq!(world.evm.tried.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn simulation__should_not_decide_anything_when_it_fails() {
+    let world = World::new();
+    let words = "execution reverted: Nope";
+    world.evm.try_by(Trying::Says(Simulation::fails(words)));
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let created = create(&gateway, send(&from)).await;
+    let ended = outcome(&gateway, &created.uuid).await;
+    assert_eq!(ended.error, None);
+    assert!(!ended.tx_hash.is_empty());
+    let shown = simulation(&gateway, &created.uuid).await;
+    assert_eq!(
+        (&shown["success"], &shown["error"]),
+        (&json!(false), &json!(words))
+    );
+    assert_eq!(world.evm.accepted(), 1);
+}
+
+#[tokio::test]
+async fn simulation__should_hold_up_neither_requests_nor_the_end() {
+    let world = World::new();
+    world.evm.try_by(Trying::NeverAnswers);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    // More than may be tried at once: the others go without, as long as these are waited for.
+    let begun = tokio::time::Instant::now();
+    let mut uuids = Vec::new();
+    for _ in 0..80 {
+        uuids.push(create(&gateway, send(&from)).await.uuid);
+    }
+    for uuid in &uuids {
+        assert_eq!(outcome(&gateway, uuid).await.error, None);
+        assert_eq!(details(&gateway, uuid).await.simulation, b"");
+    }
+    assert_eq!(world.evm.accepted(), 80);
+    let tried = world.evm.tried.lock().unwrap().len();
+    assert!(tried >= 64, "{tried}");
+    if begun.elapsed() < std::time::Duration::from_secs(5) {
+        assert_eq!(tried, 64);
+    }
+    gateway.stop().await;
+    // Nothing of it holds the store any more.
+    drop(gateway);
+    assert_eq!(Arc::strong_count(&world.store), 1);
+    assert_eq!(rows(&world).await, 0);
+}
+
+#[tokio::test]
+async fn simulation__should_survive_a_client_that_panics() {
+    let world = World::new();
+    world.evm.try_by(Trying::Panics);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    for _ in 0..3 {
+        let uuid = create(&gateway, send(&from)).await.uuid;
+        assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    }
+    world.evm.try_by(passes());
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    assert_eq!(simulation(&gateway, &uuid).await["success"], true);
+}
+
+#[tokio::test]
+async fn simulation__should_be_empty_where_nothing_can_be_tried() {
+    let world = World::new();
+    world.evm.try_by(Trying::Cannot);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let cannot = create(&gateway, send(&from)).await.uuid;
+    assert_eq!(outcome(&gateway, &cannot).await.error, None);
+    assert_eq!(world.evm.tried.lock().unwrap().len(), 1);
+
+    // Messages are not tried at all.
+    world.evm.try_by(passes());
+    let message = create(&gateway, raw(&from)).await.uuid;
+    assert_eq!(outcome(&gateway, &message).await.error, None);
+    // What cannot be built has nothing to try.
+    world.evm.broke.store(true, Ordering::SeqCst);
+    let broke = create(&gateway, send(&from)).await.uuid;
+    let ended = outcome(&gateway, &broke).await.error.unwrap();
+    assert_eq!(
+        ended.code,
+        Some(
+            covault_core::schema::wire::error::Code::ExecuteSigningRequestsErrorCode(
+                ExecuteCode::InsufficientFunds as i32
+            )
+        )
+    );
+    gateway.stop().await;
+    assert_eq!(world.evm.tried.lock().unwrap().len(), 1);
+    let gateway = world.start().await;
+    for uuid in [cannot, message, broke] {
+        assert_eq!(details(&gateway, &uuid).await.simulation, b"");
+    }
+    assert_eq!(rows(&world).await, 0);
+}
+
+#[tokio::test]
+async fn simulation__should_be_off_where_configuration_says_so() {
+    let mut world = World::new();
+    world.settings.simulate = false;
+    world.evm.try_by(passes());
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    gateway.stop().await;
+    assert!(world.evm.tried.lock().unwrap().is_empty());
+    assert_eq!(rows(&world).await, 0);
+}
+
+#[tokio::test]
+async fn simulation__should_be_made_once_however_often_it_is_signed() {
+    let world = World::new();
+    world.evm.try_by(passes());
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    world.signers.failing.store(3, Ordering::SeqCst);
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    assert_eq!(simulation(&gateway, &uuid).await["success"], true);
+    assert_eq!(world.evm.tried.lock().unwrap().len(), 1);
+
+    // It waits for signers; the process ends, and another goes on with it.
+    world.signers.failing.store(usize::MAX, Ordering::SeqCst);
+    let uuid = create(&gateway, send(&from)).await.uuid;
+    let first = simulation(&gateway, &uuid).await;
+    assert_eq!(details(&gateway, &uuid).await.status, 1);
+    gateway.stop().await;
+    world
+        .evm
+        .try_by(Trying::Says(Simulation::fails("too late")));
+    let gateway = world.start().await;
+    world.signers.failing.store(0, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    assert_eq!(simulation(&gateway, &uuid).await, first);
+    assert_eq!(world.evm.tried.lock().unwrap().len(), 2);
+}

@@ -1,0 +1,440 @@
+//! The Solana client against a node that speaks real HTTP.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_actors::rpc::{Broadcast, ChainError, ChainKey, Endpoints, Refusal, Shipment};
+use covault_core::{
+    chain::{
+        Facts, Needs, Signed,
+        solana::{self, token::TOKEN},
+    },
+    fault::ExecuteCode,
+};
+use serde_json::{Value, json};
+
+use crate::evm_node::{Node, connect_to, nobody};
+
+type Said = Result<Value, (i64, String)>;
+
+/// 200 seconds: the blockhash is gone.
+const OLD_MS: u64 = 200_000;
+
+fn key(number: u8) -> [u8; 32] {
+    [number; 32]
+}
+
+fn base58(bytes: &[u8]) -> String {
+    bs58::encode(bytes).into_string()
+}
+
+/// A legacy transaction without signatures, with one writable account that does not sign.
+fn transaction(readonly: &[[u8; 32]], accounts: &[u8], data: &[u8]) -> String {
+    let program = u8::try_from(readonly.len()).unwrap() + 1;
+    let mut bytes = vec![1];
+    bytes.extend([0; 64]);
+    bytes.extend([1, 0, program - 1, program + 1]);
+    for one in [key(1), key(2)].iter().chain(readonly) {
+        bytes.extend(one);
+    }
+    // The blockhash.
+    bytes.extend(key(7));
+    bytes.extend([1, program, u8::try_from(accounts.len()).unwrap()]);
+    bytes.extend(accounts);
+    bytes.push(u8::try_from(data.len()).unwrap());
+    bytes.extend(data);
+    STANDARD.encode(bytes)
+}
+
+fn transfer() -> String {
+    let lamports = [2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
+    transaction(&[[0; 32]], &[0, 1], &lamports)
+}
+
+fn durable() -> String {
+    transaction(&[key(9), [0; 32]], &[1, 2, 0], &[4, 0, 0, 0])
+}
+
+fn shipment(transactions: &[(&str, &str)]) -> Shipment {
+    let texts: Vec<_> = transactions.iter().map(|one| one.0).collect();
+    let ids: Vec<_> = transactions.iter().map(|one| one.1).collect();
+    Shipment {
+        signed: Signed {
+            transaction: texts.join(","),
+            tx_hash: ids.join(","),
+        },
+        facts: Facts::Nothing,
+        age_ms: 0,
+        now_ms: 0,
+        retried: false,
+    }
+}
+
+fn three() -> Shipment {
+    shipment(&[("tx1", "id1"), ("tx2", "id2"), ("tx3", "id3")])
+}
+
+async fn ship(node: &Node, shipment: &Shipment) -> Broadcast {
+    let endpoints = Endpoints::new(vec![node.url.clone()]);
+    connect_to(ChainKey::SOLANA, endpoints)
+        .broadcast(shipment)
+        .await
+}
+
+fn refusal(broadcast: Broadcast) -> Refusal {
+    match broadcast {
+        Broadcast::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn no_blockhash() -> Said {
+    let words = "Transaction simulation failed: Blockhash not found";
+    Err((-32002, words.into()))
+}
+
+fn value(value: Value) -> Said {
+    Ok(json!({"context": {"slot": 1}, "value": value}))
+}
+
+fn confirmed(slot: u64) -> Said {
+    value(
+        json!([{"slot": slot, "confirmations": 3, "err": null, "confirmationStatus": "confirmed"}]),
+    )
+}
+
+fn is_send_of(method: &str, params: &Value, text: &str) -> bool {
+    method == "sendTransaction" && params[0] == text
+}
+
+/// Takes everything and confirms it.
+fn healthy(method: &str, params: &Value) -> Said {
+    match method {
+        "getLatestBlockhash" => {
+            value(json!({"blockhash": base58(&key(7)), "lastValidBlockHeight": 9}))
+        }
+        "sendTransaction" => Ok(params[0].clone()),
+        "getSignatureStatuses" => confirmed(41),
+        other => Err((-32601, other.to_owned())),
+    }
+}
+
+/// Knows no transaction.
+fn empty(method: &str, params: &Value) -> Said {
+    match method {
+        "getSignatureStatuses" => value(json!([null])),
+        "sendTransaction" => no_blockhash(),
+        "isBlockhashValid" => value(json!(false)),
+        _ => healthy(method, params),
+    }
+}
+
+#[tokio::test]
+async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say() {
+    let mut mint = vec![0; 82];
+    mint[44..46].copy_from_slice(&[6, 1]);
+    let node = Node::start(move |method, params| match method {
+        "getMultipleAccounts" => {
+            let mint =
+                json!({"owner": TOKEN.to_string(), "data": [STANDARD.encode(&mint), "base64"]});
+            let names = params[0].as_array().unwrap().len();
+            let mut accounts = vec![Value::Null; names];
+            accounts[0] = mint;
+            value(json!(accounts))
+        }
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
+    let token = solana::token::TokenNeeds {
+        mint: base58(&key(3)),
+        sender: base58(&key(1)),
+        recipient: base58(&key(2)),
+    };
+    let needs = Needs::Solana(solana::Needs {
+        chain_id: 101,
+        blockhash: true,
+        token: Some(token.clone()),
+    });
+    let Facts::Solana(facts) = client.facts(&needs, 0).await.unwrap() else {
+        panic!("no facts")
+    };
+    assert_eq!(facts.recent_blockhash, base58(&key(7)));
+    let found = facts.token.unwrap();
+    assert_eq!((found.decimals, found.program), (6, TOKEN.to_string()));
+    assert_eq!(found.sender_account_owner, None);
+    let calls = node.calls.lock().unwrap();
+    let asked = |wanted: &str| {
+        let mut calls = calls.iter();
+        let (_, params) = calls.find(|(method, _)| method == wanted).unwrap();
+        params.clone()
+    };
+    assert_eq!(
+        asked("getLatestBlockhash"),
+        json!([{"commitment": "confirmed"}])
+    );
+    let options = json!({"encoding": "base64", "commitment": "confirmed"});
+    assert_eq!(
+        asked("getMultipleAccounts"),
+        json!([token.accounts().unwrap(), options])
+    );
+    // A node of this machine may be of any chain.
+    assert!(calls.iter().all(|(method, _)| method != "getGenesisHash"));
+}
+
+#[tokio::test]
+async fn solana_facts__should_name_the_field_of_a_token_that_is_not_there() {
+    let node = Node::start(|method, params| match method {
+        "getMultipleAccounts" => value(json!(vec![Value::Null; 6])),
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect_to(ChainKey::SONIC, Endpoints::new(vec![node.url]));
+    let needs = Needs::Solana(solana::Needs {
+        chain_id: 0,
+        blockhash: true,
+        token: Some(solana::token::TokenNeeds {
+            mint: base58(&key(3)),
+            sender: base58(&key(1)),
+            recipient: base58(&key(2)),
+        }),
+    });
+    match client.facts(&needs, 0).await {
+        Err(ChainError::Refused(refusal)) => {
+            assert_eq!(refusal.reason, "mintAddress: does not exist on this chain")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn solana_facts__should_not_be_what_makes_no_sense() {
+    let node = Node::start(|method, params| match method {
+        "getLatestBlockhash" => value(json!({"blockhash": "hash"})),
+        "getMultipleAccounts" => value(json!([null])),
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url]));
+    let needs = |blockhash, token| {
+        Needs::Solana(solana::Needs {
+            chain_id: 101,
+            blockhash,
+            token,
+        })
+    };
+    let token = solana::token::TokenNeeds {
+        mint: base58(&key(3)),
+        sender: base58(&key(1)),
+        recipient: base58(&key(2)),
+    };
+    for needs in [needs(true, None), needs(false, Some(token))] {
+        assert!(matches!(
+            client.facts(&needs, 0).await,
+            Err(ChainError::Unknown(_))
+        ));
+    }
+}
+
+#[tokio::test]
+async fn solana_transactions__should_be_sent_in_order_each_when_the_one_before_is_confirmed() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let node = Node::start(move |method, params| match method {
+        // The first is not confirmed at once.
+        "getSignatureStatuses" if asked.fetch_add(1, Ordering::Relaxed) == 0 => {
+            value(json!([null]))
+        }
+        _ => healthy(method, params),
+    })
+    .await;
+    assert_eq!(ship(&node, &three()).await, Broadcast::Accepted);
+    let calls = node.calls.lock().unwrap();
+    let said: Vec<_> = calls
+        .iter()
+        .map(|(method, params)| match method.as_str() {
+            "sendTransaction" => params[0].as_str().unwrap().to_owned(),
+            _ => params[0][0].as_str().unwrap().to_owned(),
+        })
+        .collect();
+    assert_eq!(said, ["tx1", "id1", "id1", "tx2", "id2", "tx3"]);
+    let slots: Vec<_> = calls
+        .iter()
+        .filter(|(method, _)| method == "sendTransaction")
+        .map(|(_, params)| params[1]["minContextSlot"].clone())
+        .collect();
+    assert_eq!(slots, [Value::Null, json!(41), json!(41)]);
+    assert_eq!(calls[0].1[1]["encoding"], "base64");
+    assert_eq!(calls[0].1[1]["preflightCommitment"], "confirmed");
+}
+
+#[tokio::test]
+async fn solana_transactions__should_all_be_sent_again_and_processed_ones_be_accepted() {
+    let node = Node::start(|method, params| {
+        if is_send_of(method, params, "tx1") {
+            let words =
+                "Transaction simulation failed: This transaction has already been processed";
+            return Err((-32002, words.into()));
+        }
+        // It landed, and its blockhash is gone.
+        if is_send_of(method, params, "tx2") {
+            return no_blockhash();
+        }
+        healthy(method, params)
+    })
+    .await;
+    for age_ms in [0, OLD_MS] {
+        let again = Shipment {
+            retried: true,
+            age_ms,
+            ..three()
+        };
+        assert_eq!(ship(&node, &again).await, Broadcast::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_solana_transaction__should_not_hide_that_earlier_ones_were_sent() {
+    let node = Node::start(|method, params| {
+        if is_send_of(method, params, "tx2") {
+            let words = "Transaction simulation failed: Error processing Instruction 0: custom program error: 0x1";
+            return Err((-32002, words.into()));
+        }
+        match method {
+            "getSignatureStatuses" if params[0][0] == "id2" => value(json!([null])),
+            _ => healthy(method, params),
+        }
+    })
+    .await;
+    let refusal = refusal(ship(&node, &three()).await);
+    assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+    let reason = refusal.reason;
+    assert!(
+        reason.starts_with("transaction 2 of 3 was refused: ")
+            && reason.ends_with("; the earlier ones were sent, the later ones were not"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
+    let node = Node::start(|method, params| match method {
+        "getSignatureStatuses" => value(
+            json!([{"slot": 4, "err": {"InstructionError": [0, {"Custom": 3}]},
+                "confirmationStatus": "confirmed"}]),
+        ),
+        _ => healthy(method, params),
+    })
+    .await;
+    let reason = refusal(ship(&node, &three()).await).reason;
+    assert!(
+        reason.starts_with("transaction 1 of 3 failed: ")
+            && reason.ends_with("; the later ones were not sent"),
+        "{reason}"
+    );
+    assert_eq!(node.methods(), ["sendTransaction", "getSignatureStatuses"]);
+    // One alone is accepted: what it does is the chain's matter.
+    let one = shipment(&[("tx1", "id1")]);
+    assert_eq!(ship(&node, &one).await, Broadcast::Accepted);
+}
+
+#[tokio::test]
+async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_has_it() {
+    let transfer = transfer();
+    let one = |age_ms| Shipment {
+        age_ms,
+        ..shipment(&[(&transfer, "id")])
+    };
+    let node = Node::start(empty).await;
+    assert!(matches!(
+        ship(&node, &one(10_000)).await,
+        Broadcast::Unknown(_)
+    ));
+    let reason = refusal(ship(&node, &one(OLD_MS)).await).reason;
+    assert_eq!(
+        reason,
+        "the transaction expired before a node took it; create a new request"
+    );
+    let calls = node.calls.lock().unwrap().clone();
+    let (_, params) = calls
+        .iter()
+        .find(|(method, _)| method == "isBlockhashValid")
+        .unwrap();
+    assert_eq!(
+        *params,
+        json!([base58(&key(7)), {"commitment": "finalized"}])
+    );
+
+    // Another node still knows the blockhash.
+    let other = Node::start(|method, params| match method {
+        "isBlockhashValid" => value(json!(true)),
+        _ => empty(method, params),
+    })
+    .await;
+    // Another has the transaction.
+    let has = Node::start(|method, params| match method {
+        "getSignatureStatuses" => confirmed(3),
+        _ => empty(method, params),
+    })
+    .await;
+    // Another does not say: only time does.
+    let mute = Node::start(|method, params| match method {
+        "isBlockhashValid" => Err((-32601, "Method not found".into())),
+        _ => empty(method, params),
+    })
+    .await;
+    for (second, age_ms, expected) in [
+        (other.url.clone(), OLD_MS, "unknown"),
+        (other.url, u64::MAX, "unknown"),
+        (has.url, OLD_MS, "accepted"),
+        (mute.url.clone(), OLD_MS, "unknown"),
+        (mute.url, u64::MAX, "refused"),
+        (nobody().await, u64::MAX, "unknown"),
+    ] {
+        let endpoints = Endpoints::new(vec![node.url.clone(), second]);
+        let client = connect_to(ChainKey::SOLANA, endpoints);
+        let outcome = match client.broadcast(&one(age_ms)).await {
+            Broadcast::Accepted => "accepted",
+            Broadcast::Refused(_) => "refused",
+            Broadcast::Unknown(_) => "unknown",
+        };
+        assert_eq!(outcome, expected, "{age_ms}");
+    }
+}
+
+#[tokio::test]
+async fn a_solana_transaction_with_a_durable_nonce__should_last_as_long_as_its_account_holds_it() {
+    let durable = durable();
+    let old = Shipment {
+        age_ms: u64::MAX,
+        ..shipment(&[(&durable, "id")])
+    };
+    for (nonce, lasts) in [(key(7), true), (key(8), false)] {
+        let node = Node::start(move |method, params| match method {
+            "getAccountInfo" => {
+                let mut data = vec![1, 0, 0, 0, 1, 0, 0, 0];
+                data.extend(key(1));
+                data.extend(nonce);
+                data.extend([0; 8]);
+                value(json!({"owner": base58(&[0; 32]), "data": [STANDARD.encode(data), "base64"]}))
+            }
+            _ => empty(method, params),
+        })
+        .await;
+        match ship(&node, &old).await {
+            Broadcast::Unknown(_) => assert!(lasts),
+            Broadcast::Refused(refusal) => {
+                assert!(!lasts);
+                assert!(refusal.reason.contains(&base58(&key(2))), "{refusal:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let calls = node.calls.lock().unwrap();
+        let asked = calls.iter().find(|(method, _)| method == "getAccountInfo");
+        let options = json!({"encoding": "base64", "commitment": "finalized"});
+        assert_eq!(asked.unwrap().1, json!([base58(&key(2)), options]));
+        assert!(calls.iter().all(|(method, _)| method != "isBlockhashValid"));
+    }
+}

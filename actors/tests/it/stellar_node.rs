@@ -1,0 +1,615 @@
+//! The Stellar client against a node that speaks real HTTP. The XDR is written by hand (RFC 4506).
+
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_actors::rpc::{Broadcast, ChainClient, ChainError, ChainKey, Endpoints, Shipment};
+use covault_core::{
+    chain::{Facts, Needs, Signed, stellar},
+    fault::ExecuteCode,
+    network::Network,
+};
+use serde_json::{Value, json};
+
+use crate::evm_node::{Node, connect_to};
+
+const FROM: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
+const FROM_KEY: &str = "b4bf8f43583883604e5bc7bbf50591b4eb0d37a98e23f796b95980f44a121601";
+const TO: &str = "GA5ZSEJYB37JRC5AVCIA5MOP4RHTM335X2KGX3IHOJAPP5RE34K4KZVN";
+const HASH: &str = "7ac33997544e3175d266bd022439b22cdb16508c01163f26e5cb2a3e1045a979";
+const PUBLIC: &str = "Public Global Stellar Network ; September 2015";
+/// When the transaction was built, in seconds since the Unix epoch.
+const BUILT: u64 = 1_700_000_000;
+/// Its number.
+const NUMBER: u64 = 42;
+
+/// The key of an account: the strkey without version and checksum.
+fn key_of(account: &str) -> [u8; 32] {
+    let mut bits = 0u64;
+    let mut count = 0;
+    let mut bytes = Vec::new();
+    for letter in account.bytes() {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            _ => letter - b'2' + 26,
+        };
+        bits = bits << 5 | u64::from(value);
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    bytes[1..33].try_into().unwrap()
+}
+
+fn base64(parts: &[&[u8]]) -> String {
+    STANDARD.encode(parts.concat())
+}
+
+fn int(value: i32) -> [u8; 4] {
+    value.to_be_bytes()
+}
+
+fn ledger_key(account: &str) -> String {
+    base64(&[&int(0), &int(0), &key_of(account)])
+}
+
+fn account_entry(account: &str, balance: u64, sequence: u64) -> String {
+    base64(&[
+        &int(0),
+        &int(0),
+        &key_of(account),
+        &balance.to_be_bytes(),
+        &sequence.to_be_bytes(),
+        // Subentries, inflation destination, flags, home domain; thresholds; signers, extension.
+        &[0; 16],
+        &[1, 0, 0, 0],
+        &[0; 8],
+    ])
+}
+
+fn trust_line_key(account: &str, issuer: &str) -> String {
+    base64(&[
+        &int(1),
+        &int(0),
+        &key_of(account),
+        &int(1),
+        b"USDC",
+        &int(0),
+        &key_of(issuer),
+    ])
+}
+
+fn trust_line_entry(account: &str, issuer: &str, balance: u64) -> String {
+    base64(&[
+        &int(1),
+        &int(0),
+        &key_of(account),
+        &int(1),
+        b"USDC",
+        &int(0),
+        &key_of(issuer),
+        &balance.to_be_bytes(),
+        &i64::MAX.to_be_bytes(),
+        &int(1),
+        &int(0),
+    ])
+}
+
+/// A transaction that ends 300 seconds after it was built, without a signature.
+fn transaction() -> String {
+    base64(&[
+        &int(2),
+        &int(0),
+        &key_of(FROM),
+        &int(100),
+        &NUMBER.to_be_bytes(),
+        &int(1),
+        &0u64.to_be_bytes(),
+        &(BUILT + 300).to_be_bytes(),
+        // No memo; one operation without a source: bump the sequence to 0.
+        &int(0),
+        &int(1),
+        &int(0),
+        &int(11),
+        &0u64.to_be_bytes(),
+        // Extension, signatures.
+        &int(0),
+        &int(0),
+    ])
+}
+
+/// A result without operations.
+fn result(code: i32) -> String {
+    base64(&[&300u64.to_be_bytes(), &int(code), &int(0)])
+}
+
+/// txFAILED, for a payment of more than there is.
+fn underfunded() -> String {
+    base64(&[
+        &100u64.to_be_bytes(),
+        &int(-1),
+        &int(1),
+        // opINNER, PAYMENT, PAYMENT_UNDERFUNDED.
+        &int(0),
+        &int(1),
+        &int(-2),
+        &int(0),
+    ])
+}
+
+/// A node in whose ledger 900 the sender has used the number 41, and which does not know any
+/// transaction.
+fn healthy(method: &str, params: &Value) -> Result<Value, (i64, String)> {
+    if !params.is_object() {
+        return Err((-32602, "array arguments are not accepted".into()));
+    }
+    Ok(match method {
+        "getNetwork" => json!({"passphrase": PUBLIC}),
+        "getFeeStats" => json!({"inclusionFee": {"p90": "250"}, "latestLedger": 900}),
+        "getLedgerEntries" => entries(params, 41),
+        "getTransaction" => nowhere(900, BUILT + 200),
+        other => return Err((-32601, format!("{other} not found"))),
+    })
+}
+
+/// What a node has of the keys: the sender, and nothing else.
+fn entries(params: &Value, sequence: u64) -> Value {
+    let keys = params["keys"].as_array().unwrap();
+    let here = ledger_key(FROM);
+    let entries = keys.iter().filter(|key| **key == here).map(
+        |key| json!({"key": key, "xdr": account_entry(FROM, 25_000_000, sequence), "lastModifiedLedgerSeq": 3}),
+    );
+    json!({"entries": entries.collect::<Vec<_>>(), "latestLedger": 900})
+}
+
+fn nowhere(last: u64, until: u64) -> Value {
+    json!({"status": "NOT_FOUND", "latestLedger": last, "latestLedgerCloseTime": until.to_string(),
+        "oldestLedger": 3, "oldestLedgerCloseTime": (BUILT - 86_400).to_string()})
+}
+
+fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
+    connect_to(ChainKey::of(Network::Stellar, None), Endpoints::new(urls))
+}
+
+fn needs(destination: Option<&str>) -> Needs {
+    Needs::Stellar(stellar::Needs {
+        from: FROM.into(),
+        destination: destination.map(Into::into),
+    })
+}
+
+fn shipment(retried: bool) -> Shipment {
+    Shipment {
+        signed: Signed {
+            transaction: transaction(),
+            tx_hash: HASH.into(),
+        },
+        facts: Facts::Nothing,
+        age_ms: 200_000,
+        now_ms: (BUILT + 200) * 1000,
+        retried,
+    }
+}
+
+#[test]
+fn keys__should_be_read_right_by_this_test() {
+    assert_eq!(hex::encode(key_of(FROM)), FROM_KEY);
+}
+
+#[tokio::test]
+async fn stellar_facts__should_be_what_the_node_says() {
+    let node = Node::start(healthy).await;
+    let client = connect(vec![node.url.clone()]);
+    for (destination, exists) in [
+        (None, None),
+        (Some(TO), Some(false)),
+        (Some(FROM), Some(true)),
+    ] {
+        let facts = client.facts(&needs(destination), 1_700_000_000_999).await;
+        let expected = stellar::Facts {
+            sequence: 41,
+            base_fee: 250,
+            max_time: 1_700_000_300,
+            destination_exists: exists,
+        };
+        assert_eq!(facts, Ok(Facts::Stellar(expected)), "{destination:?}");
+    }
+}
+
+#[tokio::test]
+async fn stellar_facts__should_say_that_an_account_must_be_funded_first() {
+    let node = Node::start(|method, params| match method {
+        "getLedgerEntries" => Ok(json!({"entries": [], "latestLedger": 900})),
+        _ => healthy(method, params),
+    })
+    .await;
+    match connect(vec![node.url]).facts(&needs(None), 0).await {
+        Err(ChainError::Refused(refusal)) => {
+            assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+            assert!(refusal.reason.contains("1 XLM"), "{refusal:?}");
+        }
+        found => panic!("{found:?}"),
+    }
+}
+
+#[tokio::test]
+async fn stellar_facts__should_not_come_of_an_answer_without_sense() {
+    for answer in [
+        json!({}),
+        json!({"entries": [{"key": ledger_key(FROM), "xdr": "AAAA"}], "latestLedger": 900}),
+    ] {
+        let node = Node::start(move |method, params| match method {
+            "getLedgerEntries" => Ok(answer.clone()),
+            _ => healthy(method, params),
+        })
+        .await;
+        let facts = connect(vec![node.url]).facts(&needs(None), 0).await;
+        assert!(matches!(facts, Err(ChainError::Unknown(_))), "{facts:?}");
+    }
+}
+
+#[tokio::test]
+async fn stellar__should_not_use_a_node_of_another_network() {
+    let node = Node::start(|method, params| match method {
+        "getNetwork" => Ok(json!({"passphrase": "Test SDF Network ; September 2015"})),
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect(vec![node.url.clone()]);
+    match client.facts(&needs(None), 0).await {
+        Err(ChainError::Refused(refusal)) => {
+            assert!(refusal.reason.contains("Test SDF"), "{refusal:?}")
+        }
+        found => panic!("{found:?}"),
+    }
+    let sent = client.broadcast(&shipment(false)).await;
+    assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
+    assert!(!node.methods().contains(&"sendTransaction".to_owned()));
+}
+
+/// What becomes of a transaction when the node answers this to sendTransaction, has used this
+/// number of the sender, and says this to getTransaction.
+async fn outcome(
+    retried: bool,
+    sent: Value,
+    used: u64,
+    found: Value,
+) -> (&'static str, ExecuteCode, String) {
+    let node = Node::start(move |method, params| match method {
+        "sendTransaction" => {
+            assert_eq!(params["transaction"], transaction());
+            Ok(sent.clone())
+        }
+        "getLedgerEntries" => Ok(entries(params, used)),
+        "getTransaction" => {
+            assert_eq!(params["hash"], HASH);
+            Ok(found.clone())
+        }
+        _ => healthy(method, params),
+    })
+    .await;
+    match connect(vec![node.url]).broadcast(&shipment(retried)).await {
+        Broadcast::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
+        Broadcast::Refused(refusal) => ("refused", refusal.code, refusal.reason),
+        Broadcast::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
+    }
+}
+
+fn error(code: i32) -> Value {
+    json!({"status": "ERROR", "hash": HASH, "errorResultXdr": result(code)})
+}
+
+#[tokio::test]
+async fn stellar_broadcast__should_tell_accepted_refused_and_unknown_apart() {
+    use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
+    let status = |status: &str| json!({"status": status, "hash": HASH});
+    let done = json!({"status": "SUCCESS"});
+    let failed = json!({"status": "FAILED", "resultXdr": underfunded()});
+    let here = nowhere(900, BUILT + 200);
+    let over = nowhere(960, BUILT + 301);
+    let behind = nowhere(899, BUILT + 195);
+    let mut forgetful = nowhere(900, BUILT + 200);
+    forgetful["oldestLedgerCloseTime"] = json!((BUILT + 1).to_string());
+    for (retried, sent, used, found, expected, code, words) in [
+        (
+            false,
+            status("PENDING"),
+            41,
+            &done,
+            "accepted",
+            Unspecified,
+            "",
+        ),
+        (
+            false,
+            status("PENDING"),
+            41,
+            &failed,
+            "refused",
+            InsufficientFunds,
+            "PAYMENT_UNDERFUNDED",
+        ),
+        (
+            true,
+            status("DUPLICATE"),
+            41,
+            &done,
+            "accepted",
+            Unspecified,
+            "",
+        ),
+        (
+            false,
+            status("TRY_AGAIN_LATER"),
+            41,
+            &done,
+            "unknown",
+            Unspecified,
+            "one transaction of an account",
+        ),
+        (
+            true,
+            status("TRY_AGAIN_LATER"),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "one transaction of an account",
+        ),
+        (
+            true,
+            status("TRY_AGAIN_LATER"),
+            42,
+            &done,
+            "accepted",
+            Unspecified,
+            "",
+        ),
+        (
+            true,
+            status("TRY_AGAIN_LATER"),
+            42,
+            &failed,
+            "refused",
+            InsufficientFunds,
+            "UNDERFUNDED",
+        ),
+        // txBAD_SEQ: an earlier one is on its way; this one can go, and the node is behind.
+        (
+            false,
+            error(-5),
+            40,
+            &here,
+            "unknown",
+            Unspecified,
+            "earlier",
+        ),
+        (
+            false,
+            error(-5),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "earlier",
+        ),
+        // The number was used: by this one, by another, or the node does not know.
+        (true, error(-5), 42, &done, "accepted", Unspecified, ""),
+        (
+            true,
+            error(-5),
+            43,
+            &failed,
+            "refused",
+            InsufficientFunds,
+            "UNDERFUNDED",
+        ),
+        (
+            false,
+            error(-5),
+            42,
+            &here,
+            "refused",
+            Unspecified,
+            "sequence number",
+        ),
+        (
+            false,
+            error(-5),
+            42,
+            &behind,
+            "unknown",
+            Unspecified,
+            "all ledgers",
+        ),
+        (
+            false,
+            error(-5),
+            42,
+            &forgetful,
+            "unknown",
+            Unspecified,
+            "all ledgers",
+        ),
+        // txTOO_LATE.
+        (
+            false,
+            error(-3),
+            41,
+            &here,
+            "refused",
+            Unspecified,
+            "expired",
+        ),
+        (
+            true,
+            error(-3),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "all ledgers",
+        ),
+        (
+            true,
+            error(-3),
+            41,
+            &over,
+            "refused",
+            Unspecified,
+            "expired",
+        ),
+        (true, error(-3), 42, &done, "accepted", Unspecified, ""),
+        // Fee and balance, which another node may have found good.
+        (
+            false,
+            error(-9),
+            41,
+            &here,
+            "refused",
+            InsufficientGasFee,
+            "at least 300 stroops",
+        ),
+        (
+            true,
+            error(-9),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "txINSUFFICIENT_FEE",
+        ),
+        (
+            true,
+            error(-9),
+            41,
+            &over,
+            "refused",
+            InsufficientGasFee,
+            "txINSUFFICIENT_FEE",
+        ),
+        (
+            false,
+            error(-7),
+            41,
+            &here,
+            "refused",
+            InsufficientFunds,
+            "txINSUFFICIENT_BALANCE",
+        ),
+        (
+            false,
+            error(-8),
+            41,
+            &here,
+            "refused",
+            InsufficientFunds,
+            "txNO_ACCOUNT",
+        ),
+        // The others.
+        (
+            true,
+            error(-6),
+            41,
+            &here,
+            "refused",
+            Unspecified,
+            "txBAD_AUTH",
+        ),
+        (
+            false,
+            error(-11),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "txINTERNAL_ERROR",
+        ),
+        (
+            false,
+            json!({"status": "ERROR"}),
+            41,
+            &here,
+            "refused",
+            Unspecified,
+            "without a reason",
+        ),
+        (
+            false,
+            json!({}),
+            41,
+            &here,
+            "unknown",
+            Unspecified,
+            "makes no sense",
+        ),
+    ] {
+        let what = format!("{retried} {sent} {used} {found}");
+        let (verdict, named, reason) = outcome(retried, sent, used, found.clone()).await;
+        assert_eq!((verdict, named), (expected, code), "{what}: {reason}");
+        assert!(reason.contains(words), "{what}: {reason}");
+    }
+}
+
+#[tokio::test]
+async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
+    for (code, expected) in [(-32602, true), (-32603, false), (-32601, false)] {
+        let node = Node::start(move |method, params| match method {
+            "sendTransaction" => Err((code, "invalid_xdr".into())),
+            _ => healthy(method, params),
+        })
+        .await;
+        let sent = connect(vec![node.url]).broadcast(&shipment(false)).await;
+        assert_eq!(matches!(sent, Broadcast::Refused(_)), expected, "{sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_next_stellar_number__should_be_that_of_a_ledger_after_the_time_in_question() {
+    for (ledger, since_ms, expected) in [
+        (900, 0, Ok(Some(42))),
+        (900, (BUILT + 200) * 1000, Ok(Some(42))),
+        (900, (BUILT + 200) * 1000 + 1, Ok(None)),
+        // The entries are older than what said the time.
+        (901, 0, Err(())),
+    ] {
+        let node = Node::start(move |method, params| match method {
+            "getTransaction" => Ok(nowhere(ledger, BUILT + 200)),
+            _ => healthy(method, params),
+        })
+        .await;
+        let next = connect(vec![node.url]).next_number(FROM, since_ms).await;
+        let next = next.map_err(|error| match error {
+            ChainError::Unknown(_) => (),
+            ChainError::Refused(refusal) => panic!("{refusal:?}"),
+        });
+        assert_eq!(next, expected, "{ledger} {since_ms}");
+    }
+}
+
+#[tokio::test]
+async fn stellar_balance__should_be_that_of_the_account_or_the_trust_line() {
+    let asset = format!("USDC:{TO}");
+    let line = trust_line_key(FROM, TO);
+    let node = Node::start(move |method, params| match method {
+        "getLedgerEntries" if params["keys"] == json!([line]) => Ok(json!({
+            "entries": [{"key": line, "xdr": trust_line_entry(FROM, TO, 77)}],
+            "latestLedger": 900,
+        })),
+        _ => healthy(method, params),
+    })
+    .await;
+    let client = connect(vec![node.url]);
+    for (address, token, expected) in [
+        (FROM, None, "25000000"),
+        (TO, None, "0"),
+        (FROM, Some(asset.as_str()), "77"),
+        (TO, Some(asset.as_str()), "0"),
+    ] {
+        let found = client.balance(address, token).await;
+        assert_eq!(found.as_deref(), Ok(expected), "{address} {token:?}");
+    }
+}

@@ -1,0 +1,140 @@
+//! A chain of coin objects in memory: each transaction makes new versions of what it takes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_core::{
+    chain::{
+        Facts, Needs,
+        sui::{Coin, Facts as SuiFacts, Validity},
+    },
+    fault::ExecuteCode,
+};
+use sha2::{Digest as _, Sha256};
+use sui_sdk_types::Transaction;
+
+/// What every payment takes away, whatever it pays.
+const TAKEN: u64 = 1_000_000;
+
+/// See the module.
+#[derive(Default)]
+pub struct SuiDouble {
+    /// Version and balance by object.
+    coins: Mutex<BTreeMap<String, (u64, u64)>>,
+    done: Mutex<BTreeSet<String>>,
+    /// Every different transaction that it was ever handed.
+    pub handed: Mutex<BTreeSet<String>>,
+    /// Transactions that wanted a coin in a version that is no more.
+    pub conflicts: AtomicUsize,
+}
+
+fn digest(object: &str, version: u64) -> String {
+    let digest = Sha256::digest(format!("{object} {version}"));
+    bs58::encode(digest).into_string()
+}
+
+impl SuiDouble {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// Gives so many coins to whoever asks.
+    pub fn fund(&self, count: u8, balance: u64) {
+        let coins = (1..=count).map(|number| {
+            let id = format!("0x{}", hex::encode([number; 32]));
+            (id, (1, balance))
+        });
+        self.coins.lock().unwrap().extend(coins);
+    }
+
+    pub fn executed(&self) -> usize {
+        self.done.lock().unwrap().len()
+    }
+}
+
+#[async_trait]
+impl ChainClient for SuiDouble {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+        tokio::task::yield_now().await;
+        let Needs::Sui(needs) = needs else {
+            panic!("nothing is known about {needs:?}")
+        };
+        assert!(!needs.price && !needs.simulation);
+        let coins = self.coins.lock().unwrap();
+        let coin = |(id, (version, balance)): (&String, &(u64, u64))| Coin {
+            object_id: id.clone(),
+            version: *version,
+            digest: digest(id, *version),
+            balance: *balance,
+            origin: None,
+        };
+        Ok(Facts::Sui(SuiFacts {
+            reference_gas_price: None,
+            gas_used: None,
+            sui_coins: coins.iter().map(coin).collect(),
+            sui_address_balance: 0,
+            coins: Vec::new(),
+            coin_address_balance: 0,
+            validity: Some(Validity {
+                epoch: 1,
+                chain_identifier: digest("chain", 0),
+                nonce: Some(0),
+            }),
+        }))
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        tokio::task::yield_now().await;
+        let signed = shipment.signed.clone();
+        self.handed
+            .lock()
+            .unwrap()
+            .insert(signed.transaction.clone());
+        if self.done.lock().unwrap().contains(&signed.tx_hash) {
+            return Broadcast::Accepted;
+        }
+        let signed: serde_json::Value = serde_json::from_str(&signed.transaction).unwrap();
+        let bytes = STANDARD.decode(signed["txBytes"].as_str().unwrap());
+        let transaction: Transaction = bcs::from_bytes(&bytes.unwrap()).unwrap();
+        let mut coins = self.coins.lock().unwrap();
+        let mut taken = Vec::new();
+        for object in &transaction.gas_payment.objects {
+            let id = object.object_id().to_string();
+            match coins.get(&id) {
+                Some((version, balance)) if *version == object.version() => {
+                    taken.push((id, *version, *balance));
+                }
+                _ => {
+                    self.conflicts.fetch_add(1, Ordering::SeqCst);
+                    return Broadcast::Refused(Refusal {
+                        reason: "an object is not there in this version".into(),
+                        code: ExecuteCode::Unspecified,
+                    });
+                }
+            }
+        }
+        let version = taken.iter().map(|(_, version, _)| version).max().unwrap() + 1;
+        let balance = taken.iter().map(|(_, _, balance)| balance).sum::<u64>() - TAKEN;
+        for (id, _, _) in &taken {
+            coins.remove(id);
+        }
+        coins.insert(taken[0].0.clone(), (version, balance));
+        self.done
+            .lock()
+            .unwrap()
+            .insert(shipment.signed.tx_hash.clone());
+        Broadcast::Accepted
+    }
+
+    async fn balance(&self, _address: &str, _token: Option<&str>) -> Result<String, ChainError> {
+        Ok("0".into())
+    }
+}

@@ -1,0 +1,789 @@
+//! The Sui client against a node that speaks real gRPC-Web. The messages are written by hand, by
+//! the field numbers of sui-apis.
+
+use std::sync::{Arc, Mutex};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_actors::rpc::{
+    Broadcast, ChainClient, ChainError, ChainKey, Endpoints, Refusal, Shipment,
+};
+use covault_core::{
+    chain::{
+        Chain, Facts, Needs, Signed,
+        sui::{Coin, Facts as SuiFacts, GasUsed, Needs as SuiNeeds, Origin, Validity},
+    },
+    fault::ExecuteCode,
+    network::Network,
+    payload::{Payload, WireKind},
+    schema::wire,
+    signature::Signature,
+};
+use ed25519_dalek::{Signer as _, SigningKey};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::evm_node::connect_to;
+
+const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
+const TOKEN: &str = "0x0000000000000000000000000000000000000000000000000000000000000abc::tok::TOK";
+const SUI: &str = "0x0000000000000000000000000000000000000000000000000000000000000002::sui::SUI";
+const COIN: &str = "0x6565656565656565656565656565656565656565656565656565656565656565";
+const DIGEST: &str = "cGfHiC6Kgg3FpFZvgwGcswsCRtp4aBP2fzuXRQPizuN";
+const LOCALNET: &str = "69WiPg3DAQiwdxfncX6wYQ2siKwAe6L9BZthQea3JNMD";
+const EPOCH: u64 = 5;
+/// In seconds.
+const NOW: u64 = 1_800_000_000;
+
+// ---- protobuf -------------------------------------------------------------------------------
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+fn uint(field: u64, value: u64) -> Vec<u8> {
+    [varint(field << 3), varint(value)].concat()
+}
+
+fn bytes(field: u64, value: impl AsRef<[u8]>) -> Vec<u8> {
+    let value = value.as_ref();
+    let length = varint(value.len() as u64);
+    [varint(field << 3 | 2), length, value.to_vec()].concat()
+}
+
+/// The fields of a message, as they come.
+fn fields(mut message: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    let take = |message: &mut &[u8]| {
+        let (mut value, mut shift) = (0u64, 0);
+        loop {
+            let byte = message[0];
+            *message = &message[1..];
+            value |= u64::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                return value;
+            }
+        }
+    };
+    let mut found = Vec::new();
+    while !message.is_empty() {
+        let key = take(&mut message);
+        let value = match key & 7 {
+            0 => varint(take(&mut message)),
+            2 => {
+                let length = take(&mut message) as usize;
+                let (value, rest) = message.split_at(length);
+                message = rest;
+                value.to_vec()
+            }
+            kind => panic!("wire type {kind}"),
+        };
+        found.push((key >> 3, value));
+    }
+    found
+}
+
+fn field(message: &[u8], number: u64) -> Option<Vec<u8>> {
+    let mut found = fields(message)
+        .into_iter()
+        .filter(|(key, _)| *key == number);
+    found.next().map(|(_, value)| value)
+}
+
+fn text(message: &[u8], number: u64) -> String {
+    String::from_utf8(field(message, number).unwrap_or_default()).unwrap()
+}
+
+// ---- the node -------------------------------------------------------------------------------
+
+enum Said {
+    Message(Vec<u8>),
+    /// In the trailers.
+    Status(u32, &'static str),
+    /// In the headers, as servers do where there is no message.
+    InHeaders(u32, &'static str),
+    Http(u16),
+}
+use Said::{Http, InHeaders, Message, Status};
+
+type Answers = Arc<dyn Fn(&str, &[u8]) -> Said + Send + Sync>;
+
+/// The paths and bodies of requests.
+type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
+/// A node that answers what a closure says. Stops with the test's runtime.
+struct Node {
+    url: String,
+    asked: Seen,
+}
+
+impl Node {
+    async fn start(answers: impl Fn(&str, &[u8]) -> Said + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (answers, seen): (Answers, _) = (Arc::new(answers), Arc::clone(&asked));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&answers), Arc::clone(&seen)));
+            }
+        });
+        Self { url, asked }
+    }
+
+    fn client(&self) -> Arc<dyn ChainClient> {
+        client(&[self], 1)
+    }
+
+    /// The requests to a method, in order.
+    fn asked(&self, method: &str) -> Vec<Vec<u8>> {
+        let asked = self.asked.lock().unwrap();
+        let asked = asked.iter().filter(|(name, _)| name == method);
+        asked.map(|(_, message)| message.clone()).collect()
+    }
+}
+
+fn client(nodes: &[&Node], agree: usize) -> Arc<dyn ChainClient> {
+    let urls = nodes.iter().map(|node| node.url.clone()).collect();
+    let endpoints = Endpoints {
+        agree,
+        ..Endpoints::new(urls)
+    };
+    connect_to(ChainKey::of(Network::Sui, None), endpoints)
+}
+
+fn frame(flags: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = (bytes.len() as u32).to_be_bytes();
+    [&[flags], length.as_slice(), bytes].concat()
+}
+
+async fn serve(mut stream: TcpStream, answers: Answers, seen: Seen) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+        }
+        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let header = |name: &str| {
+            let lines = head.lines().filter_map(|line| line.split_once(": "));
+            let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.next().map(|(_, value)| value.to_owned())
+        };
+        let length = header("content-length").map_or(0, |text| text.parse::<usize>().unwrap());
+        if buffer.len() < end + 4 + length {
+            continue;
+        }
+        assert_eq!(
+            header("content-type").as_deref(),
+            Some("application/grpc-web+proto")
+        );
+        let line = head.lines().next().unwrap();
+        let path = line.strip_prefix("POST /sui.rpc.v2.").unwrap();
+        let method = path.strip_suffix(" HTTP/1.1").unwrap();
+        let method = method.split_once('/').unwrap().1.to_owned();
+        let body = &buffer[end + 4..end + 4 + length];
+        assert_eq!(body[..5], frame(0, &body[5..])[..5]);
+        let message = body[5..].to_vec();
+        buffer.drain(..end + 4 + length);
+        let answer = answers(&method, &message);
+        seen.lock().unwrap().push((method, message));
+        let (status, headers, body) = match answer {
+            Message(message) => {
+                let trailers = frame(0x80, b"grpc-status:0\r\n");
+                (200, String::new(), [frame(0, &message), trailers].concat())
+            }
+            Status(code, words) => {
+                let trailers = format!("grpc-status:{code}\r\ngrpc-message:{words}\r\n");
+                (200, String::new(), frame(0x80, trailers.as_bytes()))
+            }
+            InHeaders(code, words) => {
+                let headers = format!("grpc-status: {code}\r\ngrpc-message: {words}\r\n");
+                (200, headers, Vec::new())
+            }
+            Http(status) => (status, String::new(), b"<html>".to_vec()),
+        };
+        let head = format!(
+            "HTTP/1.1 {status} So\r\ncontent-type: application/grpc-web+proto\r\n{headers}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        let whole = [head.as_bytes(), &body].concat();
+        if stream.write_all(&whole).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn object(id: &str, version: u64, owner: (u64, &str), balance: u64) -> Vec<u8> {
+    [
+        bytes(2, id),
+        uint(3, version),
+        bytes(4, DIGEST),
+        bytes(5, [uint(1, owner.0), bytes(2, owner.1)].concat()),
+        bytes(10, DIGEST),
+        uint(11, 988_000),
+        uint(101, balance),
+    ]
+    .concat()
+}
+
+fn id(number: u8) -> String {
+    format!("0x{}", hex::encode([number; 32]))
+}
+
+fn status(success: bool) -> Vec<u8> {
+    let error = [
+        bytes(1, "Insufficient coin balance for operation."),
+        uint(3, 8),
+    ]
+    .concat();
+    match success {
+        true => uint(1, 1),
+        false => [uint(1, 0), bytes(2, error)].concat(),
+    }
+}
+
+/// A transaction's response: digest, and effects with status and gas.
+fn executed(digest: &str, success: bool) -> Said {
+    let gas = [uint(1, 750_000), uint(2, 1_976_000), uint(3, 978_120)].concat();
+    let effects = [bytes(4, status(success)), bytes(6, gas)].concat();
+    let transaction = [bytes(1, digest), bytes(4, effects)].concat();
+    Message(bytes(1, transaction))
+}
+
+fn epoch(number: u64, start: u64) -> Said {
+    let start = bytes(6, uint(1, start));
+    Message(bytes(1, [uint(1, number), start, uint(8, 750)].concat()))
+}
+
+fn balance(all: u64, outside: u64) -> Said {
+    Message(bytes(1, [uint(3, all), uint(4, outside)].concat()))
+}
+
+/// A healthy node: two pages of SUI, one token coin.
+fn healthy(method: &str, message: &[u8]) -> Said {
+    let from = from();
+    let ours = (1, from.as_str());
+    match method {
+        "GetServiceInfo" => Message([bytes(1, LOCALNET), bytes(2, "localnet")].concat()),
+        "GetEpoch" => epoch(EPOCH, NOW),
+        "GetBalance" if text(message, 2) == SUI => balance(10_007, 7),
+        "GetBalance" => balance(33, 3),
+        "ListOwnedObjects" if text(message, 5) == format!("0x2::coin::Coin<{SUI}>") => {
+            let page = match field(message, 3) {
+                None => [
+                    bytes(1, object(&id(1), 3, ours, 9_000)),
+                    // In a consensus stream, and somebody else's.
+                    bytes(1, object(&id(2), 3, (5, &from), 8_000)),
+                    bytes(1, object(&id(3), 3, (1, TO), 7_000)),
+                    bytes(2, b"next"),
+                ]
+                .concat(),
+                Some(token) => {
+                    assert_eq!(token, b"next");
+                    [
+                        // Its balance has changed meanwhile.
+                        bytes(1, object(&id(1), 4, ours, 500)),
+                        bytes(1, object(&id(4), 5, ours, 1_000)),
+                    ]
+                    .concat()
+                }
+            };
+            Message(page)
+        }
+        "ListOwnedObjects" => Message(bytes(1, object(COIN, 3, ours, 30))),
+        "SimulateTransaction" => executed(DIGEST, true),
+        "GetTransaction" => InHeaders(5, "Transaction%20not%20found"),
+        other => panic!("{other}"),
+    }
+}
+
+// ---- a wallet -------------------------------------------------------------------------------
+
+fn key() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
+
+fn sui() -> &'static dyn Chain {
+    Network::Sui.chain().unwrap()
+}
+
+fn from() -> String {
+    sui().address(key().verifying_key().as_bytes()).unwrap()
+}
+
+fn token_payment(gas: Option<wire::SuiGas>) -> Payload {
+    Payload::parse(&WireKind::SuiSendCoin(wire::SuiSendCoin {
+        from: from(),
+        to: TO.into(),
+        coin_tag: TOKEN.into(),
+        amount: "5".into(),
+        gas_fee: gas,
+    }))
+    .unwrap()
+}
+
+fn native_payment(gas: Option<wire::SuiGas>) -> Payload {
+    Payload::parse(&WireKind::SuiSendNative(wire::SuiSendNative {
+        from: from(),
+        to: TO.into(),
+        value: "5".into(),
+        gas_fee: gas,
+    }))
+    .unwrap()
+}
+
+fn needs(payload: &Payload) -> SuiNeeds {
+    match sui().needs(payload) {
+        Needs::Sui(needs) => needs,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn gas() -> Option<wire::SuiGas> {
+    Some(wire::SuiGas {
+        budget: Some("1000".into()),
+        price: Some("10".into()),
+    })
+}
+
+/// A signed payment out of one coin at version 3, or out of the address balance.
+fn signed(outside: bool) -> Signed {
+    let coin = |number: u8| Coin {
+        object_id: id(number),
+        version: 3,
+        digest: DIGEST.into(),
+        balance: 10_000,
+        origin: None,
+    };
+    let facts = Facts::from(SuiFacts {
+        reference_gas_price: None,
+        gas_used: None,
+        sui_coins: if outside { vec![] } else { vec![coin(1)] },
+        sui_address_balance: if outside { 10_000 } else { 0 },
+        coins: vec![],
+        coin_address_balance: 0,
+        validity: Some(Validity {
+            epoch: EPOCH,
+            chain_identifier: LOCALNET.into(),
+            nonce: Some(77),
+        }),
+    });
+    let payload = native_payment(gas());
+    let public_key = key().verifying_key().to_bytes();
+    let unsigned = sui().build(&payload, &facts, &public_key).unwrap();
+    let signature = key().sign(&unsigned.signing[0].message);
+    let signature = Signature::Ed25519 {
+        r: *signature.r_bytes(),
+        s: *signature.s_bytes(),
+    };
+    let signed = sui().assemble(&payload, &unsigned, &[signature], &public_key);
+    signed.unwrap().unwrap()
+}
+
+fn shipment(outside: bool, retried: bool) -> Shipment {
+    Shipment {
+        signed: signed(outside),
+        facts: Facts::Nothing,
+        age_ms: 0,
+        now_ms: NOW * 1_000,
+        retried,
+    }
+}
+
+fn refusal(broadcast: Broadcast) -> Refusal {
+    match broadcast {
+        Broadcast::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn doubt(broadcast: Broadcast, words: &str) {
+    match broadcast {
+        Broadcast::Unknown(reason) => assert!(reason.contains(words), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn facts(client: &dyn ChainClient, needs: SuiNeeds) -> Result<SuiFacts, ChainError> {
+    match client.facts(&Needs::Sui(needs), 0).await? {
+        Facts::Sui(facts) => Ok(facts),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn facts__should_be_what_the_node_says() {
+    let node = Node::start(healthy).await;
+    let client = node.client();
+    let coin = |object_id: String, version, balance, origin| Coin {
+        object_id,
+        version,
+        digest: DIGEST.into(),
+        balance,
+        origin,
+    };
+    let origin = Origin {
+        previous_transaction: DIGEST.into(),
+        storage_rebate: 988_000,
+    };
+    let found = facts(&*client, needs(&token_payment(None))).await.unwrap();
+    let nonce = found.validity.as_ref().unwrap().nonce;
+    let expected = SuiFacts {
+        reference_gas_price: Some(750),
+        gas_used: Some(Box::new(GasUsed {
+            computation_cost: 750_000,
+            storage_cost: 1_976_000,
+            storage_rebate: 978_120,
+        })),
+        // Of the coin that is on both pages, what the first said.
+        sui_coins: vec![coin(id(1), 3, 9_000, None), coin(id(4), 5, 1_000, None)],
+        sui_address_balance: 7,
+        coins: vec![coin(COIN.into(), 3, 30, Some(origin))],
+        coin_address_balance: 3,
+        validity: Some(Validity {
+            epoch: EPOCH,
+            chain_identifier: LOCALNET.into(),
+            nonce,
+        }),
+    };
+    assert_eq!(found, expected);
+    let again = facts(&*client, needs(&token_payment(None))).await.unwrap();
+    assert!(nonce.is_some());
+    assert_ne!(again.validity.unwrap().nonce, nonce);
+
+    // A node simulates with a gas coin of its own.
+    let simulated = &node.asked("SimulateTransaction")[0];
+    assert_eq!(field(simulated, 4), Some(vec![0]));
+    let listed = &node.asked("ListOwnedObjects")[0];
+    assert_eq!(text(listed, 1), from());
+    assert_eq!(field(listed, 2), Some(varint(1000)));
+
+    // What the request brings is not asked for.
+    let found = facts(&*client, needs(&native_payment(gas())))
+        .await
+        .unwrap();
+    assert_eq!((found.reference_gas_price, found.gas_used), (None, None));
+    assert_eq!((found.coins, found.coin_address_balance), (vec![], 0));
+    assert_eq!(node.asked("SimulateTransaction").len(), 2);
+}
+
+#[tokio::test]
+async fn facts__should_need_nodes_that_agree() {
+    let honest = Node::start(healthy).await;
+    for (method, lie) in [
+        ("GetEpoch", (|| epoch(EPOCH + 1, NOW)) as fn() -> Said),
+        ("GetBalance", || balance(10_007, 8)),
+        ("ListOwnedObjects", || {
+            Message(bytes(1, object(COIN, 3, (1, &from()), 31)))
+        }),
+        ("SimulateTransaction", || executed(DIGEST, false)),
+    ] {
+        let liar = Node::start(move |asked, message| match asked == method {
+            true => lie(),
+            false => healthy(asked, message),
+        })
+        .await;
+        let error = facts(&*client(&[&honest, &liar], 2), needs(&token_payment(None))).await;
+        match error.unwrap_err() {
+            ChainError::Unknown(reason) => {
+                assert!(
+                    reason.contains(&format!("do not agree about {method}")),
+                    "{reason}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let agreed = client(&[&honest, &Node::start(healthy).await], 2);
+    assert!(facts(&*agreed, needs(&token_payment(None))).await.is_ok());
+}
+
+#[tokio::test]
+async fn facts__should_say_why_there_are_none() {
+    let failing = |said: fn() -> Said| {
+        Node::start(move |method, message| match method {
+            "SimulateTransaction" => said(),
+            _ => healthy(method, message),
+        })
+    };
+    // It would fail; the node cannot; there is nothing that can be read.
+    let node = failing(|| executed(DIGEST, false)).await;
+    match facts(&*node.client(), needs(&token_payment(None))).await {
+        Err(ChainError::Refused(refusal)) => {
+            assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+            assert!(refusal.reason.contains("would fail"), "{}", refusal.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    for (said, words) in [
+        (
+            (|| Status(13, "Object is not available for consumption")) as fn() -> Said,
+            "available",
+        ),
+        (
+            || InHeaders(3, "invalid%20transaction"),
+            "invalid transaction",
+        ),
+        (|| InHeaders(14, "later"), "later"),
+        (|| Http(415), "HTTP 415 without gRPC-Web"),
+        (|| Http(200), "without gRPC-Web"),
+        (|| Message(vec![]), "makes no sense"),
+    ] {
+        let node = failing(said).await;
+        match facts(&*node.client(), needs(&token_payment(None))).await {
+            Err(ChainError::Unknown(reason)) => assert!(reason.contains(words), "{reason}"),
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    // More than the wallet has.
+    let node = Node::start(|method, message| match method {
+        "ListOwnedObjects" => Message(vec![]),
+        "GetBalance" => balance(0, 0),
+        _ => healthy(method, message),
+    })
+    .await;
+    match facts(&*node.client(), needs(&token_payment(None))).await {
+        Err(ChainError::Refused(refusal)) => {
+            assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn balance__should_be_coins_and_address_balance_of_a_node_that_answers() {
+    let broken = Node::start(|_, _| Http(502)).await;
+    let node = Node::start(healthy).await;
+    let client = client(&[&broken, &node], 1);
+    assert_eq!(client.balance(&from(), None).await.unwrap(), "10007");
+    assert_eq!(client.balance(&from(), Some(TOKEN)).await.unwrap(), "33");
+    assert_eq!(text(&node.asked("GetBalance")[1], 2), TOKEN);
+    let health = client.health();
+    assert_eq!((health[0].failures > 0, health[1].failures), (true, 0));
+}
+
+#[tokio::test]
+async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
+    let hash = signed(false).tx_hash;
+    for success in [true, false] {
+        let hash = hash.clone();
+        let node = Node::start(move |_, _| executed(&hash, success)).await;
+        let sent = node.client().broadcast(&shipment(false, false)).await;
+        assert_eq!(sent, Broadcast::Accepted);
+        let asked = node.asked("ExecuteTransaction");
+        let text: serde_json::Value = serde_json::from_str(&signed(false).transaction).unwrap();
+        for (number, expected) in [(1, &text["txBytes"]), (2, &text["signatures"][0])] {
+            let encoded = field(&field(&asked[0], number).unwrap(), 1).unwrap();
+            let bytes = field(&encoded, 2).unwrap();
+            assert_eq!(STANDARD.encode(bytes), expected.as_str().unwrap());
+        }
+    }
+    let node = Node::start(|method, message| match method {
+        "ExecuteTransaction" => executed("another", true),
+        _ => healthy(method, message),
+    })
+    .await;
+    doubt(
+        node.client().broadcast(&shipment(false, false)).await,
+        "about another transaction",
+    );
+}
+
+/// A node that refuses to execute; `known`: whether it has the transaction.
+async fn refusing(
+    said: fn() -> Said,
+    known: bool,
+    more: impl Fn(&str, &[u8]) -> Option<Said> + Send + Sync + 'static,
+) -> Node {
+    let hash = signed(false).tx_hash;
+    Node::start(
+        move |method, message| match (method, more(method, message)) {
+            (_, Some(said)) => said,
+            ("ExecuteTransaction", None) => said(),
+            ("GetTransaction", None) if known => Message(bytes(1, bytes(1, &hash))),
+            (_, None) => healthy(method, message),
+        },
+    )
+    .await
+}
+
+fn nothing(_: &str, _: &[u8]) -> Option<Said> {
+    None
+}
+
+fn used_up() -> Said {
+    Status(
+        3,
+        "Object ID 0x1 Version 0x3 Digest 1 is not available for consumption, current version: 0x4",
+    )
+}
+
+#[tokio::test]
+async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() {
+    for (said, words, code) in [
+        (
+            used_up as fn() -> Said,
+            "used one of its objects",
+            ExecuteCode::Unspecified,
+        ),
+        (
+            || InHeaders(3, "Invalid%20user%20signature%3A%20no"),
+            "Invalid user signature: no",
+            ExecuteCode::Unspecified,
+        ),
+        (
+            || {
+                Status(
+                    3,
+                    "Balance of gas object 5 is lower than the needed amount: 6",
+                )
+            },
+            "gasFee.budget",
+            ExecuteCode::InsufficientGasFee,
+        ),
+    ] {
+        let node = refusing(said, false, nothing).await;
+        let refusal = refusal(node.client().broadcast(&shipment(false, false)).await);
+        assert!(refusal.reason.contains(words), "{}", refusal.reason);
+        assert_eq!(refusal.code, code);
+        // Another try of the same bytes came in.
+        let node = refusing(said, true, nothing).await;
+        let sent = node.client().broadcast(&shipment(false, true)).await;
+        assert_eq!(sent, Broadcast::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn broadcast__should_keep_what_may_be_taken_later() {
+    for (said, words) in [
+        (
+            (|| Status(9, "already locked by a different transaction")) as fn() -> Said,
+            "until the epoch ends",
+        ),
+        (|| InHeaders(10, "rejected"), "rejected"),
+        (|| InHeaders(14, "timed-out"), "timed-out"),
+        (|| Status(8, "overloaded"), "overloaded"),
+        (|| Http(503), "HTTP 503"),
+    ] {
+        let node = refusing(said, false, nothing).await;
+        doubt(
+            node.client().broadcast(&shipment(false, false)).await,
+            words,
+        );
+    }
+    let finalized = || Status(10, "already finalized but with different user signatures");
+    let node = refusing(finalized, true, nothing).await;
+    let sent = node.client().broadcast(&shipment(false, false)).await;
+    assert_eq!(sent, Broadcast::Accepted);
+
+    // Its object may come; after ten minutes it is not waited for.
+    let missing = || {
+        Status(
+            10,
+            "Could not find the referenced object 0x1 at version Some(3)",
+        )
+    };
+    let node = refusing(missing, false, nothing).await;
+    doubt(node.client().broadcast(&shipment(false, true)).await, "0x1");
+    let old = Shipment {
+        age_ms: 600_000,
+        ..shipment(false, true)
+    };
+    assert!(
+        refusal(node.client().broadcast(&old).await)
+            .reason
+            .contains("0x1")
+    );
+}
+
+/// What a node says of the gas coin: as it is, and as the transaction would have left it.
+fn objects(now: Option<(u64, &str)>, then: Option<&str>) -> Said {
+    let result = |found: Option<(u64, &str)>| match found {
+        Some((version, previous)) => {
+            let object = [bytes(2, id(1)), uint(3, version), bytes(10, previous)].concat();
+            bytes(1, bytes(1, object))
+        }
+        None => bytes(1, bytes(2, [uint(1, 5), bytes(2, "not found")].concat())),
+    };
+    Message([result(now), result(then.map(|previous| (4, previous)))].concat())
+}
+
+#[tokio::test]
+async fn broadcast_in_doubt__should_look_who_used_the_objects() {
+    let hash = signed(false).tx_hash;
+    let ours = hash.as_str();
+    for (now, then, expected) in [
+        // A node that is behind, or one that has pruned.
+        (Some((3, "before")), None, "not known yet"),
+        (None, None, "not known yet"),
+        (Some((4, ours)), Some(ours), "accepted"),
+        (Some((9, "other")), Some(ours), "accepted"),
+        (Some((4, "other")), Some("other"), "refused"),
+        (Some((9, "other")), None, "refused"),
+    ] {
+        let (now, then) = (
+            now.map(|(version, previous)| (version, previous.to_owned())),
+            then.map(ToOwned::to_owned),
+        );
+        let node = refusing(used_up, false, move |method, message| {
+            (method == "BatchGetObjects").then(|| {
+                let requests = fields(message);
+                assert_eq!(text(&requests[0].1, 1), id(1));
+                assert_eq!(field(&requests[1].1, 2), Some(vec![4]));
+                let now = now
+                    .as_ref()
+                    .map(|(version, previous)| (*version, previous.as_str()));
+                objects(now, then.as_deref())
+            })
+        })
+        .await;
+        let sent = node.client().broadcast(&shipment(false, true)).await;
+        match expected {
+            "accepted" => assert_eq!(sent, Broadcast::Accepted),
+            "refused" => {
+                let reason = refusal(sent).reason;
+                assert!(reason.contains("used one of its objects"), "{reason}");
+            }
+            words => doubt(sent, words),
+        }
+    }
+}
+
+#[tokio::test]
+async fn broadcast__should_give_up_what_expired_once_the_epoch_is_over_for_certain() {
+    let expired = || Status(3, "Transaction Expired");
+    // It is good in epochs 5 and 6.
+    for (number, ago, over) in [(6, 10_000, false), (7, 30, false), (7, 60, true)] {
+        let now = move |method: &str, _: &[u8]| match method {
+            "GetEpoch" => Some(epoch(number, NOW - ago)),
+            "BatchGetObjects" => Some(Message(vec![])),
+            _ => None,
+        };
+        let node = refusing(expired, false, now).await;
+        let sent = node.client().broadcast(&shipment(true, true)).await;
+        match over {
+            true => assert!(refusal(sent).reason.contains("create a new request")),
+            false => doubt(sent, "not known yet"),
+        }
+        // Whatever a node says of it.
+        let node = refusing(|| Status(9, "locked"), false, now).await;
+        let sent = node.client().broadcast(&shipment(true, true)).await;
+        match over {
+            true => assert!(refusal(sent).reason.contains("expired")),
+            false => doubt(sent, "locked"),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What is sent.
+
+use super::*;
+
+fn shipment(retried: bool, now: u64) -> Shipment {
+    Shipment {
+        signed: signed(),
+        facts: found(SEQNO, true, None),
+        age_ms: (now - BUILT) * 1_000,
+        now_ms: now * 1_000,
+        retried,
+    }
+}
+
+/// It, in the chain.
+fn here(lt: u64, messages: usize) -> Value {
+    let sent = ledger::read_sent(&signed().transaction).unwrap();
+    transaction(lt, BUILT + 5, sent.body_hash, messages)
+}
+
+/// Some other transaction of the wallet, after it was made.
+fn other(lt: u64) -> Value {
+    transaction(lt, BUILT + 3, [2; 32], 1)
+}
+
+/// Sends it, and checks what becomes of it, and how often the node got it.
+async fn assert_outcome(state: State, shipment: Shipment, expected: (&str, &str, usize)) {
+    assert_outcome_with(ExecuteCode::Unspecified, state, shipment, expected).await;
+}
+
+async fn assert_outcome_with(
+    code: ExecuteCode,
+    state: State,
+    shipment: Shipment,
+    (expected, words, sends): (&str, &str, usize),
+) {
+    let node = Node::start(state).await;
+    let (verdict, found, reason) = verdict(connect(&[&node], 1).broadcast(&shipment).await);
+    let what = format!("{expected} {words}: {reason}");
+    assert_eq!(
+        (verdict, found, node.sent()),
+        (expected, code, sends),
+        "{what}"
+    );
+    assert!(reason.contains(words), "{what}");
+}
+
+fn verdict(outcome: Broadcast) -> (&'static str, ExecuteCode, String) {
+    match outcome {
+        Broadcast::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
+        Broadcast::Refused(refusal) => ("refused", refusal.code, refusal.reason),
+        Broadcast::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
+    }
+}
+
+/// Some other transaction, from before it was made.
+fn old() -> Value {
+    transaction(50, BUILT - 400, [3; 32], 1)
+}
+
+/// A node for which the wallet's number is `seqno`, and these are its last transactions.
+fn at(seqno: u32, transactions: &[Value]) -> State {
+    State {
+        seqno,
+        transactions: transactions.to_vec(),
+        ..State::default()
+    }
+}
+
+fn first_try() -> Shipment {
+    shipment(false, BUILT + 10)
+}
+
+fn next_try() -> Shipment {
+    shipment(true, BUILT + 10)
+}
+
+#[tokio::test]
+async fn ton_broadcast__should_accept_what_is_in_a_block() {
+    let then = |transactions: &[Value]| State {
+        seqno_then: Some(SEQNO + 1),
+        ..at(SEQNO, transactions)
+    };
+    let accepted = |sends| ("accepted", "", sends);
+    let overtaken = |sends| ("refused", "seqno", sends);
+    let found = then(&[here(80, 1), old()]);
+    assert_outcome(found, first_try(), accepted(1)).await;
+    let below = then(&[other(99), here(80, 1), old()]);
+    assert_outcome(below, first_try(), accepted(1)).await;
+    assert_outcome(then(&[other(99), old()]), first_try(), overtaken(1)).await;
+    // A wallet that has no more transactions.
+    assert_outcome(then(&[other(99)]), first_try(), overtaken(1)).await;
+    // It was there before.
+    assert_outcome(at(8, &[here(80, 1)]), next_try(), accepted(0)).await;
+    let later = shipment(true, u64::from(END) + 999);
+    let below = at(9, &[other(99), here(80, 1)]);
+    assert_outcome(below, later, accepted(0)).await;
+    assert_outcome(at(8, &[other(99), old()]), next_try(), overtaken(0)).await;
+    // The wallet sent nothing.
+    let funds = ExecuteCode::InsufficientFunds;
+    let nothing = ("refused", "sent nothing", 1);
+    assert_outcome_with(funds, then(&[here(80, 0)]), first_try(), nothing).await;
+}
+
+#[tokio::test]
+async fn ton_broadcast__should_not_send_what_cannot_be_taken() {
+    let earlier = ("unknown", "earlier", 0);
+    assert_outcome(at(6, &[old()]), first_try(), earlier).await;
+    let end = u64::from(END);
+    let expired = ("refused", "expired", 0);
+    assert_outcome(State::default(), shipment(false, end), expired).await;
+    let past = |time, seqno| State {
+        time,
+        ..at(seqno, &[old()])
+    };
+    let over = || shipment(true, end);
+    assert_outcome(past(end + 60, SEQNO), over(), expired).await;
+    assert_outcome(past(end + 60, 6), over(), expired).await;
+    let frozen = State {
+        kind: "frozen",
+        ..past(end + 60, SEQNO)
+    };
+    assert_outcome(frozen, over(), ("unknown", "frozen", 0)).await;
+    let behind = ("unknown", "past it", 0);
+    assert_outcome(past(end + 59, SEQNO), over(), behind).await;
+    let poor = State {
+        balance: VALUE - 1,
+        ..State::default()
+    };
+    let funds = ExecuteCode::InsufficientFunds;
+    assert_outcome_with(funds, poor, first_try(), ("refused", "nanoton", 0)).await;
+}
+
+#[tokio::test]
+async fn ton_broadcast__should_refuse_only_what_can_never_be_taken() {
+    let says = |said: Option<(u16, Value)>| State {
+        said,
+        ..State::default()
+    };
+    let not_run = || refusal("rejected by account A before smart-contract execution");
+    let error = |status: u16, words: &str| {
+        Some((status, json!({"ok": false, "error": words, "code": status})))
+    };
+    for (said, expected, words) in [
+        (rejected(133), "unknown", "seqno"),
+        (rejected(33), "unknown", "seqno"),
+        (rejected(136), "unknown", "clock"),
+        (rejected(135), "refused", "exit code 135"),
+        (
+            refusal("failed to parse external message"),
+            "refused",
+            "cannot read",
+        ),
+        (refusal("something"), "unknown", "something"),
+        (not_run(), "unknown", "before"),
+        (error(404, "Not Found"), "unknown", "Not Found"),
+        (error(422, "what?"), "unknown", "what?"),
+        (error(500, "LITE_SERVER_NETWORK"), "unknown", "HTTP 500"),
+        (error(429, "Ratelimit exceed"), "unknown", "HTTP 429"),
+        (
+            Some((200, json!({"ok": false}))),
+            "unknown",
+            "without a reason",
+        ),
+        (None, "unknown", "TON"),
+    ] {
+        assert_outcome(says(said), first_try(), (expected, words, 1)).await;
+    }
+    // Where an earlier try may have arrived, only the chain can say.
+    for said in [rejected(135), refusal("failed to parse external message")] {
+        assert_outcome(says(said), next_try(), ("unknown", "", 1)).await;
+    }
+    let poor = State {
+        balance: 9_000_000,
+        ..says(not_run())
+    };
+    let fee = ExecuteCode::InsufficientGasFee;
+    let expected = ("refused", "cannot pay the fees", 1);
+    assert_outcome_with(fee, poor, first_try(), expected).await;
+}
+
+#[tokio::test]
+async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
+    let without = at(SEQNO + 1, &[other(99), old()]);
+    let with = at(SEQNO + 1, &[other(99), here(80, 1), old()]);
+    let behind = at(SEQNO + 1, &[old()]);
+    let (now, end) = (BUILT + 10, u64::from(END));
+    let over = State {
+        time: end + 60,
+        ..State::default()
+    };
+    let slow = State::default();
+    for (first, second, time, expected) in [
+        (&without, &without, now, "refused"),
+        (&without, &with, now, "accepted"),
+        (&with, &without, now, "accepted"),
+        // The second does not have what the first has.
+        (&without, &behind, now, "unknown"),
+        (&over, &over, end, "refused"),
+        (&over, &slow, end, "unknown"),
+    ] {
+        let one = Node::start(first.clone()).await;
+        let other = Node::start(second.clone()).await;
+        let client = connect(&[&one, &other], 1);
+        let (verdict, _, reason) = verdict(client.broadcast(&shipment(true, time)).await);
+        assert_eq!(verdict, expected, "{reason}");
+        assert_eq!((one.sent(), other.sent()), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn ton_broadcast__should_go_back_to_the_time_of_the_transaction() {
+    // A node that gives two at once.
+    let later: Vec<Value> = (60..100).rev().map(other).collect();
+    let with = |earlier: &[Value]| State {
+        page: 2,
+        ..at(SEQNO + 1, &[&later, earlier].concat())
+    };
+    let accepted = ("accepted", "", 0);
+    assert_outcome(with(&[here(59, 1)]), next_try(), accepted).await;
+    // What is older than it cannot be it.
+    let before = transaction(59, BUILT - 301, [3; 32], 1);
+    let overtaken = ("refused", "seqno", 0);
+    assert_outcome(with(&[before, here(58, 1)]), next_try(), overtaken).await;
+    // A node that leaves out the first.
+    let hides = State {
+        page: 0,
+        ..at(SEQNO + 1, &[other(99), old()])
+    };
+    assert_outcome(hides, next_try(), ("unknown", "makes no sense", 0)).await;
+}

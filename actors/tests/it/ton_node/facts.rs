@@ -1,0 +1,272 @@
+//! What is asked, and balances.
+
+use super::*;
+
+fn needs(jetton: Option<JettonNeeds>) -> Needs {
+    Needs::Ton(TonNeeds::Transaction(TransactionNeeds {
+        from: wallet().wallet_form(),
+        value: VALUE,
+        valid_until: true,
+        jetton,
+    }))
+}
+
+fn jetton(amount: u128) -> Option<JettonNeeds> {
+    Some(JettonNeeds {
+        master: MASTER.into(),
+        amount,
+        decimals: true,
+    })
+}
+
+async fn facts(state: State, jetton: Option<JettonNeeds>) -> Result<Facts, ChainError> {
+    let node = Node::start(state).await;
+    let client = connect(&[&node], 1);
+    client.facts(&needs(jetton), BUILT * 1_000 + 999).await
+}
+
+/// Why facts are refused for good.
+async fn never(state: State, jetton: Option<JettonNeeds>) -> (ExecuteCode, String) {
+    match facts(state, jetton).await {
+        Err(ChainError::Refused(Refusal { reason, code })) => (code, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn ton_facts__should_be_what_the_node_says() {
+    let new = State {
+        kind: "uninitialized",
+        ..State::default()
+    };
+    assert_eq!(
+        facts(State::default(), None).await,
+        Ok(found(7, true, None))
+    );
+    assert_eq!(facts(new, None).await, Ok(found(0, false, None)));
+    let expected = JettonFacts {
+        wallet: JETTON_WALLET.into(),
+        master: Some(MASTER.into()),
+        decimals: Some(9),
+    };
+    let with = |jetton| Ok(found(7, true, Some(jetton)));
+    let all = jetton(1_000_000);
+    assert_eq!(
+        facts(State::default(), all.clone()).await,
+        with(expected.clone())
+    );
+    // It is not there: the wallet has none.
+    let absent = State {
+        holding: ran(-13, json!([])),
+        jetton_kind: "uninitialized",
+        ..State::default()
+    };
+    let none = JettonFacts {
+        master: None,
+        ..expected.clone()
+    };
+    assert_eq!(facts(absent, all.clone()).await, with(none));
+    // Of another jetton: the rules refuse that.
+    let foreign = State {
+        holding: holding(1, &wallet().wallet_form(), OTHER),
+        ..State::default()
+    };
+    let other = JettonFacts {
+        master: Some(OTHER.into()),
+        ..expected
+    };
+    assert_eq!(facts(foreign, all).await, with(other));
+}
+
+#[tokio::test]
+async fn ton_facts__should_be_refused_where_nothing_can_be_sent() {
+    use ExecuteCode::{InsufficientFunds, InsufficientGasFee, Unspecified};
+    let state = State::default;
+    let poor = State {
+        balance: VALUE - 1,
+        ..state()
+    };
+    let frozen = State {
+        kind: "frozen",
+        ..state()
+    };
+    let closed = State {
+        takes_signatures: false,
+        ..state()
+    };
+    let no_master = State {
+        jetton_wallet: ran(11, json!([])),
+        ..state()
+    };
+    let strange = State {
+        jetton_wallet: ran(0, json!([number(1)])),
+        ..state()
+    };
+    let others = State {
+        holding: holding(9, BOB, MASTER),
+        ..state()
+    };
+    let no_wallet = State {
+        holding: ran(11, json!([])),
+        ..state()
+    };
+    for (state, amount, code, words) in [
+        (poor, 1, InsufficientFunds, "999999 nanoton"),
+        (frozen, 1, InsufficientGasFee, "frozen"),
+        (closed, 1, Unspecified, "signatures"),
+        (no_master, 1, Unspecified, "mintAddress: is not the master"),
+        (strange, 1, Unspecified, "mintAddress: is not the master"),
+        (others, 1, Unspecified, "mintAddress: is not a sound jetton"),
+        (
+            no_wallet,
+            1,
+            Unspecified,
+            "mintAddress: is not a sound jetton",
+        ),
+        (
+            state(),
+            1_000_001,
+            InsufficientFunds,
+            "mintAddress: the wallet holds 1000000",
+        ),
+    ] {
+        let (found, reason) = never(state, jetton(amount)).await;
+        assert_eq!(found, code, "{reason}");
+        assert!(reason.contains(words), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
+    let other = |change: fn(&mut State)| {
+        let mut state = State::default();
+        change(&mut state);
+        state
+    };
+    for (other, agree) in [
+        (other(|state| state.balance += 1), true),
+        (other(|state| state.seqno = 8), false),
+        (other(|state| state.balance = 1), false),
+        (
+            other(|state| state.jetton_wallet = ran(0, json!([cell(&slice(OTHER))]))),
+            false,
+        ),
+        (
+            other(|state| state.holding = holding(1_000_000, &wallet().wallet_form(), OTHER)),
+            false,
+        ),
+    ] {
+        let nodes = [
+            Node::start(State::default()).await,
+            Node::start(other).await,
+        ];
+        let client = connect(&[&nodes[0], &nodes[1]], 2);
+        let facts = client.facts(&needs(jetton(1)), BUILT * 1_000).await;
+        match facts {
+            Ok(_) => assert!(agree),
+            Err(ChainError::Unknown(reason)) => assert!(!agree, "{reason}"),
+            Err(ChainError::Refused(refusal)) => panic!("{refusal:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
+    // Whose address is not that of the key in it.
+    let needs = Needs::Ton(TonNeeds::Transaction(TransactionNeeds {
+        from: Version::V4r2.address(&key()).unwrap().wallet_form(),
+        value: 0,
+        valid_until: false,
+        jetton: None,
+    }));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = [0; 4096];
+            let _ = stream.read(&mut buffer).await;
+            let body = json!({"ok": true, "result": {"balance": "1", "data": data(true, 9),
+                "state": "active", "last_transaction_id": {"lt": "1", "hash": "a"}, "sync_utime": 1}});
+            let body = body.to_string();
+            let head = format!("HTTP/1.1 200 So\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all((head + &body).as_bytes()).await;
+        }
+    });
+    let endpoints = Endpoints::new(vec![url]);
+    let client = connect_to(ChainKey::of(Network::Ton, None), endpoints);
+    let facts = client.facts(&needs, 0).await;
+    assert!(
+        matches!(&facts, Err(ChainError::Unknown(reason)) if reason.contains("a wallet")),
+        "{facts:?}"
+    );
+}
+
+#[tokio::test]
+async fn ton_balance__should_be_that_of_the_account_or_its_jetton_wallet() {
+    let owner = wallet().wallet_form();
+    let balance = async |state: State, token: Option<&str>| {
+        let node = Node::start(state).await;
+        connect(&[&node], 1).balance(&owner, token).await
+    };
+    let state = State::default;
+    assert_eq!(balance(state(), None).await.as_deref(), Ok("5000000000"));
+    let jetton = balance(state(), Some(MASTER)).await;
+    assert_eq!(jetton.as_deref(), Ok("1000000"));
+    let absent = State {
+        holding: ran(-13, json!([])),
+        jetton_kind: "uninitialized",
+        ..state()
+    };
+    assert_eq!(balance(absent, Some(MASTER)).await.as_deref(), Ok("0"));
+    for (jetton_wallet, holding, words) in [
+        (
+            ran(11, json!([])),
+            json!(null),
+            "is not the master contract",
+        ),
+        (
+            state().jetton_wallet,
+            holding(1, BOB, MASTER),
+            "is not a sound jetton",
+        ),
+        (
+            state().jetton_wallet,
+            holding(1, &owner, OTHER),
+            "is not a sound jetton",
+        ),
+    ] {
+        let state = State {
+            jetton_wallet,
+            holding,
+            ..state()
+        };
+        match balance(state, Some(MASTER)).await {
+            Err(ChainError::Refused(refusal)) => {
+                assert!(refusal.reason.starts_with(words), "{refusal:?}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn ton_next_number__should_be_that_of_a_state_which_is_late_enough() {
+    let address = wallet().wallet_form();
+    let node = Node::start(State::default()).await;
+    let client = connect(&[&node], 1);
+    let asked = async |since_ms| client.next_number(&address, since_ms).await;
+    assert_eq!(asked(BUILT * 1_000).await, Ok(Some(SEQNO.into())));
+    assert_eq!(asked(BUILT * 1_000 + 1).await, Ok(None));
+    // It may have used numbers before, which are not seen.
+    node.state.lock().unwrap().kind = "frozen";
+    assert!(matches!(asked(0).await, Err(ChainError::Unknown(_))));
+
+    let [early, late] = [BUILT - 1, BUILT].map(|time| State {
+        time,
+        ..State::default()
+    });
+    let nodes = [Node::start(early).await, Node::start(late).await];
+    let client = connect(&[&nodes[0], &nodes[1]], 2);
+    let next = client.next_number(&address, BUILT * 1_000).await;
+    assert!(matches!(next, Err(ChainError::Unknown(_))), "{next:?}");
+}

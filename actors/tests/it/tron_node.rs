@@ -1,0 +1,471 @@
+//! The Tron client against nodes that speak real HTTP.
+
+use std::sync::{Arc, Mutex};
+
+use covault_actors::rpc::{
+    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment, Simulation, Trial,
+};
+use covault_core::{
+    chain::{
+        Chain as _, Facts, Needs, Signed,
+        tron::{self, Block, Call},
+    },
+    fault::ExecuteCode,
+    network::Network,
+    payload::{Payload, WireKind},
+    schema::wire,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::world::*;
+
+const NOW_MS: u64 = 1_700_000_000_000;
+/// When what is built on the block of now has expired, and when that cannot be undone.
+const EXPIRES_MS: u64 = NOW_MS + 60_000;
+const END_MS: u64 = EXPIRES_MS + 60_000;
+const FROM: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
+const TOKEN: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
+const HASH: &str = "abababababababababababababababababababababababababababababababab";
+
+/// What a node has to say.
+#[derive(Clone)]
+struct State {
+    head_ms: u64,
+    /// sun.
+    balance: u64,
+    /// Of the token, a byte.
+    tokens: u8,
+    trial: Value,
+    broadcast: Value,
+    known: bool,
+    sent: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            head_ms: NOW_MS,
+            balance: 1_000_000_000,
+            tokens: 9,
+            trial: json!({
+                "result": {"result": true}, "energy_used": 64_000, "constant_result": ["00".repeat(32)],
+            }),
+            broadcast: json!({"result": true, "code": "SUCCESS"}),
+            known: false,
+            sent: 0,
+        }
+    }
+}
+
+impl State {
+    fn answer(&mut self, path: &str, body: &Value) -> Value {
+        match path {
+            "/wallet/getnowblock" => json!({
+                "blockID": hex::encode(block().id),
+                "block_header": {"raw_data": {"number": block().number, "timestamp": self.head_ms}},
+            }),
+            "/wallet/getaccount" => {
+                json!({"address": FROM, "balance": self.balance, "assetV2": [{"key": "1000001", "value": 5}]})
+            }
+            "/wallet/getchainparameters" => json!({"chainParameter": [
+                {"key": "getTransactionFee", "value": 1000}, {"key": "getEnergyFee", "value": 100},
+            ]}),
+            "/wallet/getaccountresource" => json!({"freeNetLimit": 600, "EnergyLimit": 1_000}),
+            "/wallet/getcontract" => json!({"consume_user_resource_percent": 50}),
+            "/wallet/triggerconstantcontract" => {
+                let data = body["data"].as_str().unwrap();
+                if body["contract_address"] != TOKEN {
+                    let words = hex::encode("Smart contract is not exist.");
+                    json!({"result": {"code": "CONTRACT_VALIDATE_ERROR", "message": words}})
+                } else if let Some(owner) = data.strip_prefix("70a08231") {
+                    assert_eq!(owner.len(), 64);
+                    json!({
+                        "result": {"result": true}, "energy_used": 900,
+                        "constant_result": [format!("{:064x}", self.tokens)],
+                    })
+                } else {
+                    self.trial.clone()
+                }
+            }
+            "/wallet/broadcasthex" => {
+                assert_eq!(body["transaction"], "0a00");
+                self.sent += 1;
+                self.broadcast.clone()
+            }
+            "/wallet/gettransactionbyid" if self.known => json!({"txID": body["value"]}),
+            "/wallet/gettransactionbyid" => json!({}),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// A node whose state tests can change. Stops with the test's runtime.
+struct Node {
+    url: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl Node {
+    async fn start(state: State) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let state = Arc::new(Mutex::new(state));
+        let seen = Arc::clone(&state);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&seen)));
+            }
+        });
+        Self { url, state }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+    }
+
+    fn sent(&self) -> usize {
+        self.state.lock().unwrap().sent
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+        }
+        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let length = head
+            .to_lowercase()
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .map_or(0, |length| length.parse::<usize>().unwrap());
+        let Some(body) = buffer.get(end + 4..end + 4 + length) else {
+            continue;
+        };
+        let body: Value = serde_json::from_slice(body).unwrap();
+        buffer.drain(..end + 4 + length);
+        let path = head.split(' ').nth(1).unwrap();
+        let body = state.lock().unwrap().answer(path, &body).to_string();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn connect(nodes: &[&Node]) -> Arc<dyn ChainClient> {
+    // Another test of the process may have installed it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let chain = ChainKey::of(Network::Tron, None);
+    let endpoints = Endpoints::new(nodes.iter().map(|node| node.url.clone()).collect());
+    let chains = Chains::connect(&[(chain, endpoints)].into(), &World::new().ports()).unwrap();
+    Arc::clone(chains.get(chain.network, chain.chain_id).unwrap())
+}
+
+fn block() -> Block {
+    let number = 70_000_000_u64;
+    let mut id = [0xab; 32];
+    id[..8].copy_from_slice(&number.to_be_bytes());
+    Block {
+        number,
+        id,
+        timestamp_ms: NOW_MS,
+    }
+}
+
+/// Of a transfer of 7.
+fn call(contract: &str, fee_limit: u64) -> Needs {
+    let data = [&[0xa9, 0x05, 0x9c, 0xbb][..], &[0x11; 32], &[0; 31], &[7]].concat();
+    Needs::Tron(tron::Needs {
+        call: Some(Call {
+            from: FROM.into(),
+            contract: contract.into(),
+            data,
+            fee_limit,
+        }),
+    })
+}
+
+fn shipment(now_ms: u64, retried: bool) -> Shipment {
+    Shipment {
+        signed: Signed {
+            transaction: "0a00".into(),
+            tx_hash: HASH.into(),
+        },
+        facts: tron::Facts::from(block()).into(),
+        age_ms: now_ms - NOW_MS,
+        now_ms,
+        retried,
+    }
+}
+
+fn no(code: &str, words: &str) -> Value {
+    json!({"result": false, "code": code, "txid": HASH, "message": hex::encode(words)})
+}
+
+fn code(refused: Result<Facts, ChainError>) -> ExecuteCode {
+    match refused {
+        Err(ChainError::Refused(refusal)) => refusal.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn tron_facts__should_be_the_head_of_a_node_of_this_time() {
+    let none = Needs::Tron(tron::Needs { call: None });
+    let behind = Node::start(State {
+        head_ms: NOW_MS - 60_000,
+        ..State::default()
+    })
+    .await;
+    let ahead = Node::start(State {
+        head_ms: NOW_MS + 3_600_000,
+        ..State::default()
+    })
+    .await;
+    let good = Node::start(State::default()).await;
+    let facts: Facts = tron::Facts::from(block()).into();
+    let client = connect(&[&behind, &ahead, &good]);
+    assert_eq!(client.facts(&none, NOW_MS).await, Ok(facts.clone()));
+    for (node, words) in [(&behind, "behind"), (&ahead, "ahead")] {
+        match connect(&[node]).facts(&none, NOW_MS).await {
+            Err(ChainError::Unknown(reason)) => assert!(reason.contains(words), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let exact = call(TOKEN, 6_400_000);
+    assert_eq!(client.facts(&exact, NOW_MS).await, Ok(facts));
+}
+
+#[tokio::test]
+async fn tron_calls__should_be_refused_where_they_would_fail() {
+    let node = Node::start(State::default()).await;
+    let client = connect(&[&node]);
+    let low = call(TOKEN, 6_399_999);
+    assert_eq!(
+        code(client.facts(&low, NOW_MS).await),
+        ExecuteCode::InsufficientGasFee
+    );
+    let nowhere = call(FROM, 100_000_000);
+    assert_eq!(
+        code(client.facts(&nowhere, NOW_MS).await),
+        ExecuteCode::Unspecified
+    );
+
+    // Half of 64,000 energy, less the 1,000 that the sender has; there is bandwidth for the bytes.
+    let good = call(TOKEN, 100_000_000);
+    node.set(|state| state.balance = 3_100_000);
+    client.facts(&good, NOW_MS).await.unwrap();
+    node.set(|state| state.balance = 3_099_999);
+    assert_eq!(
+        code(client.facts(&good, NOW_MS).await),
+        ExecuteCode::InsufficientGasFee
+    );
+
+    node.set(|state| {
+        state.balance = 1_000_000_000;
+        state.trial["result"]["message"] = json!(hex::encode("REVERT opcode executed"));
+    });
+    for (tokens, expected) in [
+        (7, ExecuteCode::Unspecified),
+        (6, ExecuteCode::InsufficientFunds),
+    ] {
+        node.set(|state| state.tokens = tokens);
+        assert_eq!(code(client.facts(&good, NOW_MS).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
+    let words =
+        "Contract validate error : Validate TransferContract error, balance is not sufficient.";
+    let node = Node::start(State {
+        broadcast: no("CONTRACT_VALIDATE_ERROR", words),
+        ..State::default()
+    })
+    .await;
+    let client = connect(&[&node]);
+    let insufficient = |outcome: Broadcast| matches!(outcome, Broadcast::Refused(refusal) if refusal.code == ExecuteCode::InsufficientFunds);
+    assert!(insufficient(
+        client.broadcast(&shipment(NOW_MS, false)).await
+    ));
+    // An earlier try may have spent the balance.
+    for (now_ms, head_ms, refused) in [
+        (NOW_MS, NOW_MS, false),
+        (END_MS - 1, END_MS, false),
+        // The node is behind and may still mine it.
+        (END_MS, END_MS - 1, false),
+        (END_MS, END_MS, true),
+    ] {
+        node.set(|state| state.head_ms = head_ms);
+        let outcome = client.broadcast(&shipment(now_ms, true)).await;
+        assert!(refused || matches!(outcome, Broadcast::Unknown(_)));
+        assert_eq!(insufficient(outcome), refused, "{now_ms} {head_ms}");
+    }
+    node.set(|state| state.known = true);
+    assert_eq!(
+        client.broadcast(&shipment(END_MS, true)).await,
+        Broadcast::Accepted
+    );
+}
+
+#[tokio::test]
+async fn tron_duplicates__should_be_believed_where_the_transaction_is_there() {
+    let node = Node::start(State {
+        broadcast: no("DUP_TRANSACTION_ERROR", "Dup transaction."),
+        ..State::default()
+    })
+    .await;
+    let client = connect(&[&node]);
+    // Some nodes say so of what they refused.
+    let outcome = client.broadcast(&shipment(NOW_MS, true)).await;
+    assert!(matches!(outcome, Broadcast::Unknown(_)), "{outcome:?}");
+    node.set(|state| state.head_ms = END_MS);
+    match client.broadcast(&shipment(END_MS, true)).await {
+        Broadcast::Refused(refusal) => assert!(refusal.reason.contains("expired")),
+        other => panic!("{other:?}"),
+    }
+    node.set(|state| state.known = true);
+    for now_ms in [NOW_MS, END_MS] {
+        let outcome = client.broadcast(&shipment(now_ms, true)).await;
+        assert_eq!(outcome, Broadcast::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
+    let node = Node::start(State {
+        broadcast: no("TRANSACTION_EXPIRATION_ERROR", "Transaction expired"),
+        head_ms: EXPIRES_MS,
+        ..State::default()
+    })
+    .await;
+    let client = connect(&[&node]);
+    for (now_ms, retried, refused) in [
+        // It is the node's clock against this one.
+        (EXPIRES_MS - 1, false, false),
+        (EXPIRES_MS, false, true),
+        (EXPIRES_MS, true, false),
+        (END_MS, true, false),
+    ] {
+        let outcome = client.broadcast(&shipment(now_ms, retried)).await;
+        match outcome {
+            Broadcast::Refused(refusal) if refused => {
+                assert!(refusal.reason.contains("create a new request"));
+            }
+            Broadcast::Unknown(_) if !refused => {}
+            other => panic!("{now_ms} {retried}: {other:?}"),
+        }
+    }
+    // A node that says nothing of use about it, for ever.
+    node.set(|state| {
+        state.broadcast = no("SERVER_BUSY", "Server busy.");
+        state.head_ms = END_MS;
+    });
+    let outcome = client.broadcast(&shipment(END_MS - 1, true)).await;
+    assert!(matches!(outcome, Broadcast::Unknown(reason) if reason.contains("Server busy")));
+    let outcome = client.broadcast(&shipment(END_MS, true)).await;
+    assert!(matches!(outcome, Broadcast::Refused(_)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn tron_nodes_that_cannot_take_a_transaction__should_be_passed_over() {
+    for code in ["SERVER_BUSY", "TAPOS_ERROR", "OTHER_ERROR"] {
+        let first = Node::start(State {
+            broadcast: no(code, "words"),
+            ..State::default()
+        })
+        .await;
+        let second = Node::start(State::default()).await;
+        let client = connect(&[&first, &second]);
+        let outcome = client.broadcast(&shipment(NOW_MS, false)).await;
+        assert_eq!(outcome, Broadcast::Accepted, "{code}");
+        assert_eq!((first.sent(), second.sent()), (1, 1), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn tron_balances__should_be_of_coins_and_both_kinds_of_tokens() {
+    let node = Node::start(State::default()).await;
+    let client = connect(&[&node]);
+    for (token, expected) in [
+        (None, "1000000000"),
+        (Some("1000001"), "5"),
+        (Some("1000002"), "0"),
+        (Some(TOKEN), "9"),
+    ] {
+        let balance = client.balance(FROM, token).await;
+        assert_eq!(balance.as_deref(), Ok(expected), "{token:?}");
+    }
+    let nowhere = client.balance(FROM, Some(FROM)).await;
+    assert!(
+        matches!(nowhere, Err(ChainError::Refused(_))),
+        "{nowhere:?}"
+    );
+}
+
+fn trial(kind: WireKind) -> Trial {
+    let payload = Payload::parse(&kind).unwrap();
+    let facts = Facts::Tron(block().into());
+    let unsigned = tron::Tron.build(&payload, &facts, &public_key()).unwrap();
+    Trial {
+        payload,
+        facts,
+        unsigned,
+        public_key: public_key(),
+    }
+}
+
+/// The generator of the curve.
+fn public_key() -> Vec<u8> {
+    hex::decode("0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798").unwrap()
+}
+
+#[tokio::test]
+async fn simulate__should_try_calls_of_contracts_and_nothing_else() {
+    let node = Node::start(State::default()).await;
+    let client = connect(&[&node]);
+    let from = tron::Tron.address(&public_key()).unwrap();
+    let token = trial(WireKind::TronSendTrc20(wire::TronSendTrc20 {
+        from: from.clone(),
+        to: FROM.into(),
+        contract_address: TOKEN.into(),
+        amount: "5".into(),
+        fee_limit: Some("100000000".into()),
+    }));
+    let expected = Simulation {
+        units_used: Some("64000".into()),
+        ..Simulation::passes(Some(format!("0x{}", "00".repeat(32))))
+    };
+    assert_eq!(client.simulate(&token).await, Some(expected));
+    node.set(|state| {
+        state.trial = json!({
+            "result": {"result": true, "message": hex::encode("REVERT opcode executed")},
+            "energy_used": 700, "constant_result": [""], "transaction": {"ret": [{"ret": "FAILED"}]},
+        });
+    });
+    let expected = Simulation::fails("REVERT opcode executed");
+    assert_eq!(client.simulate(&token).await, Some(expected));
+    node.set(|state| state.trial = json!({"result": {"code": "OTHER_ERROR"}}));
+    assert_eq!(client.simulate(&token).await, None);
+
+    let coins = trial(WireKind::TronSendNative(wire::TronSendNative {
+        from,
+        to: FROM.into(),
+        value: "5".into(),
+    }));
+    assert_eq!(client.simulate(&coins).await, None);
+}

@@ -1,0 +1,146 @@
+//! A chain of outputs in memory, which takes no output twice.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr as _,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use bitcoin::{Address, OutPoint, ScriptBuf, Transaction, Txid, consensus, hashes::Hash as _};
+use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_core::{
+    chain::{
+        Facts, Needs,
+        bitcoin::{Facts as BitcoinFacts, Unspent},
+    },
+    fault::ExecuteCode,
+};
+
+/// See the module.
+#[derive(Default)]
+pub struct UtxoDouble {
+    /// What can be spent, and whose it is.
+    unspent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
+    sent: Mutex<BTreeSet<Txid>>,
+    /// What transactions have spent.
+    spent: Mutex<BTreeMap<OutPoint, (ScriptBuf, u64)>>,
+    /// Every different transaction that it was ever handed.
+    pub handed: Mutex<BTreeSet<String>>,
+    /// Two different transactions wanted one output.
+    pub conflicts: AtomicUsize,
+    pub refuse: AtomicBool,
+    /// Broadcasts arrive but their answers are lost, so many times.
+    pub lost_answers: AtomicUsize,
+}
+
+fn script(address: &str) -> ScriptBuf {
+    Address::from_str(address)
+        .unwrap()
+        .assume_checked()
+        .script_pubkey()
+}
+
+impl UtxoDouble {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// Gives an address so many outputs.
+    pub fn fund(&self, address: &str, outputs: u32, value: u64) {
+        let txid = Txid::from_byte_array([outputs as u8; 32]);
+        let outputs = (0..outputs).map(|vout| (OutPoint { txid, vout }, (script(address), value)));
+        self.unspent.lock().unwrap().extend(outputs);
+    }
+
+    /// The node loses all transactions, and what they spend is there again.
+    pub fn forget(&self) {
+        let sent = std::mem::take(&mut *self.sent.lock().unwrap());
+        let mut unspent = self.unspent.lock().unwrap();
+        unspent.append(&mut self.spent.lock().unwrap());
+        unspent.retain(|outpoint, _| !sent.contains(&outpoint.txid));
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.sent.lock().unwrap().len()
+    }
+}
+
+#[async_trait]
+impl ChainClient for UtxoDouble {
+    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+        tokio::task::yield_now().await;
+        let Needs::Bitcoin(needs) = needs else {
+            panic!("nothing is known about {needs:?}")
+        };
+        let owner = script(&needs.from);
+        let unspent = self.unspent.lock().unwrap();
+        let outputs = unspent
+            .iter()
+            .filter(|(_, (script, _))| *script == owner)
+            .map(|(outpoint, (_, value))| Unspent {
+                txid: outpoint.txid.to_string(),
+                vout: outpoint.vout,
+                value: *value,
+            });
+        Ok(Facts::Bitcoin(BitcoinFacts {
+            outputs: outputs.collect(),
+        }))
+    }
+
+    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+        tokio::task::yield_now().await;
+        let bytes = hex::decode(&shipment.signed.transaction).unwrap();
+        let transaction: Transaction = consensus::deserialize(&bytes).unwrap();
+        let txid = transaction.compute_txid();
+        assert_eq!(txid.to_string(), shipment.signed.tx_hash);
+        self.handed
+            .lock()
+            .unwrap()
+            .insert(shipment.signed.transaction.clone());
+        let refusal = |words: &str| {
+            Broadcast::Refused(Refusal {
+                reason: format!("the node refused the transaction: {words}"),
+                code: ExecuteCode::Unspecified,
+            })
+        };
+        if self.refuse.load(Ordering::SeqCst) {
+            return refusal("min relay fee not met");
+        }
+        let mut unspent = self.unspent.lock().unwrap();
+        if !self.sent.lock().unwrap().insert(txid) {
+            return Broadcast::Accepted;
+        }
+        for input in &transaction.input {
+            let Some(output) = unspent.remove(&input.previous_output) else {
+                self.conflicts.fetch_add(1, Ordering::SeqCst);
+                return refusal("txn-mempool-conflict");
+            };
+            let mut spent = self.spent.lock().unwrap();
+            spent.insert(input.previous_output, output);
+        }
+        for (vout, output) in (0..).zip(transaction.output) {
+            let made = (output.script_pubkey, output.value.to_sat());
+            unspent.insert(OutPoint { txid, vout }, made);
+        }
+        let lost = self
+            .lost_answers
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
+        if lost.is_ok() {
+            return Broadcast::Unknown("the answer was lost".into());
+        }
+        Broadcast::Accepted
+    }
+
+    async fn balance(&self, address: &str, _token: Option<&str>) -> Result<String, ChainError> {
+        let owner = script(address);
+        let unspent = self.unspent.lock().unwrap();
+        let own = unspent.values().filter(|(script, _)| *script == owner);
+        Ok(own.map(|(_, value)| value).sum::<u64>().to_string())
+    }
+}

@@ -1,0 +1,403 @@
+//! Aptos and Movement.
+//!
+//! Transactions have one Ed25519 signer with the legacy authentication key, sequence numbers and
+//! an expiration; the sender pays. Transfers call the framework as @aptos-labs/ts-sdk does.
+
+mod address;
+pub(crate) mod call;
+pub(crate) mod move_types;
+pub(crate) mod transfers;
+pub(crate) mod tx;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use sha3::{Digest as _, Sha3_256};
+use sui_sdk_types::Address;
+
+pub use self::{
+    address::{AddressError, parse_address},
+    call::Call,
+    move_types::{Coin, CoinError},
+    tx::{
+        EntryFunction, ModuleId, Multisig, MultisigTransactionPayload, Never, RawTransaction,
+        Script, TransactionArgument, TransactionExecutable, TransactionExtraConfig,
+        TransactionPayload, TransactionPayloadInner, to_simulate,
+    },
+};
+use crate::{
+    amount::U256,
+    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    fault::{Class, ExecuteCode, Fault},
+    network::Network,
+    payload::aptos::{AptosAction, AptosPayload, AptosTransaction},
+    signature::{Curve, Signature},
+};
+
+/// What a node must be asked, besides the sender's sequence number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// 1 for Aptos, 126 for Movement.
+    pub chain_id: u8,
+    /// The sender, whose sequence number is always wanted.
+    pub from: String,
+    /// Whether the gas price is wanted (the request brings no `gasUnitPrice`).
+    pub gas_unit_price: bool,
+    /// What is to be simulated, where the gas is wanted (the request brings no `maxGasAmount`).
+    /// Last of all: [`simulation`] needs the other answers.
+    pub simulate: Option<Simulate>,
+    /// The function whose ABI is wanted, where its arguments are in JSON.
+    pub abi: Option<Function>,
+}
+
+/// A transaction whose gas is to be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Simulate {
+    /// What it calls.
+    pub call: Planned,
+    /// octa per unit of gas, where the request brings it.
+    pub gas_unit_price: Option<u64>,
+}
+
+/// A call that is to be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Planned {
+    /// It is complete.
+    Entry(EntryFunction),
+    /// JSON (see [`Call`]): complete with the ABI.
+    Json(String),
+}
+
+/// The name of an entry function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// The account that has published its module: `0x` and 64 hex digits.
+    pub address: String,
+    /// The module.
+    pub module: String,
+    /// The function.
+    pub name: String,
+}
+
+/// What a node said. A value is there where [`Needs`] asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The number that was assigned to this transaction; as the node answers, the account's
+    /// `sequence_number` (`GET /accounts/{address}`; 0 for an account that is not there).
+    pub sequence_number: u64,
+    /// When the transaction becomes void, in seconds since the Unix epoch: of the orchestrator's
+    /// clock.
+    pub expiration_timestamp_secs: u64,
+    /// octa: `gas_estimate` of `GET /estimate_gas_price`.
+    pub gas_unit_price: Option<u64>,
+    /// Units: `gas_used` of `POST /transactions/simulate` with the bytes of [`simulation`].
+    pub gas_used: Option<u64>,
+    /// From `GET /accounts/{address}/module/{module}`, the entry of the function in
+    /// `abi.exposed_functions`; one that is not `is_entry` cannot be called.
+    pub abi: Option<Abi>,
+}
+
+/// What a function takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abi {
+    /// `params`, e.g. `&signer`, `address`, `0x1::object::Object<T0>`.
+    pub params: Vec<String>,
+    /// How many `generic_type_params` there are.
+    pub type_parameters: u64,
+}
+
+/// The most gas that a transaction may name (`maximum_number_of_gas_units` of the gas schedule).
+const MAX_GAS: u64 = 2_000_000;
+
+/// The Aptos rules.
+pub struct Aptos;
+
+impl Rules for Aptos {
+    type Payload = AptosPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Aptos;
+
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        sender(public_key).map(|address| address.to_string())
+    }
+
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    /// A coin type, or the metadata address of a fungible asset.
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        Coin::parse(text)
+            .map(|coin| coin.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn needs(&self, payload: &AptosPayload) -> Option<Needs> {
+        match payload {
+            AptosPayload::Transaction(transaction) => needs(transaction),
+            AptosPayload::Message(_) => None,
+        }
+    }
+
+    fn is_sequenced(&self, needs: &super::Needs) -> bool {
+        matches!(needs, super::Needs::Aptos(_))
+    }
+
+    /// The lowest sequence number from the account's up that is free.
+    fn settle(
+        &self,
+        _payload: &AptosPayload,
+        facts: Facts,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Settled, Fault> {
+        let sequence_number = super::lowest_free(facts.sequence_number, taken)?;
+        let facts = Facts {
+            sequence_number,
+            ..facts
+        };
+        Ok(Settled::Facts(facts.into()))
+    }
+
+    /// The sequence number, unless the transaction brings a nonce of its own.
+    fn uses(&self, _payload: &AptosPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        let transaction = tx::built(&unsigned.bytes)?;
+        Ok(vec![if transaction.is_orderless() {
+            Resource::Whole(Sha256::digest(tx::signing_message(&unsigned.bytes)).into())
+        } else {
+            Resource::Nonce(transaction.sequence_number)
+        }])
+    }
+
+    fn build(
+        &self,
+        payload: &AptosPayload,
+        facts: Option<&Facts>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let (transaction, facts) = match (payload, facts) {
+            (AptosPayload::Message(message), None) => {
+                return Ok(Unsigned {
+                    bytes: Vec::new(),
+                    signing: vec![input(message.full_message().into_bytes())],
+                });
+            }
+            (AptosPayload::Transaction(transaction), facts) => (transaction, facts),
+            (AptosPayload::Message(_), Some(_)) => return Err(not_those()),
+        };
+        let bytes = match (&transaction.action, facts) {
+            (AptosAction::Raw(raw), None) => raw.encode()?,
+            (AptosAction::Raw(_), Some(_)) | (_, None) => return Err(not_those()),
+            (_, Some(facts)) => raw(transaction, facts, sender(public_key)?)?.encode()?,
+        };
+        if bytes.len() > tx::MAX_BYTES {
+            let problem = format_args!("makes a transaction of more than {} bytes", tx::MAX_BYTES);
+            return Err(Fault::field("payload", problem));
+        }
+        Ok(Unsigned {
+            signing: vec![input(tx::signing_message(&bytes))],
+            bytes,
+        })
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        tx::built(unsigned).map(|transaction| transaction.most_fee())
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        tx::difference(built, shown)
+    }
+
+    fn assemble(
+        &self,
+        _payload: &AptosPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
+            return Err(Fault::bug("the payload has exactly one thing to sign"));
+        };
+        tx::built(&unsigned.bytes)?;
+        if tx::signing_message(&unsigned.bytes) != input.message {
+            return Err(Fault::bug("what was signed is not the transaction"));
+        }
+        tx::assemble(&unsigned.bytes, public_key, &signature.to_bytes())
+    }
+
+    /// Its expiration: no block of that second or a later one has it.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let transaction = tx::signed(&signed.transaction)?;
+        let end_s = transaction.expiration_timestamp_secs;
+        Ok(Some(end_s.saturating_mul(1_000)))
+    }
+}
+
+/// The token that stands for `token` (in canonical form) wherever amounts are counted: the
+/// fungible asset that it is, `None` for the chain's own coin. See [`Coin::metadata`].
+pub(crate) fn counted_as(token: &str) -> Option<String> {
+    let coin = Coin::parse(token).ok()?;
+    coin.metadata().map(|address| address.to_string())
+}
+
+/// What is asked about a transaction; `None` when it brings everything.
+fn needs(transaction: &AptosTransaction) -> Option<Needs> {
+    let (call, abi) = match &transaction.action {
+        AptosAction::SendNative { to, octas } => {
+            (Planned::Entry(transfers::send_native(*to, *octas)), None)
+        }
+        AptosAction::SendCoin { to, coin, amount } => (
+            Planned::Entry(transfers::send_coin(coin, *to, *amount)),
+            None,
+        ),
+        AptosAction::Call(call) => {
+            let target = &call.target;
+            let abi = Function {
+                address: target.module.address.to_string(),
+                module: target.module.name.to_string(),
+                name: target.function.to_string(),
+            };
+            (Planned::Json(call.json.clone()), Some(abi))
+        }
+        AptosAction::Raw(_) => return None,
+    };
+    let price = transaction.gas_unit_price;
+    Some(Needs {
+        chain_id: transaction.chain_id,
+        from: transaction.from.clone(),
+        gas_unit_price: price.is_none(),
+        simulate: transaction.max_gas_amount.is_none().then_some(Simulate {
+            call,
+            gas_unit_price: price,
+        }),
+        abi,
+    })
+}
+
+/// The transaction that is signed.
+fn raw(
+    transaction: &AptosTransaction,
+    facts: &Facts,
+    sender: Address,
+) -> Result<RawTransaction, Fault> {
+    let entry = match (&transaction.action, &facts.abi) {
+        (AptosAction::SendNative { to, octas }, None) => transfers::send_native(*to, *octas),
+        (AptosAction::SendCoin { to, coin, amount }, None) => {
+            transfers::send_coin(coin, *to, *amount)
+        }
+        (AptosAction::Call(call), Some(abi)) => call.encode(abi)?,
+        _ => return Err(not_those()),
+    };
+    let max_gas_amount = match (transaction.max_gas_amount, facts.gas_used) {
+        (Some(limit), None) => limit,
+        (None, Some(0)) => {
+            let problem = "cannot be set: the chain node says that it takes no gas at all";
+            return Err(Fault::field("gasFee.maxGasAmount", problem));
+        }
+        // One and a half times as much, rounded up.
+        (None, Some(used)) => used.checked_add(used.div_ceil(2)).ok_or_else(|| {
+            let problem = "cannot be set: the chain node's gas is absurd";
+            Fault::field("gasFee.maxGasAmount", problem)
+        })?,
+        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+    };
+    let gas_unit_price = match (transaction.gas_unit_price, facts.gas_unit_price) {
+        (Some(price), None) | (None, Some(price)) => price,
+        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+    };
+    Ok(RawTransaction {
+        sender,
+        sequence_number: facts.sequence_number,
+        payload: TransactionPayload::EntryFunction(entry),
+        max_gas_amount,
+        gas_unit_price,
+        expiration_timestamp_secs: facts.expiration_timestamp_secs,
+        chain_id: transaction.chain_id,
+    })
+}
+
+/// The bytes for `POST /transactions/simulate` (content type
+/// `application/x.aptos.signed_transaction+bcs`; no `estimate_...` parameters): a transaction with
+/// a signature that is none and all the gas that the sender can pay, up to what the chain allows.
+/// Nobody can send it.
+///
+/// `facts` are the other answers, with the account's own sequence number and no `gas_used`.
+/// `balance` is what the sender has of the chain's coin, in octa. With the sender's public key
+/// (32 bytes) all nodes simulate it; without, only those that have AIP-92.
+///
+/// # Errors
+/// [`Class::Invalid`] when it can never be simulated, e.g. when the sender cannot pay any gas, and
+/// [`Class::Bug`] when nothing is to be simulated or other facts are there than `needs` names.
+pub fn simulation(
+    needs: &Needs,
+    facts: &Facts,
+    balance: u64,
+    public_key: Option<&[u8]>,
+) -> Result<Vec<u8>, Fault> {
+    let Some(Simulate {
+        call,
+        gas_unit_price,
+    }) = &needs.simulate
+    else {
+        return Err(Fault::bug("nothing is to be simulated"));
+    };
+    let gas_unit_price = match (gas_unit_price, facts.gas_unit_price) {
+        (Some(price), None) => *price,
+        (None, Some(price)) => price,
+        (Some(_), Some(_)) | (None, None) => return Err(not_those()),
+    };
+    let max_gas_amount = balance
+        .checked_div(gas_unit_price)
+        .map_or(MAX_GAS, |units| units.min(MAX_GAS));
+    if max_gas_amount == 0 {
+        return Err(Fault::field("from", "has no coins to pay the fee with")
+            .with_code(ExecuteCode::InsufficientGasFee));
+    }
+    let entry = match (call, &facts.abi) {
+        (Planned::Entry(entry), None) => entry.clone(),
+        (Planned::Json(json), Some(abi)) => Call::parse(json)?.encode(abi)?,
+        (Planned::Entry(_), Some(_)) | (Planned::Json(_), None) => return Err(not_those()),
+    };
+    let transaction = RawTransaction {
+        sender: parse_address(&needs.from).map_err(Fault::bug)?,
+        sequence_number: facts.sequence_number,
+        payload: TransactionPayload::EntryFunction(entry),
+        max_gas_amount,
+        gas_unit_price,
+        expiration_timestamp_secs: facts.expiration_timestamp_secs,
+        chain_id: needs.chain_id,
+    };
+    tx::to_simulate(&transaction.encode()?, public_key)
+}
+
+/// The legacy authentication key of one Ed25519 key (`Scheme::Ed25519` of aptos-core, 0), which
+/// is the address of an account that has never changed its key.
+fn sender(public_key: &[u8]) -> Result<Address, Fault> {
+    let key: [u8; 32] = public_key
+        .try_into()
+        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
+    // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+    let point = CompressedEdwardsY(key)
+        .decompress()
+        .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+    if point.is_none() {
+        return Err(Fault::bug("not an Ed25519 public key"));
+    }
+    let hash = Sha3_256::new().chain_update(key).chain_update([0]);
+    Ok(Address::new(hash.finalize().into()))
+}
+
+fn input(message: Vec<u8>) -> SigningInput {
+    SigningInput {
+        curve: Curve::Ed25519,
+        message,
+    }
+}

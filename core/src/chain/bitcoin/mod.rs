@@ -1,0 +1,184 @@
+//! Bitcoin, mainnet.
+//!
+//! Wallets have one P2WPKH address. A transaction is of version 2 without lock time, replaceable
+//! (BIP-125), and every input is signed with SIGHASH_ALL over its BIP-143 digest. The unsigned
+//! bytes are a PSBT (BIP-174) with the outputs that are spent: their amounts are part of what is
+//! signed, and only with them does the transaction say its fee.
+
+mod address;
+mod tx;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use bitcoin::{Address, CompressedPublicKey, KnownHrp, ScriptBuf};
+use serde::{Deserialize, Serialize};
+
+pub use self::address::{AddressError, parse_address};
+use self::tx::{Coin, Draft};
+use crate::{
+    amount::U256,
+    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    fault::{Class, Fault},
+    network::Network,
+    payload::bitcoin::BitcoinPayload,
+    signature::{Curve, Signature},
+};
+
+/// What a Bitcoin node must be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// The address whose spendable outputs are wanted, P2WPKH in lower case.
+    pub from: String,
+}
+
+/// What a Bitcoin node said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The unspent outputs of the sender's address that a transaction may spend now, in any
+    /// order: no coinbase outputs that are not mature, nothing that the mempool spends already.
+    /// Their script is that of the address.
+    pub outputs: Vec<Unspent>,
+}
+
+/// An unspent output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unspent {
+    /// The transaction's id as explorers show it: 64 hex digits.
+    pub txid: String,
+    /// Which output of the transaction it is, from 0.
+    pub vout: u32,
+    /// Its amount in satoshi.
+    pub value: u64,
+}
+
+/// The Bitcoin rules.
+pub struct Bitcoin;
+
+impl Rules for Bitcoin {
+    type Payload = BitcoinPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Bitcoin;
+
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        let key = key(public_key)?;
+        Ok(Address::p2wpkh(&key, KnownHrp::Mainnet).to_string())
+    }
+
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn parse_token(&self, _text: &str) -> Result<String, Fault> {
+        Err(Fault::new(Class::Invalid, "Bitcoin has no tokens"))
+    }
+
+    fn needs(&self, payload: &BitcoinPayload) -> Option<Needs> {
+        let from = payload.payment().from.clone();
+        Some(Needs { from })
+    }
+
+    fn is_sequenced(&self, needs: &super::Needs) -> bool {
+        matches!(needs, super::Needs::Bitcoin(_))
+    }
+
+    /// Those of the free outputs that the transaction takes: the others have no part in it.
+    fn settle(
+        &self,
+        payload: &BitcoinPayload,
+        facts: Facts,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Settled, Fault> {
+        let all = tx::coins(&facts)?;
+        let is_free = |coin: &&Coin| !taken.contains(&piece(&coin.outpoint));
+        let free: Vec<Coin> = all.iter().filter(is_free).copied().collect();
+        if let Ok(choice) = tx::choose(payload, &free) {
+            let outputs = choice.coins.iter().map(Unspent::from).collect();
+            return Ok(Settled::Facts(Facts { outputs }.into()));
+        }
+        if tx::choose(payload, &all).is_ok() {
+            return Ok(Settled::Wait(
+                "other requests of this wallet spend the outputs that would pay for it".into(),
+            ));
+        }
+        // `build` says what is missing.
+        Ok(Settled::Facts(facts.into()))
+    }
+
+    fn uses(&self, _payload: &BitcoinPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        let outpoints = Draft::read(&unsigned.bytes)?.outpoints();
+        Ok(outpoints.iter().map(piece).collect())
+    }
+
+    fn build(
+        &self,
+        payload: &BitcoinPayload,
+        facts: Option<&Facts>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let coins = tx::coins(facts.ok_or_else(not_those)?)?;
+        let choice = tx::choose(payload, &coins)?;
+        let own = own_script(&key(public_key)?);
+        let draft = Draft::new(payload.payment(), &choice, &own);
+        Ok(Unsigned {
+            bytes: draft.write()?,
+            signing: signing(&draft, &own)?,
+        })
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        Draft::read(unsigned)?.fee().map(U256::from)
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        let (built, shown) = (Draft::read(built).ok()?, Draft::read(shown).ok()?);
+        built.difference(&shown)
+    }
+
+    fn assemble(
+        &self,
+        _payload: &BitcoinPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let key = key(public_key)?;
+        let draft = Draft::read(&unsigned.bytes)?;
+        if signing(&draft, &own_script(&key))? != unsigned.signing {
+            return Err(Fault::bug("what was signed is not the transaction"));
+        }
+        draft.sign(signatures, &key)
+    }
+}
+
+fn key(public_key: &[u8]) -> Result<CompressedPublicKey, Fault> {
+    (public_key.len() == 33)
+        .then(|| CompressedPublicKey::from_slice(public_key).ok())
+        .flatten()
+        .ok_or_else(|| Fault::bug("not a compressed secp256k1 public key"))
+}
+
+fn own_script(key: &CompressedPublicKey) -> ScriptBuf {
+    ScriptBuf::new_p2wpkh(&key.wpubkey_hash())
+}
+
+/// `txid:vout`.
+fn piece(outpoint: &bitcoin::OutPoint) -> Resource {
+    Resource::Piece(outpoint.to_string())
+}
+
+fn signing(draft: &Draft, own: &ScriptBuf) -> Result<Vec<SigningInput>, Fault> {
+    let digests = draft.digests(own)?.into_iter();
+    Ok(digests
+        .map(|digest| SigningInput {
+            curve: Curve::Secp256k1,
+            message: digest.to_vec(),
+        })
+        .collect())
+}

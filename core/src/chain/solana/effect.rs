@@ -1,0 +1,183 @@
+//! What the instructions of a message plainly do, and in what two messages differ.
+
+use std::fmt;
+
+use solana_message::{VersionedMessage, compiled_instruction::CompiledInstruction};
+use solana_pubkey::Pubkey;
+use solana_system_interface::program::ID as SYSTEM;
+use spl_token_interface::instruction::TokenInstruction;
+
+use super::token::{TOKEN, TOKEN_2022};
+
+/// An account that an instruction is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Named by the message.
+    Named(Pubkey),
+    /// In a table on the chain: what stands there is not signed.
+    Listed {
+        /// The address lookup table.
+        table: Pubkey,
+        /// The place in it.
+        index: u8,
+    },
+}
+
+impl Account {
+    /// The address, when the message names it.
+    pub fn named(&self) -> Option<Pubkey> {
+        match self {
+            Account::Named(key) => Some(*key),
+            Account::Listed { .. } => None,
+        }
+    }
+}
+
+/// The address, or the table's and the place: `table[3]`.
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Account::Named(key) => write!(f, "{key}"),
+            Account::Listed { table, index } => write!(f, "{table}[{index}]"),
+        }
+    }
+}
+
+/// An amount that an instruction moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Who has to sign for it.
+    pub authority: Account,
+    /// `None`: lamports. Else the mint; where the instruction does not name it, the account that
+    /// the tokens come from.
+    pub token: Option<Account>,
+    /// The account that it goes to; for tokens that is a token account, not its owner.
+    pub to: Account,
+    /// In the smallest unit.
+    pub amount: u64,
+}
+
+/// The account with an index of the message: first those that it names, then what its tables hold,
+/// writable before read-only. `None` when there are not so many.
+pub fn account(message: &VersionedMessage, index: u8) -> Option<Account> {
+    let index = usize::from(index);
+    let keys = message.static_account_keys();
+    if let Some(key) = keys.get(index) {
+        return Some(Account::Named(*key));
+    }
+    let tables = message.address_table_lookups()?.iter();
+    let writable = tables
+        .clone()
+        .flat_map(|table| table.writable_indexes.iter().map(move |at| (table, *at)));
+    let readonly =
+        tables.flat_map(|table| table.readonly_indexes.iter().map(move |at| (table, *at)));
+    let (table, index) = writable.chain(readonly).nth(index - keys.len())?;
+    Some(Account::Listed {
+        table: table.account_key,
+        index,
+    })
+}
+
+/// What the instructions of a message plainly move, in order. Programs may move more.
+pub fn moves(message: &VersionedMessage) -> impl Iterator<Item = Move> {
+    let instructions = message.instructions().iter();
+    instructions.filter_map(|instruction| movement(message, instruction))
+}
+
+fn movement(message: &VersionedMessage, instruction: &CompiledInstruction) -> Option<Move> {
+    let at = |place: usize| account(message, *instruction.accounts.get(place)?);
+    let data = instruction.data.as_slice();
+    let program = account(message, instruction.program_id_index)?.named()?;
+    if program == SYSTEM {
+        let (from, to, lamports) = lamports(data)?;
+        Some(Move {
+            authority: at(from)?,
+            token: None,
+            to: at(to)?,
+            amount: lamports,
+        })
+    } else if program == TOKEN || program == TOKEN_2022 {
+        let (token, to, authority, amount) = match TokenInstruction::unpack(data) {
+            Ok(TokenInstruction::Transfer { amount }) => (0, 1, 2, amount),
+            Ok(TokenInstruction::TransferChecked { amount, .. }) => (1, 2, 3, amount),
+            // Token-2022: TransferCheckedWithFee of the transfer fee extension.
+            _ => match data {
+                [26, 1, rest @ ..] => (1, 2, 3, u64::from_le_bytes(*rest.first_chunk()?)),
+                _ => return None,
+            },
+        };
+        Some(Move {
+            authority: at(authority)?,
+            token: Some(at(token)?),
+            to: at(to)?,
+            amount,
+        })
+    } else {
+        None
+    }
+}
+
+/// An instruction of the system program that takes lamports from a signer: the places of who gives
+/// and who gets among its accounts, and how many (bincode: the number of the variant in four bytes,
+/// then the fields).
+fn lamports(data: &[u8]) -> Option<(usize, usize, u64)> {
+    let (variant, fields) = data.split_first_chunk()?;
+    let (from, to, fields) = match u32::from_le_bytes(*variant) {
+        // CreateAccount, Transfer
+        0 | 2 => (0, 1, fields),
+        // CreateAccountWithSeed: base and seed stand before the lamports.
+        3 => {
+            let (length, seed) = fields.get(32..)?.split_first_chunk()?;
+            let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+            (0, 1, seed.get(length..)?)
+        }
+        // CreateAccountAllowPrefund
+        13 => (1, 0, fields),
+        _ => return None,
+    };
+    Some((from, to, u64::from_le_bytes(*fields.first_chunk()?)))
+}
+
+/// The first thing in which `shown` differs from `built`; `None` when they are the same.
+pub fn difference(built: &VersionedMessage, shown: &VersionedMessage) -> Option<&'static str> {
+    if built.static_account_keys().first() != shown.static_account_keys().first() {
+        return Some("from");
+    }
+    let pairs = || built.instructions().iter().zip(shown.instructions());
+    let program =
+        |message, instruction: &CompiledInstruction| account(message, instruction.program_id_index);
+    if built.instructions().len() != shown.instructions().len() {
+        return Some("instructions");
+    }
+    if pairs().any(|(ours, theirs)| program(built, ours) != program(shown, theirs)) {
+        return Some("program");
+    }
+    for (ours, theirs) in pairs() {
+        let (Some(ours), Some(theirs)) = (movement(built, ours), movement(shown, theirs)) else {
+            continue;
+        };
+        if ours.token != theirs.token {
+            return Some("token");
+        }
+        if ours.to != theirs.to {
+            return Some("recipient");
+        }
+        if ours.amount != theirs.amount {
+            return Some("amount");
+        }
+    }
+    let accounts = |message, instruction: &CompiledInstruction| -> Vec<_> {
+        let indices = instruction.accounts.iter();
+        indices.map(|index| account(message, *index)).collect()
+    };
+    if pairs().any(|(ours, theirs)| accounts(built, ours) != accounts(shown, theirs)) {
+        return Some("accounts");
+    }
+    if pairs().any(|(ours, theirs)| ours.data != theirs.data) {
+        return Some("data");
+    }
+    if built.recent_blockhash() != shown.recent_blockhash() {
+        return Some("recentBlockhash");
+    }
+    (built != shown).then_some("message")
+}

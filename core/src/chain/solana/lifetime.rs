@@ -1,0 +1,100 @@
+//! How long the network can take a transaction.
+
+use solana_message::VersionedMessage;
+use solana_pubkey::Pubkey;
+use solana_system_interface::program::ID as SYSTEM;
+
+use super::{effect::account, token::Account, wire::WireTransaction};
+
+/// How long the network can take a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// As long as the blockhash, base58, is one of the latest 150.
+    Blockhash(String),
+    /// As long as an account on the chain holds the nonce.
+    Nonce(DurableNonce),
+}
+
+/// A nonce that an account on the chain holds until a transaction uses it up. It stands in the
+/// place of the blockhash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DurableNonce {
+    account: Pubkey,
+    nonce: [u8; 32],
+    /// Who signs the instruction that uses it up.
+    signers: Vec<Pubkey>,
+}
+
+/// AdvanceNonceAccount of the system program: the number of the variant.
+const ADVANCE_NONCE_ACCOUNT: [u8; 4] = 4u32.to_le_bytes();
+/// In front of an account that holds a nonce (bincode): `Versions::Current`, then
+/// `State::Initialized`. Nonces of the version before are void.
+const CURRENT_INITIALIZED: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
+
+impl Lifetime {
+    /// That of a transaction. As the network reads it: there is a nonce when the first instruction
+    /// advances that of an account which it may write to.
+    pub fn of(transaction: &WireTransaction) -> Self {
+        let message = transaction.message();
+        durable_nonce(message).map_or_else(
+            || Lifetime::Blockhash(message.recent_blockhash().to_string()),
+            Lifetime::Nonce,
+        )
+    }
+}
+
+impl DurableNonce {
+    /// The account, base58.
+    pub fn account(&self) -> String {
+        self.account.to_string()
+    }
+
+    /// Whether this is what stands in the account, under an authority that has signed.
+    pub fn is_held(&self, account: &Account) -> bool {
+        let held = account.data.strip_prefix(&CURRENT_INITIALIZED);
+        let Some((authority, rest)) = held.and_then(|held| held.split_first_chunk::<32>()) else {
+            return false;
+        };
+        account.owner == SYSTEM.to_string()
+            && rest.starts_with(&self.nonce)
+            && self.signers.contains(&Pubkey::new_from_array(*authority))
+    }
+}
+
+fn durable_nonce(message: &VersionedMessage) -> Option<DurableNonce> {
+    let first = message.instructions().first()?;
+    let program = account(message, first.program_id_index)?.named()?;
+    if program != SYSTEM || !first.data.starts_with(&ADVANCE_NONCE_ACCOUNT) {
+        return None;
+    }
+    let index = *first.accounts.first()?;
+    let keys = message.static_account_keys();
+    let signers = usize::from(message.header().num_required_signatures);
+    let signing = |index: &&u8| usize::from(**index) < signers;
+    is_writable(message, index.into()).then_some(DurableNonce {
+        account: *keys.get(usize::from(index))?,
+        nonce: message.recent_blockhash().to_bytes(),
+        signers: first
+            .accounts
+            .iter()
+            .filter(signing)
+            .filter_map(|index| keys.get(usize::from(*index)).copied())
+            .collect(),
+    })
+}
+
+/// Of the accounts that the message names: signers stand first, and of either kind the writable
+/// ones before the others.
+fn is_writable(message: &VersionedMessage, index: usize) -> bool {
+    let header = message.header();
+    let signers = usize::from(header.num_required_signatures);
+    let (end, readonly) = if index < signers {
+        (signers, header.num_readonly_signed_accounts)
+    } else {
+        (
+            message.static_account_keys().len(),
+            header.num_readonly_unsigned_accounts,
+        )
+    };
+    index < end.saturating_sub(readonly.into())
+}

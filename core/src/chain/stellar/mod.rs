@@ -1,0 +1,215 @@
+//! Stellar.
+//!
+//! Transactions that are built here have one operation, the sender as source and fee payer, and
+//! end at a given time. Those that are made elsewhere come as a whole envelope, and get one more
+//! signature. Everything is signed for the public network ([`NETWORK_ID`]).
+
+mod address;
+pub(crate) mod envelope;
+pub mod ledger;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use stellar_strkey::ed25519::PublicKey;
+
+pub(crate) use self::address::{account_key, parse_code};
+pub use self::{
+    address::{AddressError, AssetError, Credit, parse_account, parse_address},
+    envelope::{EnvelopeError, MAX_BYTES, NETWORK_ID, calls_contract},
+};
+use crate::{
+    amount::U256,
+    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    fault::{Class, Fault},
+    network::Network,
+    payload::{
+        Family as _,
+        stellar::{StellarAction, StellarPayload},
+    },
+    signature::{Curve, Signature},
+};
+
+/// What a Stellar node must be asked, besides its base fee.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// The sender (`G...`), whose sequence number is wanted.
+    pub from: String,
+    /// The account (`G...`, also where a muxed address was given) of which must be known whether
+    /// it exists: the recipient of lumens.
+    pub destination: Option<String>,
+}
+
+/// What a Stellar node said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The sequence number before that of the transaction: the sender's present one, or the last
+    /// that another request holds.
+    pub sequence: u64,
+    /// Stroops per operation: the most that the transaction offers. At least the base fee of the
+    /// latest ledger.
+    pub base_fee: u32,
+    /// Seconds since the Unix epoch after which the network refuses the transaction. Never 0,
+    /// which would mean that it is good for ever.
+    pub max_time: u64,
+    /// Whether [`Needs::destination`] exists; `None` where it was not asked.
+    pub destination_exists: Option<bool>,
+}
+
+/// The Stellar rules.
+pub struct Stellar;
+
+impl Rules for Stellar {
+    type Payload = StellarPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Stellar;
+
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        let key = key_of(public_key)?;
+        // RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+        let point = CompressedEdwardsY(key)
+            .decompress()
+            .filter(|point| point.compress().to_bytes() == key && !point.is_small_order());
+        if point.is_none() {
+            return Err(Fault::bug("not an Ed25519 public key"));
+        }
+        Ok(PublicKey(key).to_string().as_str().to_owned())
+    }
+
+    /// An account or a muxed address. They are different recipients: the owner of the account may
+    /// tell customers apart by the number in it.
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    /// `CODE:ISSUER`.
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        Credit::parse(text)
+            .map(|asset| asset.to_string())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn needs(&self, payload: &StellarPayload) -> Option<Needs> {
+        let StellarPayload::Transaction(transaction) = payload else {
+            return None;
+        };
+        Some(Needs {
+            from: transaction.from.clone(),
+            destination: match &transaction.action {
+                StellarAction::SendNative { to, .. } => Some(to.clone().account_id().to_string()),
+                StellarAction::SendAsset { .. } | StellarAction::ChangeTrust { .. } => None,
+            },
+        })
+    }
+
+    fn is_sequenced(&self, needs: &super::Needs) -> bool {
+        matches!(needs, super::Needs::Stellar(_))
+    }
+
+    /// The lowest number after the account's that is free. The network takes the numbers of an
+    /// account one after the other and without a gap.
+    fn settle(
+        &self,
+        _payload: &StellarPayload,
+        facts: Facts,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Settled, Fault> {
+        let next = envelope::following(facts.sequence)?.unsigned_abs();
+        let sequence = super::lowest_free(next, taken)?.saturating_sub(1);
+        Ok(Settled::Facts(Facts { sequence, ..facts }.into()))
+    }
+
+    /// The sequence number, where it is the sender's. Else the envelope itself: whoever owns that
+    /// number sees to it that nothing else uses it.
+    fn uses(&self, payload: &StellarPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        let envelope = envelope::decode_own(&unsigned.bytes)?;
+        let parts = envelope::parts(&envelope);
+        let from = parse_account(payload.from()).map_err(Fault::bug)?;
+        if parts.source == account_key(&from) {
+            let sequence = u64::try_from(parts.sequence).map_err(Fault::bug)?;
+            return Ok(vec![Resource::Nonce(sequence)]);
+        }
+        let digest = envelope::digest(&envelope)?;
+        Ok(vec![Resource::Whole(Sha256::digest(digest).into())])
+    }
+
+    fn build(
+        &self,
+        payload: &StellarPayload,
+        facts: Option<&Facts>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let (bytes, digest) = match payload {
+            StellarPayload::Transaction(transaction) => {
+                let facts = facts.ok_or_else(not_those)?;
+                let envelope = envelope::build(transaction, facts, key_of(public_key)?)?;
+                (envelope::encode(&envelope)?, envelope::digest(&envelope)?)
+            }
+            StellarPayload::Custom(custom) => {
+                (custom.bytes.clone(), envelope::digest(&custom.envelope)?)
+            }
+        };
+        Ok(Unsigned {
+            bytes,
+            signing: vec![SigningInput {
+                curve: Curve::Ed25519,
+                message: digest.to_vec(),
+            }],
+        })
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        let envelope = envelope::decode_own(unsigned)?;
+        let fee = u64::try_from(envelope::parts(&envelope).fee).map_err(Fault::bug)?;
+        Ok(U256::from(fee))
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        envelope::difference(built, shown)
+    }
+
+    fn assemble(
+        &self,
+        _payload: &StellarPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
+            return Err(Fault::bug("an envelope takes exactly one signature"));
+        };
+        let mut envelope = envelope::decode_own(&unsigned.bytes)?;
+        let digest = envelope::digest(&envelope)?;
+        if digest.as_slice() != input.message {
+            return Err(Fault::bug("the digest is not that of the transaction"));
+        }
+        envelope::sign(&mut envelope, &key_of(public_key)?, signature.to_bytes())?;
+        Ok(Signed {
+            transaction: STANDARD.encode(envelope::encode(&envelope)?),
+            tx_hash: hex::encode(digest),
+        })
+    }
+
+    /// Its time bound, a second that is still good. A bound in ledgers is no time.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let sent = ledger::read_sent(&signed.transaction)?;
+        let end_s = sent.max_time.map(|second| second.saturating_add(1));
+        Ok(end_s.map(|end_s| end_s.saturating_mul(1_000)))
+    }
+}
+
+fn key_of(public_key: &[u8]) -> Result<[u8; 32], Fault> {
+    public_key
+        .try_into()
+        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))
+}

@@ -1,0 +1,138 @@
+//! What is plain to see of where a programmable transaction sends money.
+
+use std::collections::BTreeMap;
+
+use sui_sdk_types::{
+    Address, Argument, Command, Input, ProgrammableTransaction, StructTag, Transaction, TypeTag,
+};
+
+use super::tx::{program_of, pure};
+use crate::amount::U256;
+
+/// Something that is seen to leave the sender. Much that leaves is not seen: what objects are
+/// worth, and what functions do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The coin type; `None` for SUI.
+    pub token: Option<String>,
+    /// In the smallest unit; 0 where something goes whose worth is not seen.
+    pub amount: U256,
+    /// The recipient of a transfer or the package that is called; `None` where it is not seen,
+    /// also where a package of the system passes on what it gets.
+    pub to: Option<String>,
+}
+
+/// What is seen of a transaction: withdrawals from address balances, SUI that is split off the gas
+/// coin and handed on, objects that are transferred, calls.
+pub(crate) fn seen(transaction: &Transaction) -> Vec<Seen> {
+    let Some(program) = program_of(transaction) else {
+        return Vec::new();
+    };
+    let withdrawals = program.inputs.iter().filter_map(|input| match input {
+        Input::FundsWithdrawal(withdrawal) => Some(Seen {
+            token: token(withdrawal.coin_type()),
+            // The amount is an option so that other reservations can come.
+            amount: withdrawal.amount().map_or(U256::MAX, U256::from),
+            to: None,
+        }),
+        _ => None,
+    });
+    let mut seen: Vec<Seen> = withdrawals.collect();
+    let mut split = Split::default();
+    for (place, command) in program.commands.iter().enumerate() {
+        seen.extend(split.follow(program, transaction.sender, place, command));
+    }
+    seen
+}
+
+/// SUI that was split off the gas coin, by command and result, and was not handed on yet.
+#[derive(Default)]
+struct Split(BTreeMap<(usize, u16), u64>);
+
+impl Split {
+    fn follow(
+        &mut self,
+        program: &ProgrammableTransaction,
+        sender: Address,
+        place: usize,
+        command: &Command,
+    ) -> Option<Seen> {
+        match command {
+            Command::SplitCoins(command) => {
+                let taken = self.take(&[command.coin]);
+                if command.coin == Argument::Gas {
+                    for (index, amount) in (0..).zip(&command.amounts) {
+                        if let Some(amount) = number(program, amount) {
+                            self.0.insert((place, index), amount);
+                        }
+                    }
+                }
+                out_of_sight(taken)
+            }
+            Command::MergeCoins(command) => {
+                let taken = self.take(&command.coins_to_merge);
+                if command.coin == Argument::Gas {
+                    return None;
+                }
+                out_of_sight(taken)
+            }
+            Command::MakeMoveVector(command) => out_of_sight(self.take(&command.elements)),
+            Command::TransferObjects(command) => {
+                let amount = self.take(&command.objects);
+                let to = pure(program, &command.address)
+                    .and_then(|bytes| Address::from_bytes(bytes).ok());
+                (to != Some(sender)).then(|| sui(amount, to))
+            }
+            Command::MoveCall(command) => {
+                let amount = self.take(&command.arguments);
+                let package = Some(command.package).filter(|package| !is_system(package));
+                Some(sui(amount, package))
+            }
+            // Code that is published, and whatever commands are still to come.
+            _ => Some(sui(U256::ZERO, None)),
+        }
+    }
+
+    /// What stands behind the arguments; each is counted once.
+    fn take(&mut self, arguments: &[Argument]) -> U256 {
+        let mut sum = U256::ZERO;
+        for argument in arguments {
+            let key = match *argument {
+                Argument::Result(command) => (usize::from(command), 0),
+                Argument::NestedResult(command, index) => (usize::from(command), index),
+                Argument::Gas | Argument::Input(_) => continue,
+            };
+            sum = sum.saturating_add(self.0.remove(&key).map_or(U256::ZERO, U256::from));
+        }
+        sum
+    }
+}
+
+fn sui(amount: U256, to: Option<Address>) -> Seen {
+    Seen {
+        token: None,
+        amount,
+        to: to.map(|to| to.to_string()),
+    }
+}
+
+/// SUI that goes where it is not followed.
+fn out_of_sight(amount: U256) -> Option<Seen> {
+    (!amount.is_zero()).then(|| sui(amount, None))
+}
+
+/// Whether a package is one of the system's, whose addresses are small numbers.
+fn is_system(package: &Address) -> bool {
+    let (high, _) = package.inner().split_at(Address::LENGTH - 4);
+    high.iter().all(|byte| *byte == 0)
+}
+
+fn number(program: &ProgrammableTransaction, argument: &Argument) -> Option<u64> {
+    let bytes = pure(program, argument)?.try_into().ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+fn token(coin: &TypeTag) -> Option<String> {
+    let is_sui = matches!(coin, TypeTag::Struct(coin) if **coin == StructTag::sui());
+    (!is_sui).then(|| coin.to_string())
+}

@@ -1,0 +1,419 @@
+//! What payments are made of, and what is refused.
+
+use super::*;
+
+#[test]
+fn gas__should_come_from_the_chain_by_the_conventions() {
+    let of = |payload: &Payload, price: Option<u64>, used: Option<(u64, u64, u64)>| {
+        let facts = Facts {
+            reference_gas_price: price,
+            gas_used: used.map(|(computation_cost, storage_cost, storage_rebate)| {
+                Box::new(GasUsed {
+                    computation_cost,
+                    storage_cost,
+                    storage_rebate,
+                })
+            }),
+            ..facts(&[u64::MAX], &[])
+        };
+        build(payload, &facts).map(|unsigned| {
+            let gas = read(&unsigned).gas_payment;
+            (gas.price, gas.budget)
+        })
+    };
+    let open = native_with("1", None);
+    // 1000 units of gas more than the simulation took, and storage where it costs something.
+    assert_eq!(of(&open, Some(505), Some((10, 30, 20))), Ok((505, 505_020)));
+    assert_eq!(of(&open, Some(505), Some((10, 20, 30))), Ok((505, 505_010)));
+    let most = Some((MAX_BUDGET_USED, 0, 0));
+    assert_eq!(of(&open, Some(1), most), Ok((1, 50_000_000_000)));
+    for (price, used) in [
+        (0, (1, 1, 1)),
+        (100_000, (1, 1, 1)),
+        (u64::MAX, (1, 1, 1)),
+        (1, (MAX_BUDGET_USED + 1, 0, 0)),
+        (1, (u64::MAX, u64::MAX, 0)),
+    ] {
+        let fault = of(&open, Some(price), Some(used)).unwrap_err();
+        assert_eq!(fault.class(), &Class::Invalid);
+        assert!(
+            fault.public().starts_with("suiSendNative.gasFee"),
+            "{fault}"
+        );
+    }
+    // Neither too little nor what the request has said itself.
+    let given = native(1);
+    for (payload, price, used) in [
+        (&open, None, None),
+        (&open, Some(1), None),
+        (&open, None, Some((1, 1, 1))),
+        (&given, Some(1), None),
+        (&given, None, Some((1, 1, 1))),
+    ] {
+        assert_eq!(of(payload, price, used).unwrap_err().class(), &Class::Bug);
+    }
+}
+
+const MAX_BUDGET_USED: u64 = 50_000_000_000 - 1000;
+
+#[test]
+fn build__should_refuse_facts_that_do_not_fit() {
+    type Change = fn(&mut Facts);
+    let cases: [(&Payload, Change); 9] = [
+        (&native(1), |facts| facts.coins = vec![coin(TOKEN, 50, 1)]),
+        (&native(1), |facts| facts.coin_address_balance = 1),
+        (&native(1), |facts| {
+            facts.sui_coins.push(facts.sui_coins[0].clone())
+        }),
+        (&token(1), |facts| {
+            facts.coins.push(facts.sui_coins[0].clone())
+        }),
+        (&native(1), |facts| {
+            facts.sui_coins[0].object_id = "0x2".into()
+        }),
+        (&native(1), |facts| facts.sui_coins[0].digest = "abc".into()),
+        (&native(1), |facts| {
+            let reserved = [&[1; 12][..], &[0xac; 20]].concat();
+            facts.sui_coins[0].digest = bs58::encode(reserved).into_string();
+        }),
+        (&native(1), |facts| {
+            (facts.sui_address_balance, facts.validity) = (1, None);
+        }),
+        (&native(1), |facts| {
+            facts.sui_address_balance = 1;
+            facts.validity.as_mut().unwrap().epoch = 1 << 32;
+        }),
+    ];
+    for (index, (payload, change)) in cases.into_iter().enumerate() {
+        let tokens: &[u64] = if payload == &token(1) { &[10] } else { &[] };
+        let mut facts = facts(&[10_000], tokens);
+        change(&mut facts);
+        let fault = build(payload, &facts).unwrap_err();
+        assert_eq!(fault.class(), &Class::Bug, "{index}: {fault:?}");
+    }
+    let mut many = facts(&[10_000], &[]);
+    for number in 0..MAX_COINS {
+        let mut id = [1; 32];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        let object_id = Address::new(id).to_string();
+        many.sui_coins.push(Coin {
+            object_id,
+            ..coin(SUI, 200, 1)
+        });
+    }
+    assert_eq!(build(&native(1), &many).unwrap_err().class(), &Class::Bug);
+    many.sui_coins.pop();
+    let gas = read(&build(&native(1), &many).unwrap()).gas_payment;
+    assert_eq!(gas.objects.len(), 256);
+
+    let others = chain::Facts::Solana(solana::Facts {
+        recent_blockhash: String::new(),
+        token: None,
+    });
+    for facts in [&chain::Facts::Nothing, &others] {
+        let fault = SUI_CHAIN
+            .build(&native(1), facts, &public_key())
+            .unwrap_err();
+        assert_eq!(fault.class(), &Class::Bug);
+    }
+    let key = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
+    let good = facts(&[10_000], &[]).into();
+    let fault = SUI_CHAIN.build(&native(1), &good, &key).unwrap_err();
+    assert_eq!(
+        fault.public(),
+        "suiSendNative.from: is not the wallet's address"
+    );
+}
+
+#[test]
+fn build__should_refuse_what_the_wallet_cannot_pay() {
+    use crate::fault::ExecuteCode::{InsufficientFunds, InsufficientGasFee};
+    let with_balance = |facts: Facts, sui, tokens| Facts {
+        sui_address_balance: sui,
+        coin_address_balance: tokens,
+        ..facts
+    };
+    for (payload, facts, refusal) in [
+        (native(9_000), facts(&[4_000, 6_000], &[]), None),
+        (
+            native(9_001),
+            facts(&[4_000, 6_000], &[]),
+            Some(InsufficientFunds),
+        ),
+        (
+            native(9_001),
+            with_balance(facts(&[4_000, 6_000], &[]), 1, 0),
+            None,
+        ),
+        (native(0), facts(&[], &[]), Some(InsufficientFunds)),
+        (native(1), with_balance(facts(&[], &[]), 1_001, 0), None),
+        (token(30), facts(&[1_000], &[10, 20]), None),
+        (
+            token(31),
+            facts(&[1_000], &[10, 20]),
+            Some(InsufficientFunds),
+        ),
+        (
+            token(31),
+            with_balance(facts(&[1_000], &[10, 20]), 0, 1),
+            None,
+        ),
+        (token(1), facts(&[999], &[1]), Some(InsufficientGasFee)),
+        // Gas is taken from coins or from the balance, not from both.
+        (
+            token(1),
+            with_balance(facts(&[999], &[1]), 999, 0),
+            Some(InsufficientGasFee),
+        ),
+        (token(1), with_balance(facts(&[], &[1]), 1_000, 0), None),
+        (token(0), facts(&[1_000], &[]), None),
+    ] {
+        let built = build(&payload, &facts);
+        assert_eq!(built.as_ref().err().map(Fault::code), refusal, "{built:?}");
+        if let Err(fault) = built {
+            assert_eq!(fault.class(), &Class::Invalid);
+        }
+    }
+    // Nobody has so much: encoded as asked for, and refused where it is decided.
+    let most = native(u64::MAX);
+    let facts = facts(&[1], &[]);
+    assert!(build(&most, &facts).is_ok());
+    let fault = SUI_CHAIN.settle(&most, facts.into(), &BTreeSet::new());
+    assert_eq!(fault.unwrap_err().code(), InsufficientFunds);
+}
+
+#[test]
+fn expiration__should_tell_payments_apart_that_spend_no_coin() {
+    let from_balance = |nonce| Facts {
+        sui_address_balance: 10_000,
+        coin_address_balance: 10,
+        validity: Some(Validity {
+            epoch: 5,
+            chain_identifier: Digest::new(CHAIN).to_base58(),
+            nonce,
+        }),
+        ..facts(&[], &[])
+    };
+    let valid = |nonce| TransactionExpiration::ValidDuring {
+        min_epoch: Some(5),
+        max_epoch: Some(6),
+        min_timestamp: None,
+        max_timestamp: None,
+        chain: Digest::new(CHAIN),
+        nonce,
+    };
+    let sui = |nonce| Facts {
+        coin_address_balance: 0,
+        ..from_balance(nonce)
+    };
+    for nonce in [3, 4] {
+        let unsigned = build(&token(1), &from_balance(Some(nonce))).unwrap();
+        assert_eq!(read(&unsigned).expiration, valid(nonce));
+        assert!(read(&unsigned).gas_payment.objects.is_empty());
+        let used = vec![Resource::Nonce(5 << 32 | u64::from(nonce))];
+        assert_eq!(SUI_CHAIN.uses(&token(1), &unsigned), Ok(used.clone()));
+        // A coin reservation is no object.
+        let unsigned = build(&native(1), &sui(Some(nonce))).unwrap();
+        assert_eq!(read(&unsigned).expiration, valid(nonce));
+        assert_eq!(read(&unsigned).gas_payment.objects.len(), 1);
+        assert_eq!(SUI_CHAIN.uses(&native(1), &unsigned), Ok(used));
+    }
+    // As the SDK has it, which sets none beside a coin reservation.
+    let unsigned = build(&native(1), &sui(None)).unwrap();
+    assert_eq!(read(&unsigned).expiration, TransactionExpiration::None);
+    let uses = SUI_CHAIN.uses(&native(1), &unsigned).unwrap();
+    assert!(matches!(uses.as_slice(), [Resource::Whole(_)]));
+    let fault = build(&token(1), &from_balance(None)).unwrap_err();
+    assert_eq!(fault.class(), &Class::Bug);
+    // Coins that change are enough.
+    let unsigned = build(&native(1), &facts(&[10_000], &[])).unwrap();
+    assert_eq!(read(&unsigned).expiration, TransactionExpiration::None);
+}
+
+#[test]
+fn simulation__should_be_the_sdks() {
+    let sdk: serde_json::Value = serde_json::from_str(include_str!("../sdk.json")).unwrap();
+    let sdk = &sdk["simulation"];
+    let from = "0x559b58c97f8a3dee4d7e09196e8bba1e7d30b8de78b58321aa86481933dc2ea6";
+    let payload = Payload::parse(&WireKind::SuiSendCoin(wire::SuiSendCoin {
+        from: from.into(),
+        to: TO.into(),
+        coin_tag: TOKEN.into(),
+        amount: "700".into(),
+        gas_fee: None,
+    }));
+    let chain::Needs::Sui(needs) = SUI_CHAIN.needs(&payload.unwrap()) else {
+        unreachable!()
+    };
+    let coin = |id: u8, version, digest, balance| Coin {
+        object_id: format!("0x{id:064x}"),
+        version,
+        digest: Digest::new([digest; 32]).to_base58(),
+        balance,
+        origin: None,
+    };
+    let mut facts = Facts {
+        reference_gas_price: Some(505),
+        gas_used: None,
+        sui_coins: vec![coin(0x23, 5, 10, 100_000_000)],
+        sui_address_balance: 0,
+        coins: vec![coin(0x21, 3, 8, 300), coin(0x22, 4, 9, 500)],
+        coin_address_balance: 0,
+        validity: Some(Validity {
+            epoch: 1024,
+            chain_identifier: Digest::new([7; 32]).to_base58(),
+            nonce: Some(sdk["nonce"].as_u64().unwrap().try_into().unwrap()),
+        }),
+    };
+    let bytes = simulation(&needs, &facts).unwrap();
+    assert_eq!(STANDARD.encode(bytes), sdk["bcs"].as_str().unwrap());
+    facts.coins.pop();
+    let fault = simulation(&needs, &facts).unwrap_err();
+    assert_eq!(fault.class(), &Class::Invalid);
+    facts.validity = None;
+    assert!(simulation(&needs, &facts).is_err());
+}
+
+fn batch(amounts: &[&str]) -> Result<Payment, Fault> {
+    batch_native(&wire::SuiBatchSendNative {
+        from: from(),
+        recipients: amounts
+            .iter()
+            .map(|amount| wire::BatchPaymentRecipient {
+                address: TO.into(),
+                amount: (*amount).into(),
+                notes: None,
+            })
+            .collect(),
+    })
+}
+
+#[test]
+fn batch__should_pay_everybody_in_one_transaction() {
+    let payment = batch(&["1", "2", "3"]).unwrap();
+    let payment = payment
+        .with_gas(gas(Some("1000"), Some("10")).as_ref())
+        .unwrap();
+    let payload: Payload = SuiPayload::Payment(payment).into();
+    let outflow = payload.outflow(Network::Sui);
+    assert_eq!(outflow.nature, Nature::Transfer);
+    let amounts: Vec<_> = outflow.spends.iter().map(|spend| spend.amount).collect();
+    assert_eq!(amounts, [1, 2, 3].map(U256::from));
+    assert!(build(&payload, &facts(&[1_006], &[])).is_ok());
+    let fault = build(&payload, &facts(&[1_005], &[])).unwrap_err();
+    assert!(
+        fault.public().starts_with("suiSendNative.recipients: "),
+        "{fault}"
+    );
+    // It has no wire form that could be read as another payment.
+    assert!(Payload::decode(&payload.encode()).is_err());
+    let one: Payload = SuiPayload::Payment(batch(&["1"]).unwrap()).into();
+    assert_eq!(Payload::decode(&one.encode()), Ok(one));
+    for (amounts, sentence) in [
+        (vec![], "recipients: must be 1 to 254"),
+        (vec!["1"; 255], "recipients: must be 1 to 254"),
+        (vec!["1", "0"], "recipients[1].amount: must be more than 0"),
+        (vec!["1", "-1"], "recipients[1].amount: must be a whole"),
+        (
+            vec!["1", "18446744073709551615"],
+            "recipients: get more than there can be",
+        ),
+    ] {
+        let fault = batch(&amounts).unwrap_err();
+        assert!(fault.public().starts_with(sentence), "{fault}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What is built says what was asked for.
+    #[test]
+    fn payment__should_come_back_from_its_bytes(
+        amounts in prop::collection::vec((any::<[u8; 32]>(), 1..1_000_000_u64), 1..6),
+        coins in prop::collection::vec(0..1_000_000_u64, 0..6),
+        balances in (0..4_000_000_u64, 0..4_000_000_u64),
+        of_token: bool,
+    ) {
+        let outputs = amounts.iter().map(|(to, amount)| wire::BatchPaymentRecipient {
+            address: Address::new(*to).to_string(),
+            amount: amount.to_string(),
+            notes: None,
+        });
+        let recipients = outputs.collect();
+        let payment = if of_token {
+            crate::payload::sui::batch_coin(&wire::SuiBatchSendCoin {
+                from: from(), coin_tag: TOKEN.into(), recipients,
+            })
+        } else {
+            batch_native(&wire::SuiBatchSendNative { from: from(), recipients })
+        };
+        let payment = payment.unwrap().with_gas(gas(Some("1000"), Some("10")).as_ref()).unwrap();
+        let total = payment.total();
+        let payload: Payload = SuiPayload::Payment(payment).into();
+        let facts = Facts {
+            sui_address_balance: balances.0,
+            coin_address_balance: if of_token { balances.1 } else { 0 },
+            ..if of_token { facts(&[1_000], &coins) } else { facts(&coins, &[]) }
+        };
+        let have: u64 = coins.iter().sum::<u64>()
+            + if of_token { balances.1 } else { balances.0 };
+        let need = if of_token { total } else { total + 1_000 };
+        let built = build(&payload, &facts);
+        prop_assert_eq!(built.is_ok(), have >= need);
+        let Ok(unsigned) = built else { return Ok(()) };
+        prop_assert_eq!(build(&payload, &facts).unwrap(), unsigned.clone());
+        let transaction = read(&unsigned);
+        prop_assert_eq!(tx::encode(&transaction).unwrap(), unsigned.bytes.clone());
+        prop_assert_eq!(transaction.sender.to_string(), from());
+        prop_assert_eq!(transaction.gas_payment.owner, transaction.sender);
+        prop_assert_eq!((transaction.gas_payment.price, transaction.gas_payment.budget), (10, 1_000));
+        let program = tx::program_of(&transaction).unwrap();
+        let mut paid = Vec::new();
+        let mut split = Vec::new();
+        for command in &program.commands {
+            match command {
+                Command::SplitCoins(command) => split = command.amounts.iter()
+                    .map(|amount| u64::from_le_bytes(tx::pure(program, amount).unwrap().try_into().unwrap()))
+                    .collect(),
+                Command::TransferObjects(command) => {
+                    let [Argument::NestedResult(_, index)] = command.objects[..] else { panic!() };
+                    let to: [u8; 32] = tx::pure(program, &command.address).unwrap().try_into().unwrap();
+                    paid.push((to, split[usize::from(index)]));
+                }
+                _ => {}
+            }
+        }
+        prop_assert_eq!(paid, amounts);
+        // Nothing leaves but by calls of the coin module itself.
+        for command in &program.commands {
+            if let Command::MoveCall(call) = command {
+                prop_assert_eq!(call.package, Address::TWO);
+                prop_assert_eq!(call.module.as_str(), "coin");
+            }
+        }
+        let uses = SUI_CHAIN.uses(&payload, &unsigned).unwrap();
+        prop_assert!(!uses.is_empty());
+    }
+
+    #[test]
+    fn address__should_never_panic(text: String, bytes: [u8; 32]) {
+        let _ = (parse_address(&text), parse_coin_type(&text), SUI_CHAIN.parse_token(&text));
+        let address = Address::new(bytes).to_string();
+        prop_assert_eq!(SUI_CHAIN.parse_address(&address).unwrap(), address);
+    }
+
+    #[test]
+    fn facts__should_never_panic(id in "\\PC{0,70}", digest in "\\PC{0,50}", balance: u64, epoch: u64, chain in "\\PC{0,50}", price: u64) {
+        let mut facts = facts(&[u64::MAX, u64::MAX], &[]);
+        facts.sui_coins[0].object_id = id;
+        facts.sui_coins[1].digest = digest;
+        facts.sui_address_balance = balance;
+        facts.reference_gas_price = Some(price);
+        facts.gas_used = Some(Box::new(GasUsed { computation_cost: balance, storage_cost: epoch, storage_rebate: price }));
+        facts.validity = Some(Validity { epoch, chain_identifier: chain, nonce: Some(1) });
+        let payload = native_with("5", None);
+        let _ = build(&payload, &facts);
+        let _ = SUI_CHAIN.settle(&payload, facts.into(), &BTreeSet::new());
+    }
+}

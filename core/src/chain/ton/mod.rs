@@ -1,0 +1,487 @@
+//! TON: wallets v5r1 (every new one) and v4r2 (imported ones).
+//!
+//! A transaction is an external message that orders the wallet contract to send messages. The
+//! contract takes them strictly by number: one whose seqno is not the wallet's present one is
+//! refused, so while a transaction is on its way the next one gets the next seqno, and can only be
+//! sent when the first is done.
+
+mod address;
+mod cells;
+mod code;
+pub(crate) mod connect;
+mod fee;
+pub(crate) mod jetton;
+pub mod ledger;
+mod message;
+mod wallet;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use curve25519_dalek::edwards::CompressedEdwardsY;
+use serde::{Deserialize, Serialize};
+use tycho_types::cell::Cell;
+
+pub use self::{
+    address::{AddressError, TonAddress, parse_address},
+    cells::BocError,
+    message::MessageForm,
+    wallet::Version,
+};
+use self::{message::is_domain, wallet::Order};
+use crate::{
+    amount::{AmountError, U256, parse_u128},
+    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    fault::{Class, ExecuteCode, Fault},
+    network::Network,
+    payload::ton::{SendToken, TonMessage, TonPayload},
+    signature::{Curve, Signature},
+};
+
+/// What must be known before something is built.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Needs {
+    /// For a transaction.
+    Transaction(TransactionNeeds),
+    /// For a message that does not bring them. Nothing of the chain.
+    Message {
+        /// Whether the domain of configuration is wanted.
+        domain: bool,
+        /// Whether the present time is wanted.
+        timestamp: bool,
+    },
+}
+
+/// What a TON node must be asked for a transaction, besides seqno and state of the wallet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionNeeds {
+    /// The wallet, `UQ...`.
+    pub from: String,
+    /// What its messages carry together, in nanoton: the wallet must have that and the fee.
+    pub value: u128,
+    /// Whether a time until which the transaction is good is wanted (the request brings none).
+    pub valid_until: bool,
+    /// For tonSendToken.
+    pub jetton: Option<JettonNeeds>,
+}
+
+/// What must be known about a jetton.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JettonNeeds {
+    /// The jetton's master contract, `EQ...`.
+    pub master: String,
+    /// What is to be sent, in the jetton's smallest unit: the wallet must have it.
+    pub amount: u128,
+    /// Whether its decimals are wanted.
+    pub decimals: bool,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Facts {
+    /// For a transaction.
+    Transaction(TransactionFacts),
+    /// For a message: what [`Needs::Message`] asked for, and nothing else.
+    Message {
+        /// The domain that is signed for: of configuration.
+        domain: Option<String>,
+        /// The present time, in seconds since the Unix epoch.
+        timestamp: Option<u64>,
+    },
+}
+
+/// What a TON node said, and the clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionFacts {
+    /// The number that was assigned to this transaction; from the node, the wallet's present one
+    /// (get-method `seqno`; 0 when the wallet is not on the chain).
+    pub seqno: u32,
+    /// Whether the wallet contract is on the chain (account state `active`). While it is not, its
+    /// code and first data go with the first transaction.
+    pub deployed: bool,
+    /// Until when the transaction is good, in seconds since the Unix epoch: by the clock.
+    pub valid_until: Option<u32>,
+    /// For tonSendToken.
+    pub jetton: Option<JettonFacts>,
+}
+
+/// What a TON node said about a jetton.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JettonFacts {
+    /// The sender's jetton wallet (get-method `get_wallet_address` of the master).
+    pub wallet: String,
+    /// The master that this jetton wallet names (its get-method `get_wallet_data`). `None` when
+    /// it is not on the chain: the sender has none of the jetton.
+    pub master: Option<String>,
+    /// The jetton's decimals (TEP-64; 9 when its content is on the chain and names none). `None`
+    /// when they were not asked for, or cannot be read from the chain.
+    pub decimals: Option<u8>,
+}
+
+/// An amount of nanoton or of a jetton: up to 2^120 - 1 (TL-B `VarUInteger 16`).
+///
+/// # Errors
+/// See [`AmountError`].
+pub fn parse_coins(text: &str) -> Result<u128, AmountError> {
+    match parse_u128(text)? {
+        value if value >> 120 == 0 => Ok(value),
+        _ => Err(AmountError::TooLarge(120)),
+    }
+}
+
+/// The TON rules.
+pub struct Ton;
+
+impl Rules for Ton {
+    type Payload = TonPayload;
+    type Needs = Needs;
+    type Facts = Facts;
+
+    const NETWORK: Network = Network::Ton;
+
+    /// The address of the v5r1 wallet, as new wallets are.
+    fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
+        let address = Version::V5r1.address(&key(public_key)?)?;
+        Ok(address.wallet_form())
+    }
+
+    /// That of either wallet contract.
+    fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault> {
+        Ok(version_of(&key(public_key)?, address)?.is_some())
+    }
+
+    /// The form of wallets (`UQ...`).
+    fn parse_address(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.wallet_form())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    /// The master contract, in the form of contracts (`EQ...`).
+    fn parse_token(&self, text: &str) -> Result<String, Fault> {
+        parse_address(text)
+            .map(|address| address.contract_form())
+            .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
+    }
+
+    fn needs(&self, payload: &TonPayload) -> Option<Needs> {
+        let transaction = |from: &str, value, valid_until, jetton| {
+            Some(Needs::Transaction(TransactionNeeds {
+                from: from.to_owned(),
+                value,
+                valid_until,
+                jetton,
+            }))
+        };
+        match payload {
+            TonPayload::SendNative(send) => transaction(&send.from, send.value, true, None),
+            TonPayload::SendToken(send) => {
+                let jetton = JettonNeeds {
+                    master: send.master.contract_form(),
+                    amount: send.amount,
+                    decimals: send.decimals.is_some(),
+                };
+                transaction(&send.from, jetton::ATTACHED, true, Some(jetton))
+            }
+            TonPayload::SendCustom(send) => {
+                // Each is below 2^120, and there are at most 255.
+                let value = send.messages.iter().map(|message| message.value).sum();
+                transaction(&send.from, value, send.valid_until.is_none(), None)
+            }
+            TonPayload::Message(message) => {
+                let (domain, timestamp) = (message.domain.is_none(), message.timestamp.is_none());
+                let wanted = message.form.has_domain() && (domain || timestamp);
+                wanted.then_some(Needs::Message { domain, timestamp })
+            }
+        }
+    }
+
+    fn is_sequenced(&self, needs: &super::Needs) -> bool {
+        matches!(needs, super::Needs::Ton(Needs::Transaction(_)))
+    }
+
+    /// The lowest seqno from the wallet's present one up that is free.
+    fn settle(
+        &self,
+        _payload: &TonPayload,
+        facts: Facts,
+        taken: &BTreeSet<Resource>,
+    ) -> Result<Settled, Fault> {
+        let facts = match facts {
+            Facts::Transaction(facts) => {
+                let seqno = super::lowest_free(facts.seqno.into(), taken)?;
+                let seqno = u32::try_from(seqno)
+                    .map_err(|_| Fault::field("from", "the wallet has no numbers left"))?;
+                Facts::Transaction(TransactionFacts { seqno, ..facts })
+            }
+            message @ Facts::Message { .. } => message,
+        };
+        Ok(Settled::Facts(facts.into()))
+    }
+
+    fn uses(&self, _payload: &TonPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+        let order = Order::read(&unsigned.bytes).ok_or_else(unreadable)?;
+        Ok(vec![Resource::Nonce(order.seqno.into())])
+    }
+
+    fn build(
+        &self,
+        payload: &TonPayload,
+        facts: Option<&Facts>,
+        public_key: &[u8],
+    ) -> Result<Unsigned, Fault> {
+        let facts = match (payload, facts) {
+            (TonPayload::Message(message), facts) => return sign_message(message, facts),
+            (_, Some(Facts::Transaction(facts))) => facts,
+            (_, Some(Facts::Message { .. }) | None) => return Err(not_those()),
+        };
+        let order = order(payload, facts, &key(public_key)?)?;
+        let body = order.body().map_err(Fault::bug)?;
+        Ok(Unsigned {
+            bytes: order.unsigned().map_err(Fault::bug)?,
+            signing: vec![input(body.repr_hash().0)],
+        })
+    }
+
+    fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
+        Order::read(unsigned)
+            .and_then(|order| fee::most_fee(&order))
+            .map(U256::from)
+            .ok_or_else(unreadable)
+    }
+
+    fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
+        difference(&Order::read(built)?, &Order::read(shown)?)
+    }
+
+    fn assemble(
+        &self,
+        payload: &TonPayload,
+        unsigned: &Unsigned,
+        signatures: &[Signature],
+        public_key: &[u8],
+    ) -> Result<Signed, Fault> {
+        let ([input], [signature]) = (unsigned.signing.as_slice(), signatures) else {
+            return Err(Fault::bug("a TON transaction takes exactly one signature"));
+        };
+        let order = Order::read(&unsigned.bytes).ok_or_else(unreadable)?;
+        let body = order.body().map_err(Fault::bug)?;
+        if body.repr_hash().as_slice() != input.message {
+            return Err(Fault::bug("what was signed is not the transaction"));
+        }
+        let key = key(public_key)?;
+        let from = crate::payload::Family::from(payload);
+        let is_senders = order.wallet == order.version.address(&key)?
+            && order.wallet.wallet_form() == from
+            && match &order.init {
+                Some(init) => *init == order.version.state_init(&key)?,
+                None => true,
+            };
+        if !is_senders {
+            return Err(Fault::bug("the transaction is not the sender's"));
+        }
+        let signed = order.sign(&signature.to_bytes()).map_err(Fault::bug)?;
+        Ok(Signed {
+            transaction: STANDARD.encode(cells::write(signed.message.as_ref())),
+            tx_hash: hex::encode(signed.normal.0),
+        })
+    }
+
+    /// The time that the wallet contract looks at; perhaps that second is still good.
+    fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
+        let bytes = STANDARD.decode(&signed.transaction).map_err(Fault::bug)?;
+        let second = wallet::signed_until(&bytes).ok_or_else(unreadable)?;
+        let end_s = u64::from(second).saturating_add(1);
+        Ok(Some(end_s.saturating_mul(1_000)))
+    }
+}
+
+/// Builds the order of any kind that makes a transaction.
+fn order(payload: &TonPayload, facts: &TransactionFacts, key: &[u8; 32]) -> Result<Order, Fault> {
+    let sender = crate::payload::Family::from(payload);
+    let version = version_of(key, sender)?
+        .ok_or_else(|| Fault::field("from", "is not the wallet's address"))?;
+    let wallet = version.address(key)?;
+    // A number above 0 is only good when the contract is there.
+    let init = (!facts.deployed && facts.seqno == 0)
+        .then(|| version.state_init(key))
+        .transpose()?;
+    let brought = match payload {
+        TonPayload::SendCustom(send) => send.valid_until,
+        _ => None,
+    };
+    let valid_until = one_of(brought, facts.valid_until)?;
+    let (field, messages) = match (payload, &facts.jetton) {
+        (TonPayload::SendNative(send), None) => {
+            let body = jetton::comment(&send.comment).map_err(Fault::bug)?;
+            let message = wallet::internal(&send.to, send.value, None, body);
+            ("comment", vec![message.map_err(Fault::bug)?])
+        }
+        (TonPayload::SendToken(send), Some(facts)) => {
+            ("comment", vec![send_token(send, facts, &wallet)?])
+        }
+        (TonPayload::SendCustom(send), None) => ("payload", connect::cells_of(&send.messages)?),
+        _ => return Err(not_those()),
+    };
+    let most = version.most_messages();
+    if messages.len() > most {
+        return Err(Fault::field(
+            field,
+            format_args!("must hold at most {most} messages for this wallet"),
+        ));
+    }
+    let order = Order {
+        wallet,
+        version,
+        init,
+        valid_until,
+        seqno: facts.seqno,
+        messages,
+    };
+    order
+        .check_size()
+        .map_err(|error| Fault::field(field, error))?;
+    Ok(order)
+}
+
+/// The message to the sender's jetton wallet.
+fn send_token(send: &SendToken, facts: &JettonFacts, from: &TonAddress) -> Result<Cell, Fault> {
+    let address = |text: &str| parse_address(text).map_err(Fault::bug);
+    let wallet = TonAddress {
+        bounce: true,
+        ..address(&facts.wallet)?
+    };
+    let Some(master) = &facts.master else {
+        let problem = "the wallet holds none of this jetton";
+        return Err(Fault::field("mintAddress", problem).with_code(ExecuteCode::InsufficientFunds));
+    };
+    // A false master would name the wallet of a jetton that is worth more.
+    if !address(master)?.is_account(&send.master) {
+        return Err(Fault::field(
+            "mintAddress",
+            "is not a sound jetton: it names a wallet of another one as the sender's",
+        ));
+    }
+    match (send.decimals, facts.decimals) {
+        (Some(given), Some(real)) if given == real => {}
+        (Some(_), Some(_)) => {
+            return Err(Fault::field("decimals", "are not those of the jetton"));
+        }
+        (Some(_), None) => {
+            return Err(Fault::field(
+                "decimals",
+                "cannot be compared: this jetton does not keep them on the chain; leave them out",
+            ));
+        }
+        (None, Some(_)) => return Err(not_those()),
+        (None, None) => {}
+    }
+    let body = jetton::transfer(send.amount, &send.to, from, &send.comment).map_err(Fault::bug)?;
+    wallet::internal(&wallet, jetton::ATTACHED, None, body).map_err(Fault::bug)
+}
+
+fn sign_message(message: &TonMessage, facts: Option<&Facts>) -> Result<Unsigned, Fault> {
+    let (domain, timestamp) = match facts {
+        None => (None, None),
+        Some(Facts::Message { domain, timestamp }) => (domain.as_deref(), *timestamp),
+        Some(Facts::Transaction(_)) => return Err(not_those()),
+    };
+    let at = if message.form.has_domain() {
+        let domain = one_of(message.domain.as_deref(), domain)?;
+        if !is_domain(domain) {
+            return Err(Fault::bug("the domain of configuration is not a host name"));
+        }
+        Some((domain, one_of(message.timestamp, timestamp)?))
+    } else {
+        None
+    };
+    let from = parse_address(&message.from).map_err(|error| Fault::field("from", error))?;
+    Ok(Unsigned {
+        bytes: Vec::new(),
+        signing: vec![input(message.form.digest(&from, at)?)],
+    })
+}
+
+/// Exactly one side brings it.
+fn one_of<T>(request: Option<T>, facts: Option<T>) -> Result<T, Fault> {
+    match (request, facts) {
+        (Some(value), None) | (None, Some(value)) => Ok(value),
+        (Some(_), Some(_)) | (None, None) => Err(not_those()),
+    }
+}
+
+fn difference(built: &Order, shown: &Order) -> Option<&'static str> {
+    if !built.wallet.is_account(&shown.wallet) || built.version != shown.version {
+        return Some("from");
+    }
+    if built.messages.len() != shown.messages.len() {
+        return Some("messages");
+    }
+    for (built, shown) in built.messages.iter().zip(&shown.messages) {
+        if built.repr_hash() == shown.repr_hash() {
+            continue;
+        }
+        let (Some(built), Some(shown)) = (wallet::look(built), wallet::look(shown)) else {
+            return Some("messages");
+        };
+        if !built.to.is_account(&shown.to) {
+            return Some("recipient");
+        }
+        if built.value != shown.value {
+            return Some("amount");
+        }
+        let transfers = (
+            jetton::read_transfer(built.body),
+            jetton::read_transfer(shown.body),
+        );
+        return Some(match transfers {
+            (Some((built, _)), Some((shown, _))) if built != shown => "recipient",
+            (Some((_, built)), Some((_, shown))) if built != shown => "amount",
+            _ if built.to.bounce != shown.to.bounce => "bounce",
+            _ => "payload",
+        });
+    }
+    if built.seqno != shown.seqno {
+        return Some("nonce");
+    }
+    if built.valid_until != shown.valid_until {
+        return Some("validUntil");
+    }
+    (built.init != shown.init).then_some("stateInit")
+}
+
+/// The wallet contract whose address of this key it is.
+fn version_of(key: &[u8; 32], address: &str) -> Result<Option<Version>, Fault> {
+    for version in Version::ALL {
+        if version.address(key)?.wallet_form() == address {
+            return Ok(Some(version));
+        }
+    }
+    Ok(None)
+}
+
+/// RFC 8032 wants the canonical encoding; a key of small order is nobody's.
+fn key(public_key: &[u8]) -> Result<[u8; 32], Fault> {
+    let key: [u8; 32] = public_key
+        .try_into()
+        .map_err(|_| Fault::bug("an Ed25519 public key has 32 bytes"))?;
+    CompressedEdwardsY(key)
+        .decompress()
+        .filter(|point| point.compress().to_bytes() == key && !point.is_small_order())
+        .map(|_| key)
+        .ok_or_else(|| Fault::bug("not an Ed25519 public key"))
+}
+
+fn input(digest: [u8; 32]) -> SigningInput {
+    SigningInput {
+        curve: Curve::Ed25519,
+        message: digest.to_vec(),
+    }
+}
+
+fn unreadable() -> Fault {
+    Fault::bug("the unsigned transaction cannot be read")
+}

@@ -1,0 +1,254 @@
+//! What is not built or not put together, and how it is told apart.
+
+use super::*;
+
+#[test]
+fn difference__should_have_a_name() {
+    let sender = from(Version::V5r1);
+    let bytes = |payload: &Payload, facts: &chain::Facts| build(payload, facts).unwrap().bytes;
+    let of = |payload: &Payload| bytes(payload, &facts(1));
+    let with = |change: fn(&mut TransactionFacts)| {
+        let mut facts = transaction_facts(0);
+        change(&mut facts);
+        bytes(&native(), &Facts::Transaction(facts).into())
+    };
+    let jetton = |to: &str, amount, comment: &str| {
+        let payload = token_of(&sender, to, amount, comment, None);
+        bytes(&payload, &Facts::Transaction(jetton_facts(None)).into())
+    };
+    let base = of(&native());
+    let other_wallet = {
+        let mut facts = jetton_facts(None);
+        facts.jetton.as_mut().unwrap().wallet = USDT.into();
+        bytes(&token(), &Facts::Transaction(facts).into())
+    };
+    let bob = parse_address(BOB).unwrap().contract_form();
+    for (built, shown, name) in [
+        (&base, &base, None),
+        (
+            &base,
+            &of(&native_of(&from(Version::V4r2), BOB, 5, "rent")),
+            Some("from"),
+        ),
+        (
+            &base,
+            &of(&native_of(&sender, USDT, 5, "rent")),
+            Some("recipient"),
+        ),
+        (
+            &base,
+            &of(&native_of(&sender, BOB, 6, "rent")),
+            Some("amount"),
+        ),
+        (
+            &base,
+            &of(&native_of(&sender, BOB, 5, "Rent")),
+            Some("payload"),
+        ),
+        (
+            &base,
+            &of(&native_of(&sender, &bob, 5, "rent")),
+            Some("bounce"),
+        ),
+        (&base, &of(&custom(plain(2)).unwrap()), Some("messages")),
+        (&base, &bytes(&native(), &facts(2)), Some("nonce")),
+        (
+            &with(|_| {}),
+            &with(|facts| facts.valid_until = Some(9)),
+            Some("validUntil"),
+        ),
+        (
+            &with(|_| {}),
+            &with(|facts| facts.deployed = false),
+            Some("stateInit"),
+        ),
+        (&jetton(BOB, 5, ""), &jetton(USDT, 5, ""), Some("recipient")),
+        (&jetton(BOB, 5, ""), &jetton(BOB, 6, ""), Some("amount")),
+        (&jetton(BOB, 5, ""), &jetton(BOB, 5, "c"), Some("payload")),
+        (&jetton(BOB, 5, ""), &other_wallet, Some("recipient")),
+        (&base, &vec![1, 2, 3], None),
+    ] {
+        assert_eq!(TON.difference(built, shown), name);
+    }
+}
+
+#[test]
+fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
+    let fault = |payload: &Payload, facts: Facts| build(payload, &facts.into()).unwrap_err();
+    let of_transaction = |change: fn(&mut TransactionFacts)| {
+        let mut facts = jetton_facts(None);
+        change(&mut facts);
+        Facts::Transaction(facts)
+    };
+    let of_message = Facts::Message {
+        domain: Some("a.b".into()),
+        timestamp: Some(1),
+    };
+    // Not those that were asked for.
+    let sender = from(Version::V5r1);
+    let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
+    let whole = r#"{"type":"text","text":"a","domain":"a.b","timestamp":1}"#;
+    for (payload, facts) in [
+        (native(), of_message.clone()),
+        (native(), of_transaction(|_| {})),
+        (
+            native(),
+            of_transaction(|facts| (facts.jetton, facts.valid_until) = (None, None)),
+        ),
+        (token(), of_transaction(|facts| facts.jetton = None)),
+        (
+            token(),
+            of_transaction(|facts| facts.jetton.as_mut().unwrap().decimals = Some(6)),
+        ),
+        (
+            token(),
+            of_transaction(|facts| facts.jetton.as_mut().unwrap().wallet = "EQ".into()),
+        ),
+        (
+            token(),
+            of_transaction(|facts| facts.jetton.as_mut().unwrap().master = Some("EQ".into())),
+        ),
+        (
+            custom(dated).unwrap(),
+            of_transaction(|facts| facts.jetton = None),
+        ),
+        (message("a").unwrap(), of_transaction(|_| {})),
+        (
+            message("a").unwrap(),
+            Facts::Message {
+                domain: None,
+                timestamp: Some(1),
+            },
+        ),
+        (
+            message("a").unwrap(),
+            Facts::Message {
+                domain: Some("a.b".into()),
+                timestamp: None,
+            },
+        ),
+        (
+            message("a").unwrap(),
+            Facts::Message {
+                domain: Some("a b".into()),
+                timestamp: Some(1),
+            },
+        ),
+        (message(whole).unwrap(), of_message.clone()),
+    ] {
+        assert_eq!(*fault(&payload, facts).class(), Class::Bug);
+    }
+    for payload in [
+        native(),
+        token(),
+        custom(plain(1)).unwrap(),
+        message("a").unwrap(),
+    ] {
+        assert!(build(&payload, &chain::Facts::Nothing).is_err());
+        let other = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
+        let fault = TON.build(&payload, &facts(1), &other).unwrap_err();
+        assert_eq!(
+            fault.public(),
+            format!("{}.from: is not the wallet's address", payload.kind())
+        );
+    }
+    // What the chain says against the request.
+    let decimals = |given, real: Option<u8>| {
+        let payload = token_of(&sender, BOB, 1, "", Some(given));
+        build(&payload, &Facts::Transaction(jetton_facts(real)).into())
+    };
+    assert!(decimals(6, Some(6)).is_ok());
+    for (payload, facts, sentence) in [
+        (
+            token_of(&sender, BOB, 1, "", Some(9)),
+            jetton_facts(Some(6)),
+            "decimals: are not those",
+        ),
+        (
+            token_of(&sender, BOB, 1, "", Some(9)),
+            jetton_facts(None),
+            "decimals: cannot be compared",
+        ),
+        (
+            token(),
+            {
+                let mut facts = jetton_facts(None);
+                facts.jetton.as_mut().unwrap().master = Some(JETTON_WALLET.into());
+                facts
+            },
+            "mintAddress: is not a sound jetton",
+        ),
+        (
+            token(),
+            {
+                let mut facts = jetton_facts(None);
+                facts.jetton.as_mut().unwrap().master = None;
+                facts
+            },
+            "mintAddress: the wallet holds none",
+        ),
+    ] {
+        let fault = fault(&payload, Facts::Transaction(facts));
+        assert_eq!(*fault.class(), Class::Invalid);
+        let sentence = format!("tonSendToken.{sentence}");
+        assert!(fault.public().starts_with(&sentence), "{fault}");
+    }
+    // An older wallet sends four at most.
+    let five = custom_of(&from(Version::V4r2), plain(5).as_bytes()).unwrap();
+    let fault = build(&five, &facts(1)).unwrap_err();
+    assert_eq!(
+        fault.public(),
+        "tonSendCustom.payload: must hold at most 4 messages for this wallet"
+    );
+    let four = custom_of(&from(Version::V4r2), plain(4).as_bytes()).unwrap();
+    assert!(build(&four, &facts(1)).is_ok());
+}
+
+#[test]
+fn assemble__should_refuse_what_was_not_built() {
+    let payload = native();
+    let unsigned = build(&payload, &facts(0)).unwrap();
+    let assemble = |unsigned: &Unsigned, signatures: &[Signature]| {
+        TON.assemble(&payload, unsigned, signatures, &public_key())
+    };
+    let good = sign(&unsigned);
+    assert!(
+        assemble(&unsigned, std::slice::from_ref(&good))
+            .unwrap()
+            .is_some()
+    );
+    let Signature::Ed25519 { r, s } = good.clone() else {
+        unreachable!()
+    };
+    for bad in [
+        vec![],
+        vec![good.clone(), good.clone()],
+        vec![Signature::Ed25519 { r: s, s: r }],
+        vec![Signature::Ecdsa { r, s, y_parity: 0 }],
+    ] {
+        assert!(assemble(&unsigned, &bad).is_err());
+    }
+    for place in 0..unsigned.bytes.len() {
+        let mut other = unsigned.clone();
+        other.bytes[place] ^= 1;
+        assert!(assemble(&other, std::slice::from_ref(&good)).is_err());
+    }
+    // Another transaction of the sender, and one of somebody else, with a signature of ours.
+    let mut mixed = build(&payload, &facts(1)).unwrap();
+    mixed.signing = unsigned.signing.clone();
+    assert!(assemble(&mixed, std::slice::from_ref(&good)).is_err());
+    let mut order = Order::read(&unsigned.bytes).unwrap();
+    order.wallet = parse_address(BOB).unwrap();
+    let foreign = Unsigned {
+        bytes: order.unsigned().unwrap(),
+        ..unsigned.clone()
+    };
+    assert!(assemble(&foreign, std::slice::from_ref(&good)).is_err());
+    let mut order = Order::read(&unsigned.bytes).unwrap();
+    order.init = Some(Version::V5r1.state_init(&[9; 32]).unwrap());
+    let foreign = Unsigned {
+        bytes: order.unsigned().unwrap(),
+        ..unsigned
+    };
+    assert!(assemble(&foreign, &[good]).is_err());
+}

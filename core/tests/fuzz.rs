@@ -1,0 +1,135 @@
+//! The fuzz targets of `core/fuzz` in short: with what the golden vectors hold, whole, cut and
+//! with single bytes changed, and with noise. `just fuzz-core` runs them for as long as one likes.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "../fuzz/src/lib.rs"]
+mod targets;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use covault_core::network::Network;
+use proptest::{
+    prelude::*,
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+use serde_json::Value;
+
+/// Every text of the vectors of a network, and every base64 text as bytes.
+fn samples(network: Network) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    fn collect(value: &Value, texts: &mut Vec<Vec<u8>>, bytes: &mut Vec<Vec<u8>>) {
+        match value {
+            Value::String(text) => {
+                if let Ok(decoded) = STANDARD.decode(text) {
+                    bytes.push(decoded);
+                }
+                texts.push(text.clone().into_bytes());
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, texts, bytes)),
+            Value::Object(values) => values
+                .values()
+                .for_each(|value| collect(value, texts, bytes)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let path = format!(
+        "{}/../tests/vectors/{}.json",
+        env!("CARGO_MANIFEST_DIR"),
+        network.key()
+    );
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let (mut texts, mut bytes) = (Vec::new(), Vec::new());
+    for list in ["vectors", "invalid"] {
+        for case in file[list].as_array().unwrap() {
+            collect(&case["input"], &mut texts, &mut bytes);
+        }
+    }
+    assert!(!texts.is_empty());
+    (texts, bytes)
+}
+
+/// Seeds for the fuzzer, where it asked for some.
+fn keep(target: &str, samples: &[Vec<u8>]) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one setting of this test; there is no configuration to read it from"
+    )]
+    let Ok(folder) = std::env::var("COVAULT_FUZZ_SEEDS") else {
+        return;
+    };
+    let folder = std::path::Path::new(&folder).join(target);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (number, sample) in samples.iter().enumerate() {
+        std::fs::write(folder.join(number.to_string()), sample).unwrap();
+    }
+}
+
+type Target = fn(&[u8]);
+
+fn feed(target: &str, samples: &[Vec<u8>], run: impl Fn(&[u8])) {
+    keep(target, samples);
+    samples.iter().for_each(|sample| run(sample));
+    let harmed = (
+        0..samples.len().max(1),
+        any::<(usize, u8, bool)>(),
+        any::<Vec<u8>>(),
+    );
+    let config = Config {
+        cases: 400,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    TestRunner::new_with_rng(config, rng)
+        .run(&harmed, |(which, (place, change, cut), noise)| {
+            run(&noise);
+            if let Some(sample) = samples.get(which).filter(|sample| !sample.is_empty()) {
+                let mut sample = sample.clone();
+                let place = place % sample.len();
+                sample[place] ^= change;
+                if cut {
+                    sample.truncate(place);
+                }
+                run(&sample);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn addresses__should_never_panic_and_have_one_canonical_form() {
+    let built = Network::ALL
+        .into_iter()
+        .filter(|network| network.chain().is_some());
+    for network in built {
+        let (texts, _) = samples(network);
+        feed(&format!("address_{}", network.key()), &texts, |data| {
+            targets::address(network, data);
+        });
+    }
+}
+
+#[test]
+fn custom_payloads__should_never_panic_and_have_fees_that_can_be_read() {
+    let customs: [(Network, Target); 6] = [
+        (Network::Evm, targets::evm_custom),
+        (Network::Solana, targets::solana_custom),
+        (Network::Stellar, targets::stellar_custom),
+        (Network::Aptos, targets::aptos_custom),
+        (Network::Sui, targets::sui_custom),
+        (Network::Ton, targets::ton_custom),
+    ];
+    let built = customs
+        .into_iter()
+        .filter(|(network, _)| network.chain().is_some());
+    for (network, run) in built {
+        let (_, bytes) = samples(network);
+        feed(&format!("custom_{}", network.key()), &bytes, run);
+    }
+}

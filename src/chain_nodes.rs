@@ -1,0 +1,158 @@
+//! Where the nodes of the chains are: configuration, and the files with their keys.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use covault_actors::rpc::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::{
+    config::{ChainNodes, Chains},
+    files,
+};
+
+/// What configuration names.
+///
+/// # Errors
+/// When a file with a key cannot be read, or holds none.
+pub fn of(config: &Chains) -> anyhow::Result<ChainsConfig> {
+    let evm = config
+        .evm()?
+        .into_iter()
+        .map(|(id, nodes)| (ChainKey::evm(id), nodes));
+    let named = ChainKey::NAMED
+        .iter()
+        .filter_map(|(name, chain)| Some((*chain, config.named(name)?)));
+    evm.chain(named)
+        .map(|(chain, nodes)| {
+            let endpoints = endpoints(nodes).with_context(|| chain.setting())?;
+            Ok((chain, endpoints))
+        })
+        .collect()
+}
+
+fn endpoints(config: &ChainNodes) -> anyhow::Result<Endpoints> {
+    let ChainNodes {
+        rpc,
+        timeout_ms,
+        agree,
+        header_files,
+        login_files,
+    } = config;
+    for (name, files) in [("header_files", header_files), ("login_files", login_files)] {
+        if files.len() > rpc.len() {
+            bail!("{name} names more files than rpc has addresses");
+        }
+    }
+    let nodes = rpc
+        .iter()
+        .enumerate()
+        .map(|(index, url)| {
+            Ok(Endpoint {
+                url: url.clone(),
+                access: access(file(header_files, index), file(login_files, index))?,
+            })
+        })
+        .collect::<anyhow::Result<_>>()?;
+    Ok(Endpoints {
+        nodes,
+        timeout_ms: *timeout_ms,
+        agree: *agree,
+    })
+}
+
+/// The file for an address; none where the list ends or is empty.
+fn file(files: &[PathBuf], index: usize) -> Option<&Path> {
+    files
+        .get(index)
+        .map(PathBuf::as_path)
+        .filter(|path| !path.as_os_str().is_empty())
+}
+
+fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<Access> {
+    match (header, login) {
+        (None, None) => Ok(Access::Open),
+        (Some(path), None) => {
+            let line = files::read_secret(path)?;
+            // What the file holds is not repeated.
+            let (name, value) = line.expose_secret().split_once(':').with_context(|| {
+                format!("{} must hold one line, \"Name: value\"", path.display())
+            })?;
+            Ok(Access::Header {
+                name: name.trim().to_owned(),
+                value: SecretString::from(value.trim()),
+            })
+        }
+        (None, Some(path)) => {
+            let login = files::read_secret(path)?;
+            if !login.expose_secret().contains(':') {
+                bail!("{} must hold \"user:password\"", path.display());
+            }
+            Ok(Access::Login(login))
+        }
+        (Some(_), Some(_)) => {
+            bail!("header_files and login_files both name a file for one address")
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn every_chain_with_a_name__should_be_in_configuration() {
+        let (mut config, _) = Config::load_with("test", "").unwrap();
+        for (name, chain) in ChainKey::NAMED {
+            config.chains.add(name, "http://n").unwrap();
+            assert!(of(&config.chains).unwrap().contains_key(&chain), "{name}");
+        }
+        assert_eq!(of(&config.chains).unwrap().len(), ChainKey::NAMED.len());
+    }
+
+    #[test]
+    fn access__should_come_from_files_that_are_not_repeated() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let header = write("header", "X-API-Key: secret\n");
+        let login = write("login", "user:secret\n");
+        let bad = write("bad", "secret");
+        match access(Some(&header), None).unwrap() {
+            Access::Header { name, value } => {
+                assert_eq!(
+                    (name.as_str(), value.expose_secret()),
+                    ("X-API-Key", "secret")
+                );
+            }
+            _ => panic!("not a header"),
+        }
+        assert!(matches!(
+            access(None, Some(&login)).unwrap(),
+            Access::Login(login) if login.expose_secret() == "user:secret"
+        ));
+        for refusal in [
+            access(Some(&bad), None),
+            access(None, Some(&bad)),
+            access(Some(&header), Some(&login)),
+        ] {
+            let refusal = format!("{:?}", refusal.err().unwrap());
+            assert!(!refusal.contains("secret"), "{refusal}");
+        }
+        let nodes = ChainNodes {
+            rpc: vec!["http://a".into(), "http://b".into()],
+            header_files: vec![PathBuf::new(), header],
+            ..ChainNodes::default()
+        };
+        let found = endpoints(&nodes).unwrap().nodes;
+        assert!(matches!(found[0].access, Access::Open));
+        assert!(matches!(found[1].access, Access::Header { .. }));
+    }
+}

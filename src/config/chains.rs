@@ -1,0 +1,143 @@
+//! The part of the configuration that says where chain nodes are.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::ConfigError;
+
+macro_rules! chains {
+    ($($name:ident,)*) => {
+        #[derive(Clone, Debug, Deserialize)]
+        pub struct Chains {
+            /// By chain id, which TOML has as text.
+            evm: BTreeMap<String, ChainNodes>,
+            $($name: ChainNodes,)*
+        }
+
+        impl Chains {
+            /// Those that have a name of their own.
+            const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            fn find(&self, name: &str) -> Option<&ChainNodes> {
+                match name {
+                    $(stringify!($name) => Some(&self.$name),)*
+                    _ => None,
+                }
+            }
+
+            fn find_mut(&mut self, name: &str) -> Option<&mut ChainNodes> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+chains! {
+    bitcoin,
+    tron,
+    aptos,
+    movement,
+    sui,
+    solana,
+    sonic,
+    ton,
+    stellar,
+}
+
+impl Chains {
+    /// The EVM chains that are named.
+    pub fn evm(&self) -> Result<BTreeMap<u64, &ChainNodes>, ConfigError> {
+        self.evm
+            .iter()
+            .map(|(id, nodes)| Ok((chain_id(id)?, nodes)))
+            .collect()
+    }
+
+    /// The chain that is called so, when it has nodes.
+    pub fn named(&self, name: &str) -> Option<&ChainNodes> {
+        self.find(name).filter(|nodes| !nodes.rpc.is_empty())
+    }
+
+    /// Adds what `covault dev --chain` names.
+    pub fn add(&mut self, chain: &str, url: &str) -> Result<(), ConfigError> {
+        let name = match chain {
+            // The numbers are the API's chain ids of networks that are not EVM.
+            "101" => "solana",
+            "0" => "sonic",
+            name => name,
+        };
+        let nodes = match chain_id(name) {
+            Ok(id) => self.evm.entry(id.to_string()).or_default(),
+            Err(_) => self.find_mut(name).ok_or_else(|| ConfigError::Chain {
+                given: chain.to_owned(),
+                named: Self::NAMES.join(", "),
+            })?,
+        };
+        nodes.rpc.push(url.to_owned());
+        Ok(())
+    }
+}
+
+/// RPC URLs often hold an API key: no Debug.
+#[derive(Clone, Deserialize)]
+pub struct ChainNodes {
+    pub rpc: Vec<String>,
+    pub timeout_ms: u64,
+    pub agree: usize,
+    pub header_files: Vec<PathBuf>,
+    pub login_files: Vec<PathBuf>,
+}
+
+/// The defaults of every chain, as `config.default.toml` describes them.
+impl Default for ChainNodes {
+    fn default() -> Self {
+        Self {
+            rpc: Vec::new(),
+            timeout_ms: 5_000,
+            agree: 1,
+            header_files: Vec::new(),
+            login_files: Vec::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for ChainNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} nodes", self.rpc.len())
+    }
+}
+
+pub(super) fn chain_id(text: &str) -> Result<u64, ConfigError> {
+    text.parse()
+        .ok()
+        .filter(|id| (1..=i64::MAX.cast_unsigned()).contains(id))
+        .ok_or_else(|| ConfigError::ChainId(text.to_owned()))
+}
+
+/// A chain of which nothing is set.
+pub(super) fn empty_chain() -> Table {
+    let ChainNodes {
+        rpc: _,
+        timeout_ms,
+        agree,
+        header_files: _,
+        login_files: _,
+    } = ChainNodes::default();
+    let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    let list = || Value::Array(Vec::new());
+    [
+        ("rpc", list()),
+        ("timeout_ms", number(timeout_ms)),
+        ("agree", number(agree as u64)),
+        ("header_files", list()),
+        ("login_files", list()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect()
+}

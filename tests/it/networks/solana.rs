@@ -1,0 +1,176 @@
+//! Solana and Sonic SVM on the real virtual machine with the real programs (LiteSVM).
+
+use super::*;
+
+const SOLANA: &str = "NETWORK_TYPE_SOLANA";
+/// Base fee of one signature.
+const FEE: u128 = 5_000;
+/// What an account of a token costs: rent for 165 bytes.
+const ACCOUNT: u128 = 2_039_280;
+
+async fn lamports(node: &Node, address: &str) -> u128 {
+    let answer = node.call("getBalance", json!([address])).await;
+    answer["value"].as_u64().unwrap().into()
+}
+
+async fn held(api: &Api, chain_id: u64, address: &str, token: Option<&str>) -> u128 {
+    let mut question =
+        json!({"networkType": SOLANA, "chainId": chain_id, "walletAddress": address});
+    if let Some(token) = token {
+        question["tokenAddress"] = json!(token);
+    }
+    let answer = api.ok("getBalance", question).await;
+    answer["balance"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn solana__should_move_coins_and_tokens_by_the_exact_amount() {
+    moves_exactly("solana", 101).await;
+}
+
+#[tokio::test]
+async fn sonic__should_move_coins_and_tokens_by_the_exact_amount() {
+    moves_exactly("sonicSvm", 0).await;
+}
+
+/// `family` is how the network's payload kinds begin.
+async fn moves_exactly(family: &str, chain_id: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(folder.path(), "solana").await;
+    let name = if chain_id == 0 { "sonic" } else { "solana" };
+    let chains = [format!("{name}={}", node.url)];
+    let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
+    let api = &dev.api;
+    let to = api.wallet(&dev.vault, SOLANA).await;
+    let send_native = format!("{family}SendNative");
+    let send_token = format!("{family}SendSplToken");
+    let funds: u128 = 10_000_000_000;
+    node.call("test_airdrop", json!([from, funds.to_string()]))
+        .await;
+    assert_eq!(held(api, chain_id, &from, None).await, funds);
+
+    let amount: u128 = 1_234_567_891;
+    let sent = api
+        .sign(json!({&send_native: {"from": from, "to": to, "value": amount.to_string()}}))
+        .await;
+    assert_eq!(lamports(&node, &to).await, amount);
+    assert_eq!(lamports(&node, &from).await, funds - amount - FEE);
+    let statuses = node
+        .call("getSignatureStatuses", json!([[sent["txHash"]]]))
+        .await;
+    assert!(statuses["value"][0].is_object(), "{sent}");
+    let mut left = funds - amount - FEE;
+
+    // Both token programs: to a wallet without an account of the token, then to one with.
+    for program in ["token", "token-2022"] {
+        let mint = node
+            .call("test_mint", json!([from, 6, "1000000", program]))
+            .await["mint"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        for (amount, pays) in [(250_001u128, true), (1, false)] {
+            api.sign(
+                json!({&send_token: {"from": from, "to": to, "mintAddress": mint,
+                "amount": amount.to_string(), "decimals": 6, "chainId": chain_id}}),
+            )
+            .await;
+            let before = left;
+            left = lamports(&node, &from).await;
+            let paid = before - left;
+            if pays {
+                assert!(paid >= ACCOUNT + FEE, "{paid}");
+            } else {
+                assert_eq!(paid, FEE);
+            }
+            node.call("test_nextBlock", json!([])).await;
+        }
+        assert_eq!(held(api, chain_id, &to, Some(&mint)).await, 250_002);
+        assert_eq!(held(api, chain_id, &from, Some(&mint)).await, 749_998);
+        let (_, reason) = refusal(
+            api,
+            json!({&send_token: {"from": from, "to": to, "mintAddress": mint,
+                "amount": "1", "decimals": 9, "chainId": chain_id}}),
+        )
+        .await;
+        assert!(reason.contains("decimals"), "{reason}");
+    }
+
+    // More than there is.
+    let (code, reason) = refusal(
+        api,
+        json!({&send_native: {"from": from, "to": to, "value": "900000000000"}}),
+    )
+    .await;
+    assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
+
+    let send = |value: u128| json!({"solanaSendNative": {"from": from, "to": to, "value": value.to_string()}});
+    let tried = simulated(api, send(3)).await;
+    assert_eq!(
+        (&tried["success"], &tried["error"]),
+        (&json!(true), &Value::Null)
+    );
+    assert_eq!(tried["unitsUsed"], "150");
+    let log = "Program 11111111111111111111111111111111 success";
+    assert_eq!(tried["logs"][1], log, "{tried}");
+    // More than there is: it is signed all the same, and says what would come of it.
+    let tried = simulated(api, send(funds * 2)).await;
+    assert_eq!(tried["success"], false);
+    assert!(
+        tried["error"]
+            .as_str()
+            .is_some_and(|error| !error.is_empty()),
+        "{tried}"
+    );
+}
+
+#[tokio::test]
+async fn equal_solana_payments__should_both_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(folder.path(), "solana").await;
+    let chains = [format!("solana={}", node.url)];
+    let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
+    let api = &dev.api;
+    let to = api.wallet(&dev.vault, SOLANA).await;
+    node.call("test_airdrop", json!([from, "10000000000"]))
+        .await;
+    let payment = json!({"solanaSendNative": {"from": from, "to": to, "value": "1000000"}});
+    let first = api.sign(payment.clone()).await;
+    // With the blockhash of the first it would be the first.
+    let second = api.create(payment).await;
+    let (outcome, ()) = tokio::join!(api.execute(&second), async {
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        node.call("test_nextBlock", json!([])).await;
+    });
+    assert_eq!(outcome["error"], Value::Null, "{outcome}");
+    assert_ne!(outcome["txHash"], first["txHash"]);
+    assert_eq!(lamports(&node, &to).await, 2_000_000);
+}
+
+#[tokio::test]
+async fn solana_transactions_made_elsewhere__should_keep_what_others_signed() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(folder.path(), "solana").await;
+    let chains = [format!("sonic={}", node.url)];
+    let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
+    let api = &dev.api;
+    node.call("test_airdrop", json!([from, "10000000000"]))
+        .await;
+    let mut left: u128 = 10_000_000_000;
+    for version in ["legacy", "v0"] {
+        let blockhash = node.call("test_nextBlock", json!([])).await;
+        // The wallet pays the fee and sends; another account, which has signed, gets.
+        let made = outside(
+            "solanaForeign",
+            json!({"from": from, "lamports": 7_000_000, "blockhash": blockhash, "version": version}),
+        );
+        let sent = api
+            .sign(json!({"sonicSvmSendCustom": {"from": from, "txBase64": [made["transaction"]]}}))
+            .await;
+        let other = made["other"].as_str().unwrap();
+        assert_eq!(lamports(&node, other).await, 7_000_000, "{version}");
+        left -= 7_000_000 + 2 * FEE;
+        assert_eq!(lamports(&node, &from).await, left, "{version}");
+        assert!(!sent["txHash"].as_str().unwrap().is_empty());
+    }
+}

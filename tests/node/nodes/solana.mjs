@@ -1,0 +1,181 @@
+// The JSON-RPC of a Solana node over LiteSVM: the real virtual machine with the real system and
+// token programs. `test_*` methods give coins and tokens.
+import { LiteSVM, FailedTransactionMetadata } from "litesvm";
+import { address, getBase58Decoder, getTransactionDecoder, getBase64Encoder } from "@solana/kit";
+import { Keypair, PublicKey, SystemProgram, Transaction } from "@solana/web3.js";
+import * as token from "@solana/spl-token";
+import { rpc, serve } from "./serve.mjs";
+
+const svm = new LiteSVM();
+const accepted = new Map();
+const context = () => ({ slot: 1 });
+const value = (value) => ({ context: context(), value });
+const base58 = getBase58Decoder();
+
+const parse = (text) => getTransactionDecoder().decode(getBase64Encoder().encode(text));
+const firstSignature = (transaction) => {
+  const [signature] = Object.values(transaction.signatures);
+  return signature && base58.decode(signature);
+};
+
+const shown = (name, encoding) => {
+  const account = svm.getAccount(address(name));
+  if (!account.exists || (account.lamports === 0n && account.data.length === 0)) return null;
+  const data = Buffer.from(account.data);
+  return {
+    lamports: Number(account.lamports),
+    owner: account.programAddress,
+    executable: account.executable,
+    rentEpoch: 0,
+    space: data.length,
+    data: encoding === "jsonParsed" ? parsed(account, data) : [data.toString("base64"), "base64"],
+  };
+};
+
+const programs = [token.TOKEN_PROGRAM_ID, token.TOKEN_2022_PROGRAM_ID];
+const isTokenProgram = (owner) => programs.some((program) => program.toBase58() === owner);
+
+const parsed = (account, data) => {
+  if (!isTokenProgram(account.programAddress)) return [data.toString("base64"), "base64"];
+  const program = account.programAddress === programs[0].toBase58() ? "spl-token" : "spl-token-2022";
+  if (data.length >= token.ACCOUNT_SIZE) {
+    const raw = token.AccountLayout.decode(data);
+    const mint = token.MintLayout.decode(Buffer.from(svm.getAccount(address(raw.mint.toBase58())).data));
+    return {
+      program,
+      space: data.length,
+      parsed: {
+        type: "account",
+        info: {
+          mint: raw.mint.toBase58(),
+          owner: raw.owner.toBase58(),
+          tokenAmount: { amount: raw.amount.toString(), decimals: mint.decimals },
+        },
+      },
+    };
+  }
+  const mint = token.MintLayout.decode(data);
+  return {
+    program,
+    space: data.length,
+    parsed: { type: "mint", info: { decimals: mint.decimals, supply: mint.supply.toString() } },
+  };
+};
+
+const failure = (error) => {
+  const said = error.toString();
+  return { code: -32002, message: `Transaction simulation failed: ${said}`, data: { err: said, logs: error.meta().logs() } };
+};
+
+const words = (failed) => {
+  // LiteSVM has the error as an object; nodes put it into words.
+  const text = failed.toString();
+  if (/BlockhashNotFound/.test(text)) return { code: -32002, message: "Transaction simulation failed: Blockhash not found", data: { err: "BlockhashNotFound" } };
+  if (/AlreadyProcessed/.test(text)) return { code: -32002, message: "Transaction simulation failed: This transaction has already been processed", data: { err: "AlreadyProcessed" } };
+  if (/AccountNotFound/.test(text)) return { code: -32002, message: "Transaction simulation failed: Attempt to debit an account but found no record of a prior credit.", data: { err: "AccountNotFound" } };
+  return failure(failed);
+};
+
+const payer = Keypair.generate();
+svm.airdrop(address(payer.publicKey.toBase58()), 1_000_000_000_000n);
+
+// Executes what the tests themselves sign.
+const send = (instructions, signers) => {
+  svm.expireBlockhash();
+  const transaction = new Transaction({ feePayer: payer.publicKey, recentBlockhash: svm.latestBlockhash() });
+  transaction.add(...instructions);
+  transaction.sign(payer, ...signers);
+  const result = svm.sendTransaction(parse(transaction.serialize().toString("base64")));
+  if (result instanceof FailedTransactionMetadata) throw new Error(result.toString());
+};
+
+serve(
+  rpc({
+    getHealth: () => "ok",
+    getGenesisHash: () => "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d",
+    getSlot: () => 1,
+    getBlockHeight: () => 1,
+    getLatestBlockhash: () => value({ blockhash: svm.latestBlockhash(), lastValidBlockHeight: 1000 }),
+    isBlockhashValid: ([hash]) => value(hash === svm.latestBlockhash()),
+    getBalance: ([name]) => value(Number(svm.getBalance(address(name)) ?? 0n)),
+    getAccountInfo: ([name, options]) => value(shown(name, options?.encoding)),
+    getMultipleAccounts: ([names, options]) => value(names.map((name) => shown(name, options?.encoding))),
+    getTokenAccountsByOwner: ([owner, filter, options]) =>
+      value(
+        programs
+          .flatMap((program) => svm.getProgramAccounts(address(program.toBase58())))
+          .filter((account) => account.data.length >= token.ACCOUNT_SIZE)
+          .filter((account) => {
+            const raw = token.AccountLayout.decode(Buffer.from(account.data));
+            return raw.owner.toBase58() === owner && (!filter.mint || raw.mint.toBase58() === filter.mint);
+          })
+          .map((account) => ({ pubkey: account.address, account: shown(account.address, options?.encoding) })),
+      ),
+    getTokenAccountBalance: ([name]) => {
+      const account = svm.getAccount(address(name));
+      if (!account.exists) throw { code: -32602, message: "Invalid param: could not find account" };
+      const raw = token.AccountLayout.decode(Buffer.from(account.data));
+      return value({ amount: raw.amount.toString() });
+    },
+    sendTransaction: ([text, options]) => {
+      if (options?.encoding !== "base64") throw { code: -32602, message: "only base64 is taken here" };
+      const transaction = parse(text);
+      const result = svm.sendTransaction(transaction);
+      if (result instanceof FailedTransactionMetadata) throw words(result);
+      const signature = firstSignature(transaction);
+      accepted.set(signature, text);
+      return signature;
+    },
+    simulateTransaction: ([text]) => {
+      const result = svm.simulateTransaction(parse(text));
+      if (result instanceof FailedTransactionMetadata)
+        return value({ err: result.toString(), logs: result.meta().logs(), unitsConsumed: Number(result.meta().computeUnitsConsumed()) });
+      return value({ err: null, logs: result.meta().logs(), unitsConsumed: Number(result.meta().computeUnitsConsumed()) });
+    },
+    getSignatureStatuses: ([signatures]) =>
+      value(
+        signatures.map((signature) =>
+          accepted.has(signature) ? { slot: 1, confirmations: null, err: null, confirmationStatus: "finalized" } : null,
+        ),
+      ),
+    test_airdrop: ([name, lamports]) => {
+      const result = svm.airdrop(address(name), BigInt(lamports));
+      if (result instanceof FailedTransactionMetadata) throw new Error(result.toString());
+    },
+    // A new blockhash, as time brings them; those before are not taken any more.
+    test_nextBlock: () => {
+      svm.expireBlockhash();
+      return svm.latestBlockhash();
+    },
+    // A mint of `program` ("token" or "token-2022") with `amount` of it for `owner`.
+    test_mint: ([owner, decimals, amount, program]) => {
+      const programId = program === "token-2022" ? token.TOKEN_2022_PROGRAM_ID : token.TOKEN_PROGRAM_ID;
+      const mint = Keypair.generate();
+      const holder = new PublicKey(owner);
+      const account = token.getAssociatedTokenAddressSync(mint.publicKey, holder, true, programId);
+      send(
+        [
+          SystemProgram.createAccount({
+            fromPubkey: payer.publicKey,
+            newAccountPubkey: mint.publicKey,
+            lamports: Number(svm.minimumBalanceForRentExemption(BigInt(token.MINT_SIZE))),
+            space: token.MINT_SIZE,
+            programId,
+          }),
+          token.createInitializeMint2Instruction(mint.publicKey, decimals, payer.publicKey, null, programId),
+          token.createAssociatedTokenAccountIdempotentInstruction(payer.publicKey, account, holder, mint.publicKey, programId),
+          token.createMintToInstruction(mint.publicKey, account, payer.publicKey, BigInt(amount), [], programId),
+        ],
+        [mint],
+      );
+      return { mint: mint.publicKey.toBase58(), account: account.toBase58() };
+    },
+    test_tokenBalance: ([mint, owner, program]) => {
+      const programId = program === "token-2022" ? token.TOKEN_2022_PROGRAM_ID : token.TOKEN_PROGRAM_ID;
+      const name = token.getAssociatedTokenAddressSync(new PublicKey(mint), new PublicKey(owner), true, programId);
+      const account = svm.getAccount(address(name.toBase58()));
+      if (!account.exists) return "0";
+      return token.AccountLayout.decode(Buffer.from(account.data)).amount.toString();
+    },
+  }),
+);
