@@ -19,12 +19,11 @@ use covault_core::{
     schema::wire,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
 
-use crate::world::*;
+use crate::{
+    http_double::{self, Response},
+    world::*,
+};
 
 const FROM: &str = "0x00000000000000000000000000000000000000000000000000000000000000ab";
 const POOL: &str = "0x00000000000000000000000000000000000000000000000000000000000000cd";
@@ -44,7 +43,6 @@ struct Asked {
 }
 
 type Said = (u16, Value);
-type Answers = Arc<dyn Fn(&Asked) -> Said + Send + Sync>;
 
 /// A node that answers what a closure says, below `/v1`. Stops with the test's runtime.
 struct Node {
@@ -54,15 +52,21 @@ struct Node {
 
 impl Node {
     async fn start(answers: impl Fn(&Asked) -> Said + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let (answers, seen): (Answers, _) = (Arc::new(answers), Arc::clone(&asked));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&answers), Arc::clone(&seen)));
-            }
-        });
+        let seen = Arc::clone(&asked);
+        let url = http_double::start(move |request| {
+            let what = format!("{} {}", request.method(), request.target());
+            let asked = Asked {
+                what: what.replacen("/v1", "", 1),
+                kind: request.header("content-type").map(str::to_owned),
+                body: request.body.clone(),
+            };
+            seen.lock().unwrap().push(asked.clone());
+            let (status, body) = answers(&asked);
+            Some(Response::json(status, &body))
+        })
+        .await;
+        let url = format!("{url}/v1");
         Self { url, asked }
     }
 
@@ -79,47 +83,6 @@ impl Node {
         let mut asked = self.asked.lock().unwrap().clone();
         asked.retain(|asked| asked.what == what);
         asked
-    }
-}
-
-async fn serve(mut stream: TcpStream, answers: Answers, seen: Arc<Mutex<Vec<Asked>>>) {
-    let mut buffer = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
-        let header = |name: &str| {
-            let lines = head.lines().filter_map(|line| line.split_once(": "));
-            let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.next().map(|(_, value)| value.to_owned())
-        };
-        let length = header("content-length").map_or(0, |text| text.parse::<usize>().unwrap());
-        if buffer.len() < end + 4 + length {
-            continue;
-        }
-        let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1");
-        let asked = Asked {
-            what: line.replacen("/v1", "", 1),
-            kind: header("content-type"),
-            body: buffer[end + 4..end + 4 + length].to_vec(),
-        };
-        buffer.drain(..end + 4 + length);
-        seen.lock().unwrap().push(asked.clone());
-        let (status, body) = answers(&asked);
-        let body = body.to_string();
-        let head = format!(
-            "HTTP/1.1 {status} So\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        if stream.write_all((head + &body).as_bytes()).await.is_err() {
-            return;
-        }
     }
 }
 

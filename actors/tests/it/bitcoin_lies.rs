@@ -3,66 +3,40 @@
 use std::sync::Arc;
 
 use covault_actors::rpc::{ChainClient, ChainError, Endpoint};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
 
-use crate::bitcoin_node::{Bitcoind, Wallet, connect};
+use crate::{
+    bitcoin_node::{Bitcoind, Wallet, connect},
+    http_double::{self, Response},
+};
 
 /// Passes questions on to a node, and the answers back, with other amounts in what it lists.
 /// Stops with the test's runtime.
 async fn liar(node: &Bitcoind, truth: &'static str, lie: &'static str) -> Endpoint {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (listener, url) = http_double::listen().await;
     let honest = node.endpoint().url;
-    tokio::spawn(async move {
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let (http, honest) = (http.clone(), honest.clone());
-            tokio::spawn(async move {
-                let (head, body) = read(&mut stream).await;
-                let path = head.split(' ').nth(1).unwrap();
-                let login = head
-                    .lines()
-                    .find_map(|line| line.split_once("authorization: "));
-                let request = http.post(format!("{honest}{path}"));
-                let request = request.header("authorization", login.unwrap().1);
-                let answer = request.body(body.clone()).send().await.unwrap();
-                let status = answer.status();
-                let mut answer = answer.text().await.unwrap();
-                if body.contains("listunspent") {
-                    answer = answer.replace(truth, lie);
-                }
-                let head = format!(
-                    "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-                    answer.len()
-                );
-                let _ = stream.write_all((head + &answer).as_bytes()).await;
-            });
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    http_double::serve(listener, move |request| {
+        let asked = http
+            .post(format!("{honest}{}", request.target()))
+            .header("authorization", request.header("authorization").unwrap())
+            .body(request.body.clone());
+        async move {
+            let answer = asked.send().await.unwrap();
+            let status = answer.status().as_u16();
+            let mut body = answer.text().await.unwrap();
+            if String::from_utf8_lossy(&request.body).contains("listunspent") {
+                body = body.replace(truth, lie);
+            }
+            Some(Response {
+                status,
+                headers: vec![],
+                body: body.into_bytes(),
+            })
         }
     });
     Endpoint {
         url,
         ..node.endpoint()
-    }
-}
-
-/// Head and body of a request.
-async fn read(stream: &mut TcpStream) -> (String, String) {
-    let mut text = String::new();
-    loop {
-        let mut chunk = [0; 4096];
-        let count = stream.read(&mut chunk).await.unwrap();
-        text += std::str::from_utf8(&chunk[..count]).unwrap();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let mut lines = head.lines();
-        let length = lines.find_map(|line| line.strip_prefix("content-length: "));
-        if count == 0 || Some(body.len()) == length.and_then(|length| length.parse().ok()) {
-            return (head.to_owned(), body.to_owned());
-        }
     }
 }
 

@@ -11,16 +11,15 @@ use covault_core::{
     network::Network,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+
+use crate::{
+    evm_node::nobody,
+    http_double::{self, Response},
+    world::*,
 };
 
-use crate::world::*;
-
-/// A request as it came: its head in lower case, and its body.
+/// Heads and bodies of requests, as they came.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
-type Reply = Arc<dyn Fn(&str, &str) -> (u16, String) + Send + Sync>;
 
 /// An HTTP server that answers what a closure says of head and body.
 struct Server {
@@ -31,15 +30,19 @@ struct Server {
 impl Server {
     async fn start(reply: impl Fn(&str, &str) -> (u16, String) + Send + Sync + 'static) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Seen::default();
-        let (reply, all): (Reply, _) = (Arc::new(reply), Arc::clone(&seen));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&reply), Arc::clone(&all)));
-            }
-        });
+        let all = Arc::clone(&seen);
+        let url = http_double::start(move |request| {
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let (status, answer) = reply(&request.head, &body);
+            all.lock().unwrap().push((request.head.clone(), body));
+            Some(Response {
+                status,
+                headers: vec![("location", "/elsewhere".into())],
+                body: answer.into_bytes(),
+            })
+        })
+        .await;
         Self { url, seen }
     }
 
@@ -57,45 +60,6 @@ impl Server {
     fn calls(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
-}
-
-async fn serve(mut stream: TcpStream, reply: Reply, seen: Seen) {
-    let mut buffer = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
-        let length = head
-            .to_lowercase()
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: ").map(str::to_owned))
-            .map_or(0, |length| length.parse::<usize>().unwrap());
-        if buffer.len() < end + 4 + length {
-            continue;
-        }
-        let body = String::from_utf8_lossy(&buffer[end + 4..end + 4 + length]).into_owned();
-        buffer.drain(..end + 4 + length);
-        let (status, answer) = reply(&head, &body);
-        seen.lock().unwrap().push((head, body));
-        let head = format!(
-            "HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: {}\r\n\r\n",
-            answer.len()
-        );
-        if stream.write_all((head + &answer).as_bytes()).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn nobody() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
 }
 
 fn endpoints(urls: &[&str], agree: usize) -> Endpoints {

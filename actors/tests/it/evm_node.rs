@@ -13,14 +13,12 @@ use covault_core::{
     fault::ExecuteCode,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+use tokio::net::TcpListener;
+
+use crate::{
+    http_double::{self, Response},
+    world::*,
 };
-
-use crate::world::*;
-
-type Answer = Arc<dyn Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync>;
 
 /// A node that answers what a closure says. Stops with the test's runtime.
 pub struct Node {
@@ -32,8 +30,7 @@ impl Node {
     pub async fn start(
         answer: impl Fn(&str, &Value) -> Result<Value, (i64, String)> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::on(listener, answer)
+        Self::on(http_double::listen().await.0, answer)
     }
 
     fn on(
@@ -43,11 +40,21 @@ impl Node {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
-        let answer: Answer = Arc::new(answer);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&answer), Arc::clone(&seen)));
-            }
+        http_double::serve(listener, move |request| {
+            let request = request.json();
+            let (method, params) = (request["method"].as_str().unwrap(), &request["params"]);
+            seen.lock()
+                .unwrap()
+                .push((method.to_owned(), params.clone()));
+            let id = &request["id"];
+            let body = match answer(method, params) {
+                Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+                Err((code, message)) => {
+                    let error = json!({"code": code, "message": message});
+                    json!({"jsonrpc": "2.0", "id": id, "error": error})
+                }
+            };
+            async move { Some(Response::json(200, &body)) }
         });
         Self { url, calls }
     }
@@ -59,48 +66,6 @@ impl Node {
             .iter()
             .map(|(method, _)| method.clone())
             .collect()
-    }
-}
-
-async fn serve(mut stream: TcpStream, answer: Answer, seen: Arc<Mutex<Vec<(String, Value)>>>) {
-    let mut buffer = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).to_lowercase();
-        let length = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "))
-            .map_or(0, |length| length.parse::<usize>().unwrap());
-        if buffer.len() < end + 4 + length {
-            continue;
-        }
-        let request: Value = serde_json::from_slice(&buffer[end + 4..end + 4 + length]).unwrap();
-        buffer.drain(..end + 4 + length);
-        let method = request["method"].as_str().unwrap();
-        seen.lock()
-            .unwrap()
-            .push((method.to_owned(), request["params"].clone()));
-        let body = match answer(method, &request["params"]) {
-            Ok(result) => json!({"jsonrpc": "2.0", "id": request["id"], "result": result}),
-            Err((code, message)) => {
-                json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
-            }
-        }
-        .to_string();
-        let head = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        if stream.write_all((head + &body).as_bytes()).await.is_err() {
-            return;
-        }
     }
 }
 
@@ -138,8 +103,7 @@ fn chains(chain: ChainKey, endpoints: Endpoints) -> Chains {
 
 /// An address where nobody listens.
 pub async fn nobody() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
+    http_double::listen().await.1
 }
 
 fn all_needs() -> Needs {
@@ -484,18 +448,14 @@ async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transfer__should_wait_for_a_node_that_comes_back() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, url) = http_double::listen().await;
     // First there is a node until the transaction is built, then none, then one again.
     let node = Node::on(listener, |method, params| match method {
         "eth_sendRawTransaction" => Err((-32000, "node is syncing".into())),
         _ => healthy(method, params),
     });
-    let second = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let urls = vec![
-        format!("http://{address}"),
-        format!("http://{}", second.local_addr().unwrap()),
-    ];
+    let (second, second_url) = http_double::listen().await;
+    let urls = vec![url, second_url];
     let endpoints = Endpoints {
         timeout_ms: 500,
         ..Endpoints::new(urls)

@@ -22,6 +22,7 @@ mod endpoints;
 mod evm_node;
 mod failures;
 mod held_store;
+mod http_double;
 mod idempotency;
 mod life;
 mod life_trouble;

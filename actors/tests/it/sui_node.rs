@@ -19,12 +19,11 @@ use covault_core::{
     signature::Signature,
 };
 use ed25519_dalek::{Signer as _, SigningKey};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
 
-use crate::evm_node::connect_to;
+use crate::{
+    evm_node::connect_to,
+    http_double::{self, Response},
+};
 
 const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
 const TOKEN: &str = "0x0000000000000000000000000000000000000000000000000000000000000abc::tok::TOK";
@@ -113,7 +112,33 @@ enum Said {
 }
 use Said::{Http, InHeaders, Message, Status};
 
-type Answers = Arc<dyn Fn(&str, &[u8]) -> Said + Send + Sync>;
+const GRPC_WEB: &str = "application/grpc-web+proto";
+
+impl Said {
+    fn respond(self) -> Response {
+        let (status, mut headers, body) = match self {
+            Message(message) => {
+                let trailers = frame(0x80, b"grpc-status:0\r\n");
+                (200, vec![], [frame(0, &message), trailers].concat())
+            }
+            Status(code, words) => {
+                let trailers = format!("grpc-status:{code}\r\ngrpc-message:{words}\r\n");
+                (200, vec![], frame(0x80, trailers.as_bytes()))
+            }
+            InHeaders(code, words) => {
+                let code = ("grpc-status", code.to_string());
+                (200, vec![code, ("grpc-message", words.into())], Vec::new())
+            }
+            Http(status) => (status, vec![], b"<html>".to_vec()),
+        };
+        headers.push(("content-type", GRPC_WEB.into()));
+        Response {
+            status,
+            headers,
+            body,
+        }
+    }
+}
 
 /// The paths and bodies of requests.
 type Seen = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
@@ -126,15 +151,19 @@ struct Node {
 
 impl Node {
     async fn start(answers: impl Fn(&str, &[u8]) -> Said + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (answers, seen): (Answers, _) = (Arc::new(answers), Arc::clone(&asked));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&answers), Arc::clone(&seen)));
-            }
-        });
+        let asked = Seen::default();
+        let seen = Arc::clone(&asked);
+        let url = http_double::start(move |request| {
+            assert_eq!(request.header("content-type"), Some(GRPC_WEB));
+            let path = request.target().strip_prefix("/sui.rpc.v2.").unwrap();
+            let method = path.split_once('/').unwrap().1.to_owned();
+            let message = request.body[5..].to_vec();
+            assert_eq!(request.body[..5], frame(0, &message)[..5]);
+            let answer = answers(&method, &message);
+            seen.lock().unwrap().push((method, message));
+            Some(answer.respond())
+        })
+        .await;
         Self { url, asked }
     }
 
@@ -162,67 +191,6 @@ fn client(nodes: &[&Node], agree: usize) -> Arc<dyn ChainClient> {
 fn frame(flags: u8, bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u32).to_be_bytes();
     [&[flags], length.as_slice(), bytes].concat()
-}
-
-async fn serve(mut stream: TcpStream, answers: Answers, seen: Seen) {
-    let mut buffer = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
-        let header = |name: &str| {
-            let lines = head.lines().filter_map(|line| line.split_once(": "));
-            let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.next().map(|(_, value)| value.to_owned())
-        };
-        let length = header("content-length").map_or(0, |text| text.parse::<usize>().unwrap());
-        if buffer.len() < end + 4 + length {
-            continue;
-        }
-        assert_eq!(
-            header("content-type").as_deref(),
-            Some("application/grpc-web+proto")
-        );
-        let line = head.lines().next().unwrap();
-        let path = line.strip_prefix("POST /sui.rpc.v2.").unwrap();
-        let method = path.strip_suffix(" HTTP/1.1").unwrap();
-        let method = method.split_once('/').unwrap().1.to_owned();
-        let body = &buffer[end + 4..end + 4 + length];
-        assert_eq!(body[..5], frame(0, &body[5..])[..5]);
-        let message = body[5..].to_vec();
-        buffer.drain(..end + 4 + length);
-        let answer = answers(&method, &message);
-        seen.lock().unwrap().push((method, message));
-        let (status, headers, body) = match answer {
-            Message(message) => {
-                let trailers = frame(0x80, b"grpc-status:0\r\n");
-                (200, String::new(), [frame(0, &message), trailers].concat())
-            }
-            Status(code, words) => {
-                let trailers = format!("grpc-status:{code}\r\ngrpc-message:{words}\r\n");
-                (200, String::new(), frame(0x80, trailers.as_bytes()))
-            }
-            InHeaders(code, words) => {
-                let headers = format!("grpc-status: {code}\r\ngrpc-message: {words}\r\n");
-                (200, headers, Vec::new())
-            }
-            Http(status) => (status, String::new(), b"<html>".to_vec()),
-        };
-        let head = format!(
-            "HTTP/1.1 {status} So\r\ncontent-type: application/grpc-web+proto\r\n{headers}content-length: {}\r\n\r\n",
-            body.len()
-        );
-        let whole = [head.as_bytes(), &body].concat();
-        if stream.write_all(&whole).await.is_err() {
-            return;
-        }
-    }
 }
 
 fn object(id: &str, version: u64, owner: (u64, &str), balance: u64) -> Vec<u8> {

@@ -16,12 +16,11 @@ use covault_core::{
     schema::wire,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
 
-use crate::world::*;
+use crate::{
+    http_double::{self, Response},
+    world::*,
+};
 
 const NOW_MS: u64 = 1_700_000_000_000;
 /// When what is built on the block of now has expired, and when that cannot be undone.
@@ -111,15 +110,14 @@ struct Node {
 
 impl Node {
     async fn start(state: State) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::new(Mutex::new(state));
         let seen = Arc::clone(&state);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&seen)));
-            }
-        });
+        let url = http_double::start(move |request| {
+            let body = request.json();
+            let answer = seen.lock().unwrap().answer(request.target(), &body);
+            Some(Response::json(200, &answer))
+        })
+        .await;
         Self { url, state }
     }
 
@@ -129,40 +127,6 @@ impl Node {
 
     fn sent(&self) -> usize {
         self.state.lock().unwrap().sent
-    }
-}
-
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
-    let mut buffer = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
-        let length = head
-            .to_lowercase()
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: "))
-            .map_or(0, |length| length.parse::<usize>().unwrap());
-        let Some(body) = buffer.get(end + 4..end + 4 + length) else {
-            continue;
-        };
-        let body: Value = serde_json::from_slice(body).unwrap();
-        buffer.drain(..end + 4 + length);
-        let path = head.split(' ').nth(1).unwrap();
-        let body = state.lock().unwrap().answer(path, &body).to_string();
-        let answer = format!(
-            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        if stream.write_all(answer.as_bytes()).await.is_err() {
-            return;
-        }
     }
 }
 

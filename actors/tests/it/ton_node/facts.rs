@@ -179,19 +179,12 @@ async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
         valid_until: false,
         jetton: None,
     }));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut buffer = [0; 4096];
-            let _ = stream.read(&mut buffer).await;
-            let body = json!({"ok": true, "result": {"balance": "1", "data": data(true, 9),
-                "state": "active", "last_transaction_id": {"lt": "1", "hash": "a"}, "sync_utime": 1}});
-            let body = body.to_string();
-            let head = format!("HTTP/1.1 200 So\r\ncontent-length: {}\r\n\r\n", body.len());
-            let _ = stream.write_all((head + &body).as_bytes()).await;
-        }
-    });
+    let url = http_double::start(|_| {
+        let body = json!({"ok": true, "result": {"balance": "1", "data": data(true, 9),
+            "state": "active", "last_transaction_id": {"lt": "1", "hash": "a"}, "sync_utime": 1}});
+        Some(Response::json(200, &body))
+    })
+    .await;
     let endpoints = Endpoints::new(vec![url]);
     let client = connect_to(ChainKey::of(Network::Ton, None), endpoints);
     let facts = client.facts(&needs, 0).await;

@@ -25,12 +25,11 @@ use covault_core::{
 };
 use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
 
-use crate::evm_node::connect_to;
+use crate::{
+    evm_node::connect_to,
+    http_double::{self, Response},
+};
 
 const BOB: &str = "UQCzhX8UMF-q7gamM_JgyU9yb1RojCQoua8cjcuufiMYwNKp";
 const MASTER: &str = "EQCxE6mUtQJKFnGfaROTKOt1lZbDiiX1kCixRv7Nw2Id_sDs";
@@ -264,59 +263,21 @@ struct Node {
 
 impl Node {
     async fn start(state: State) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/api/v2", listener.local_addr().unwrap());
         let state = Arc::new(Mutex::new(state));
         let seen = Arc::clone(&state);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&seen)));
-            }
-        });
+        let url = http_double::start(move |request| {
+            let target = request.target().strip_prefix("/api/v2").unwrap();
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let (status, body) = answer(&mut seen.lock().unwrap(), path, query, &request.json())?;
+            Some(Response::json(status, &body))
+        })
+        .await;
+        let url = format!("{url}/api/v2");
         Self { url, state }
     }
 
     fn sent(&self) -> usize {
         self.state.lock().unwrap().sent
-    }
-}
-
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
-    let mut buffer = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
-        }
-        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
-        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-        let length = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-        let length = length.map_or(0, |(_, length)| length.parse::<usize>().unwrap());
-        if buffer.len() < end + 4 + length {
-            continue;
-        }
-        let body: Value =
-            serde_json::from_slice(&buffer[end + 4..end + 4 + length]).unwrap_or_default();
-        buffer.drain(..end + 4 + length);
-        let target = head.split(' ').nth(1).unwrap();
-        let target = target.strip_prefix("/api/v2").unwrap();
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let said = answer(&mut state.lock().unwrap(), path, query, &body);
-        let Some((status, body)) = said else {
-            return;
-        };
-        let body = body.to_string();
-        let head = format!(
-            "HTTP/1.1 {status} So\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        if stream.write_all((head + &body).as_bytes()).await.is_err() {
-            return;
-        }
     }
 }
 
