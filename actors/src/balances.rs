@@ -11,10 +11,7 @@ use crate::{
 pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<String, Fault> {
     let network = Network::from_wire(request.network_type())
         .ok_or_else(|| Fault::field("networkType", "is required"))?;
-    let rules = network.chain().ok_or_else(|| {
-        let problem = format!("balances of {} are not in this version", network.name());
-        Fault::field("networkType", problem)
-    })?;
+    let rules = network.chain();
     let chain = chain(context, network, request.chain_id)?;
     let under = |field: &'static str| move |fault: Fault| Fault::field(field, fault.public());
     let owner = rules

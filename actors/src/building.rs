@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use covault_core::{
-    chain::{Chain, Facts, Needs, Resource, Settled, evm, ton},
+    chain::{Facts, Needs, Resource, Settled, evm, ton},
     fault::Fault,
     network::Network,
     payload::{Payload, evm::EvmPayload},
@@ -12,19 +12,9 @@ use covault_core::{
 
 use crate::{claims::Account, context::Context};
 
-/// The rules of a request's network.
-///
-/// # Errors
-/// [`covault_core::fault::Class::Bug`]: no request is accepted for a network that is not built.
-pub fn chain(network: Network) -> Result<&'static dyn Chain, Fault> {
-    network
-        .chain()
-        .ok_or_else(|| Fault::bug("a request of a network that is not built"))
-}
-
 /// What is to be asked before the request can be built.
 pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<Needs, Fault> {
-    let needs = chain(network)?.needs(payload);
+    let needs = network.chain().needs(payload);
     // A transaction that brings everything has one open point where a node can be asked:
     // whether the chain has a base fee.
     if let (Needs::Nothing, Payload::Evm(EvmPayload::Transaction(transaction))) = (&needs, payload)
@@ -71,7 +61,7 @@ pub fn own_facts(
 /// # Errors
 /// As [`chain`].
 pub fn lane(request: &Request, payload: &Payload, needs: &Needs) -> Result<Option<Account>, Fault> {
-    let sequenced = chain(request.network)?.is_sequenced(needs);
+    let sequenced = request.network.chain().is_sequenced(needs);
     Ok(sequenced.then(|| Account::of(request, payload)))
 }
 
@@ -84,7 +74,7 @@ pub fn offered(
     public_key: &[u8],
 ) -> Vec<Resource> {
     let offered = || {
-        let chain = chain(network)?;
+        let chain = network.chain();
         let facts = match chain.settle(payload, facts.clone(), &BTreeSet::new())? {
             Settled::Facts(facts) => facts,
             Settled::Wait(_) => return Ok(Vec::new()),
@@ -107,7 +97,7 @@ pub fn draft(
     now_ms: u64,
     deadline_ms: u64,
 ) -> Result<Draft, Fault> {
-    let chain = chain(request.network)?;
+    let chain = request.network.chain();
     let unsigned = chain.build(payload, &facts, &request.public_key)?;
     let nonce = chain
         .uses(payload, &unsigned)?

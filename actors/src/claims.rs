@@ -13,7 +13,6 @@ use covault_core::{
 };
 
 use crate::{
-    building,
     context::Context,
     rows,
     store::{Key, Scan, Space},
@@ -64,7 +63,7 @@ pub fn of(
     payload: &Payload,
     draft: &Draft,
 ) -> Result<BTreeSet<Resource>, Fault> {
-    let chain = building::chain(request.network)?;
+    let chain = request.network.chain();
     let mut uses: BTreeSet<_> = chain.uses(payload, &draft.unsigned)?.into_iter().collect();
     uses.retain(|resource| draft.claim.is_some() || !matches!(resource, Resource::Nonce(_)));
     Ok(uses)
@@ -75,7 +74,7 @@ pub fn of(
 /// # Errors
 /// As [`of`].
 pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<Vec<u64>, Fault> {
-    let chain = building::chain(request.network)?;
+    let chain = request.network.chain();
     let uses = chain.uses(payload, &draft.unsigned)?.into_iter();
     Ok(uses
         .filter_map(|resource| match resource {

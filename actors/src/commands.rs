@@ -48,12 +48,6 @@ impl Inner {
         }
         let vault = vault_in_scope(caller, &vault_uuid)?;
         refuse_callback(Some(&callback_client_signer_public_key))?;
-        if network.chain().is_none() {
-            return Err(Fault::field(
-                "networkType",
-                format!("wallets of {} are not in this version", network.name()),
-            ));
-        }
         check_labels(&name, &reference)?;
         if !reference.is_empty()
             && self

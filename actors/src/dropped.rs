@@ -20,7 +20,6 @@ use covault_core::{
 };
 
 use crate::{
-    building,
     claims::Account,
     context::Context,
     rows,
@@ -123,7 +122,7 @@ impl Lost {
     fn end_ms(&self) -> Result<Option<u64>, Fault> {
         let mut end_ms = Some(0);
         for over in &self.requests {
-            let one = building::chain(over.request.network)?.valid_until_ms(&over.signed)?;
+            let one = over.request.network.chain().valid_until_ms(&over.signed)?;
             end_ms = end_ms.zip(one).map(|(end_ms, one)| one.max(end_ms));
         }
         Ok(end_ms)

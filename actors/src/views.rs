@@ -146,9 +146,8 @@ impl Drop for Subscription<'_> {
 async fn by_address(context: &Context, caller: &Caller, text: &str) -> Result<wire::Wallet, Fault> {
     let canonical = Network::ALL
         .iter()
-        .filter_map(|network| network.chain())
-        .find_map(|chain| chain.parse_address(text).ok())
-        .ok_or_else(|| Fault::field("address", "is not an address of a network in this version"))?;
+        .find_map(|network| network.chain().parse_address(text).ok())
+        .ok_or_else(|| Fault::field("address", "is not an address of any network"))?;
     let wallet = context.wallet_by(&rows::wallet_address(&canonical)).await?;
     Ok(visible(caller, wallet, "address")?.to_wire())
 }

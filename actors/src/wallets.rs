@@ -11,7 +11,6 @@ use covault_core::{
 use prost::Message as _;
 
 use crate::{
-    building,
     context::Context,
     idempotency::Pledge,
     rows,
@@ -49,7 +48,7 @@ pub async fn make(
         id: context.new_wallet_id(),
         vault,
         network: plan.network,
-        address: building::chain(plan.network)?.address(&public_key)?,
+        address: plan.network.chain().address(&public_key)?,
         path,
         public_key,
         reference: plan.reference,

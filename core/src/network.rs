@@ -109,17 +109,17 @@ impl Network {
         }
     }
 
-    /// The network's rules; `None` while it is not built.
-    pub fn chain(self) -> Option<&'static dyn Chain> {
+    /// The network's rules.
+    pub fn chain(self) -> &'static dyn Chain {
         match self {
-            Network::Evm => Some(&chain::evm::Evm),
-            Network::Solana => Some(&chain::solana::Solana),
-            Network::Aptos => Some(&chain::aptos::Aptos),
-            Network::Stellar => Some(&chain::stellar::Stellar),
-            Network::Bitcoin => Some(&chain::bitcoin::Bitcoin),
-            Network::Tron => Some(&chain::tron::Tron),
-            Network::Ton => Some(&chain::ton::Ton),
-            Network::Sui => Some(&chain::sui::Sui),
+            Network::Evm => &chain::evm::Evm,
+            Network::Solana => &chain::solana::Solana,
+            Network::Aptos => &chain::aptos::Aptos,
+            Network::Stellar => &chain::stellar::Stellar,
+            Network::Bitcoin => &chain::bitcoin::Bitcoin,
+            Network::Tron => &chain::tron::Tron,
+            Network::Ton => &chain::ton::Ton,
+            Network::Sui => &chain::sui::Sui,
         }
     }
 }

@@ -126,10 +126,7 @@ impl SigningOrder {
     /// # Errors
     /// As [`SigningOrder::verify`].
     pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<Payload, Fault> {
-        let chain = self
-            .network
-            .chain()
-            .ok_or_else(|| Fault::field("network", "not built"))?;
+        let chain = self.network.chain();
         if root.curve != self.network.curve() {
             return Err(Fault::field(
                 "network",

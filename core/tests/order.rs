@@ -96,7 +96,7 @@ mod order {
         let root = root(network.curve());
         let path = KeyPath::new(vec![0, 5]).unwrap();
         let public_key = root.child(&path).unwrap().public_key;
-        let chain = network.chain().unwrap();
+        let chain = network.chain();
         let address = chain.address(&public_key).unwrap();
         let payload = Payload::parse(&kind(address.clone())).unwrap();
         let unsigned = chain.build(&payload, &facts, &public_key).unwrap();
@@ -389,7 +389,7 @@ mod order {
     #[test]
     fn chain__should_tell_the_most_that_a_transaction_costs() {
         let fee = |order: &SigningOrder| {
-            let chain = order.network.chain().unwrap();
+            let chain = order.network.chain();
             chain.most_fee(&order.unsigned).unwrap().to_string()
         };
         let [native, message, solana, _] = orders();
@@ -399,7 +399,7 @@ mod order {
         assert_eq!(fee(&solana), "5000");
         let mut cut = native.clone();
         cut.unsigned.truncate(5);
-        let chain = cut.network.chain().unwrap();
+        let chain = cut.network.chain();
         assert!(chain.most_fee(&cut.unsigned).is_err());
     }
 }

@@ -194,7 +194,7 @@ impl World {
     }
 
     fn address(&self) -> String {
-        let chain = self.network().chain().unwrap();
+        let chain = self.network().chain();
         chain.address(&self.public_key()).unwrap()
     }
 
@@ -241,7 +241,7 @@ impl World {
     fn order(&self, payload: &Payload, facts: Facts) -> SigningOrder {
         let network = self.network();
         let public_key = self.public_key();
-        let chain = network.chain().unwrap();
+        let chain = network.chain();
         let unsigned = chain.build(payload, &facts, &public_key).unwrap();
         SigningOrder {
             request: RequestId::from_random(random_16(&SystemEntropy)),

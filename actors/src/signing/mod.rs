@@ -450,7 +450,7 @@ impl Live {
         let ledger = self.now_mut()?;
         let (network, payload) = (ledger.request.network, &ledger.payload);
         let needs = building::needs(&context, network, payload)?;
-        let assigned = building::chain(network)?.is_sequenced(&needs);
+        let assigned = network.chain().is_sequenced(&needs);
         let stored = ledger
             .advance_claiming(&context, events, None, assigned)
             .await;
@@ -499,7 +499,7 @@ impl Live {
         let State::Signing { draft, .. } = &request.state else {
             return Ok(());
         };
-        let chain = building::chain(request.network)?;
+        let chain = request.network.chain();
         let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
         let delivery = if draft.broadcast {
             Event::SendingStarted

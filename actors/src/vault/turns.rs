@@ -13,7 +13,6 @@ use ractor::RpcReplyPort;
 
 use super::Live;
 use crate::{
-    building,
     claims::{self, Account},
     signing::NotYet,
 };
@@ -84,7 +83,7 @@ impl Live {
             facts,
             ..
         } = wanted;
-        let chain = building::chain(account.network)?;
+        let chain = account.network.chain();
         let reserved = self.lanes.reserved(account);
         let mut taken: BTreeSet<Resource> = reserved.keys().cloned().collect();
         loop {

@@ -249,7 +249,7 @@ impl Wallet {
 }
 
 fn bitcoin() -> &'static dyn Chain {
-    Network::Bitcoin.chain().unwrap()
+    Network::Bitcoin.chain()
 }
 
 fn public_key(key: &SigningKey) -> Vec<u8> {

@@ -284,7 +284,7 @@ fn key() -> SigningKey {
 }
 
 fn sui() -> &'static dyn Chain {
-    Network::Sui.chain().unwrap()
+    Network::Sui.chain()
 }
 
 fn from() -> String {

@@ -4,7 +4,7 @@ use super::{WireEcho, WireKind};
 use crate::network::Network;
 
 macro_rules! kinds {
-    ($($variant:ident $name:literal $network:ident $state:ident,)*) => {
+    ($($variant:ident $name:literal $network:ident,)*) => {
         /// A kind of payload, as `createSigningRequest` takes them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
@@ -36,14 +36,6 @@ macro_rules! kinds {
                     $(Kind::$variant => network!($network),)*
                 }
             }
-
-            /// Whether this version of Covault can sign it. A kind that is not built is refused
-            /// by name.
-            pub fn is_built(self) -> bool {
-                match self {
-                    $(Kind::$variant => state!($state),)*
-                }
-            }
         }
 
         /// The same payload as a response shows it.
@@ -64,48 +56,39 @@ macro_rules! network {
     };
 }
 
-macro_rules! state {
-    (built) => {
-        true
-    };
-    (planned) => {
-        false
-    };
-}
-
 kinds! {
-    EvmSendNative "evmSendNative" Evm built,
-    EvmSendErc20 "evmSendErc20" Evm built,
-    EvmSendCustom "evmSendCustom" Evm built,
-    BtcSendNative "btcSendNative" Bitcoin built,
-    TronSendNative "tronSendNative" Tron built,
-    TronSendTrc10 "tronSendTrc10" Tron built,
-    TronSendTrc20 "tronSendTrc20" Tron built,
-    AptosSendNative "aptosSendNative" Aptos built,
-    AptosSendCoin "aptosSendCoin" Aptos built,
-    AptosSendCustom "aptosSendCustom" Aptos built,
-    SuiSendNative "suiSendNative" Sui built,
-    SuiSendCoin "suiSendCoin" Sui built,
-    SuiSendCustom "suiSendCustom" Sui built,
-    SolanaSendNative "solanaSendNative" Solana built,
-    SolanaSendSplToken "solanaSendSplToken" Solana built,
-    EvmMessage "evmMessage" Evm built,
-    AptosMessage "aptosMessage" Aptos built,
-    SolanaMessage "solanaMessage" Solana built,
-    RawMessage "rawMessage" Any built,
-    SuiMessage "suiMessage" Sui built,
-    TonSendNative "tonSendNative" Ton built,
-    TonSendToken "tonSendToken" Ton built,
-    TonSendCustom "tonSendCustom" Ton built,
-    TonMessage "tonMessage" Ton built,
-    SolanaSendCustom "solanaSendCustom" Solana built,
-    SonicSvmSendNative "sonicSvmSendNative" Solana built,
-    SonicSvmSendSplToken "sonicSvmSendSplToken" Solana built,
-    SonicSvmSendCustom "sonicSvmSendCustom" Solana built,
-    StellarSendNative "stellarSendNative" Stellar built,
-    StellarSendAsset "stellarSendAsset" Stellar built,
-    StellarSendCustom "stellarSendCustom" Stellar built,
-    StellarChangeTrust "stellarChangeTrust" Stellar built,
+    EvmSendNative "evmSendNative" Evm,
+    EvmSendErc20 "evmSendErc20" Evm,
+    EvmSendCustom "evmSendCustom" Evm,
+    BtcSendNative "btcSendNative" Bitcoin,
+    TronSendNative "tronSendNative" Tron,
+    TronSendTrc10 "tronSendTrc10" Tron,
+    TronSendTrc20 "tronSendTrc20" Tron,
+    AptosSendNative "aptosSendNative" Aptos,
+    AptosSendCoin "aptosSendCoin" Aptos,
+    AptosSendCustom "aptosSendCustom" Aptos,
+    SuiSendNative "suiSendNative" Sui,
+    SuiSendCoin "suiSendCoin" Sui,
+    SuiSendCustom "suiSendCustom" Sui,
+    SolanaSendNative "solanaSendNative" Solana,
+    SolanaSendSplToken "solanaSendSplToken" Solana,
+    EvmMessage "evmMessage" Evm,
+    AptosMessage "aptosMessage" Aptos,
+    SolanaMessage "solanaMessage" Solana,
+    RawMessage "rawMessage" Any,
+    SuiMessage "suiMessage" Sui,
+    TonSendNative "tonSendNative" Ton,
+    TonSendToken "tonSendToken" Ton,
+    TonSendCustom "tonSendCustom" Ton,
+    TonMessage "tonMessage" Ton,
+    SolanaSendCustom "solanaSendCustom" Solana,
+    SonicSvmSendNative "sonicSvmSendNative" Solana,
+    SonicSvmSendSplToken "sonicSvmSendSplToken" Solana,
+    SonicSvmSendCustom "sonicSvmSendCustom" Solana,
+    StellarSendNative "stellarSendNative" Stellar,
+    StellarSendAsset "stellarSendAsset" Stellar,
+    StellarSendCustom "stellarSendCustom" Stellar,
+    StellarChangeTrust "stellarChangeTrust" Stellar,
 }
 
 #[cfg(test)]

@@ -136,10 +136,7 @@ impl Asset {
             None => (Place::parse(text)?, None),
         };
         let invalid = |sentence: &str| Fault::new(crate::fault::Class::Invalid, sentence);
-        let chain = place
-            .network
-            .chain()
-            .ok_or_else(|| invalid("is of a network that is not available in this version"))?;
+        let chain = place.network.chain();
         match place.network {
             Network::Evm if place.chain_id.is_none() => {
                 return Err(invalid("must name its chain, e.g. evm:1"));

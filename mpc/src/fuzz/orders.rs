@@ -76,7 +76,7 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         unsigned,
         inputs,
     } = shown;
-    let Some(Ok(address)) = network.chain().map(|chain| chain.address(&public_key)) else {
+    let Ok(address) = network.chain().address(&public_key) else {
         return Ok(());
     };
     let path = KeyPath::new(Vec::new()).map_err(|fault| format!("{fault:?}"))?;

@@ -103,11 +103,7 @@ impl Policy {
         self.check_kind(&outflow, payload.which())?;
         self.check_network(&outflow)?;
         self.check_recipients(&outflow)?;
-        let chain = order
-            .network
-            .chain()
-            .ok_or_else(|| Fault::field("network", "not built"))?;
-        let fee = chain.most_fee(&order.unsigned)?;
+        let fee = order.network.chain().most_fee(&order.unsigned)?;
         for (place, most) in &self.most_fee {
             if place.meets(&outflow.place) && fee > *most {
                 let sentence = format_args!("could take more than {FLOOR} allows for {place}");

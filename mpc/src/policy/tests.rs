@@ -30,7 +30,7 @@ fn public_key(curve: Curve) -> Vec<u8> {
 }
 
 fn sender(network: Network) -> String {
-    let chain = network.chain().unwrap();
+    let chain = network.chain();
     chain.address(&public_key(network.curve())).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn sender(network: Network) -> String {
 fn order(network: Network, kind: &WireKind, facts: Facts) -> (SigningOrder, Payload) {
     let public_key = public_key(network.curve());
     let payload = Payload::parse(kind).unwrap();
-    let chain = network.chain().unwrap();
+    let chain = network.chain();
     let unsigned = chain.build(&payload, &facts, &public_key).unwrap();
     let order = SigningOrder {
         request: RequestId::from_bytes([1; 16]),

@@ -367,7 +367,7 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         Curve::Secp256k1 => Network::Evm,
         Curve::Ed25519 => Network::Solana,
     };
-    let chain = network.chain().unwrap();
+    let chain = network.chain();
     let public_key = root.child(&path).unwrap().public_key;
     let address = chain.address(&public_key).unwrap();
     let payload = Payload::parse(&WireKind::RawMessage(wire::RawMessage {

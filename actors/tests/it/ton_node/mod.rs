@@ -301,7 +301,7 @@ fn found(seqno: u32, deployed: bool, jetton: Option<JettonFacts>) -> Facts {
 
 /// A signed transaction.
 fn signed() -> Signed {
-    let rules = Network::Ton.chain().unwrap();
+    let rules = Network::Ton.chain();
     let payload = Payload::parse(&WireKind::TonSendNative(wire::TonSendNative {
         from: wallet().wallet_form(),
         to: BOB.into(),
