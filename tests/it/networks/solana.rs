@@ -104,7 +104,8 @@ async fn moves_exactly(family: &str, chain_id: u64) {
     .await;
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
 
-    let send = |value: u128| json!({&send_native: {"from": from, "to": to, "value": value.to_string()}});
+    let send =
+        |value: u128| json!({&send_native: {"from": from, "to": to, "value": value.to_string()}});
     let tried = simulated(api, send(3)).await;
     assert_eq!(
         (&tried["success"], &tried["error"]),
