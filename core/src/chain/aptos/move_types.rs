@@ -41,7 +41,10 @@ pub fn parse_type(text: &str) -> Result<TypeTag, TypeError> {
     if text.len() > MAX_TEXT {
         return Err(TypeError);
     }
-    TypeTag::from_str(text).ok().filter(fits).ok_or(TypeError)
+    // Printed, its addresses are in full, and that has to be read again.
+    let is_short = |tag: &TypeTag| tag.to_string().len() <= MAX_TEXT;
+    let tag = TypeTag::from_str(text).ok().filter(fits);
+    tag.filter(is_short).ok_or(TypeError)
 }
 
 /// Whether the chain takes a type so deep.

@@ -144,7 +144,12 @@ pub fn parse_coin_type(text: &str) -> Result<StructTag, CoinTypeError> {
     if text.len() > MAX_TYPE_BYTES {
         return Err(CoinTypeError::Form);
     }
-    text.parse().map_err(|_| CoinTypeError::Form)
+    let coin: StructTag = text.parse().map_err(|_| CoinTypeError::Form)?;
+    // What is printed has to be read again.
+    if coin.to_string().len() > MAX_TYPE_BYTES {
+        return Err(CoinTypeError::Form);
+    }
+    Ok(coin)
 }
 
 /// The transaction to simulate for its gas, BCS `TransactionData`: the payment with the greatest

@@ -240,3 +240,13 @@ fn message__should_be_a_message_whatever_it_says() {
         assert_eq!(signed, Ok(None));
     }
 }
+
+#[test]
+fn parse_token__should_take_only_types_whose_canonical_form_it_takes() {
+    let long = |count: usize| format!("0x1::a::B<{}>", vec!["0x1::a::B"; count].join(","));
+    let canonical = SUI_CHAIN.parse_token(&long(20)).unwrap();
+    assert_eq!(SUI_CHAIN.parse_token(&canonical), Ok(canonical));
+    // Short enough as it is, and not with addresses in full.
+    assert!(long(100).len() < MAX_TYPE_BYTES);
+    assert!(SUI_CHAIN.parse_token(&long(100)).is_err());
+}
