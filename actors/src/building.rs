@@ -13,21 +13,21 @@ use covault_core::{
 use crate::{claims::Account, context::Context};
 
 /// What is to be asked before the request can be built.
-pub fn needs(context: &Context, network: Network, payload: &Payload) -> Result<Needs, Fault> {
+pub fn needs(context: &Context, network: Network, payload: &Payload) -> Needs {
     let needs = network.chain().needs(payload);
     // A transaction that brings everything has one open point where a node can be asked:
     // whether the chain has a base fee.
     if let (Needs::Nothing, Payload::Evm(EvmPayload::Transaction(transaction))) = (&needs, payload)
         && context.chains.get(network, payload.chain_id()).is_some()
     {
-        return Ok(Needs::Evm(evm::Needs {
+        return Needs::Evm(evm::Needs {
             chain_id: transaction.chain_id,
             from: transaction.from.clone(),
             nonce: false,
             fees: None,
-        }));
+        });
     }
-    Ok(needs)
+    needs
 }
 
 /// Facts that need no node: there is nothing to ask, or only clock and configuration.
@@ -57,12 +57,9 @@ pub fn own_facts(
 
 /// The account in whose lane the request waits, when what it builds on depends on the account's
 /// other requests.
-///
-/// # Errors
-/// As [`chain`].
-pub fn lane(request: &Request, payload: &Payload, needs: &Needs) -> Result<Option<Account>, Fault> {
+pub fn lane(request: &Request, payload: &Payload, needs: &Needs) -> Option<Account> {
     let sequenced = request.network.chain().is_sequenced(needs);
-    Ok(sequenced.then(|| Account::of(request, payload)))
+    sequenced.then(|| Account::of(request, payload))
 }
 
 /// What the request would use up if no other one held anything: what the nodes offer it. Empty where

@@ -128,7 +128,7 @@ impl Inner {
             created_at_ms: context.now_ms(),
             state: State::Received,
         };
-        let needs = building::needs(context, request.network, &payload)?;
+        let needs = building::needs(context, request.network, &payload);
         let asks = building::own_facts(context, &payload, &needs).is_none();
         if (asks || broadcast)
             && context
@@ -146,7 +146,7 @@ impl Inner {
             .try_acquire_many_owned(u32::try_from(size).map_err(|_| too_many())?)
             .map_err(|_| too_many())?;
         let actor = self.vault(request.vault).await?;
-        let lane = building::lane(&request, &payload, &needs)?;
+        let lane = building::lane(&request, &payload, &needs);
         let (vault, id) = (request.vault, request.id);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {

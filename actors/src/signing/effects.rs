@@ -43,13 +43,13 @@ impl Live {
         let context = Arc::clone(&self.context);
         let task = match (request.state.effect(), &request.state) {
             (Some(Effect::Prepare), _) => {
-                let needs = building::needs(&context, request.network, payload)?;
+                let needs = building::needs(&context, request.network, payload);
                 let client = context
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
                 let own = building::own_facts(&context, payload, &needs);
-                let lane = building::lane(request, payload, &needs)?;
+                let lane = building::lane(request, payload, &needs);
                 let ask = lane.map(|lane| (lane, request.public_key.clone(), payload.clone()));
                 let vault = self.vault.clone();
                 let id = request.id;

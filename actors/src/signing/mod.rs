@@ -349,7 +349,7 @@ impl Live {
     ) -> Result<wire::SigningRequest, Fault> {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
-        let needs = building::needs(&self.context, ledger.request.network, &ledger.payload)?;
+        let needs = building::needs(&self.context, ledger.request.network, &ledger.payload);
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -449,7 +449,7 @@ impl Live {
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
         let (network, payload) = (ledger.request.network, &ledger.payload);
-        let needs = building::needs(&context, network, payload)?;
+        let needs = building::needs(&context, network, payload);
         let assigned = network.chain().is_sequenced(&needs);
         let stored = ledger
             .advance_claiming(&context, events, None, assigned)

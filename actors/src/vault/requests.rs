@@ -96,9 +96,9 @@ impl Live {
     /// The account in whose lane a loaded request waits, where it waits in one.
     fn lane_wanted(&self, request: &Request) -> Result<Option<Account>, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-        let needs = building::needs(&self.context, request.network, &payload)?;
+        let needs = building::needs(&self.context, request.network, &payload);
         let waits = request.state.effect() == Some(Effect::Prepare);
-        Ok(building::lane(request, &payload, &needs)?.filter(|_| waits))
+        Ok(building::lane(request, &payload, &needs).filter(|_| waits))
     }
 
     async fn give_up(

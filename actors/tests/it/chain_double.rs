@@ -19,6 +19,8 @@ use covault_core::{
     fault::ExecuteCode,
 };
 
+use crate::one_key::take;
+
 /// See the module.
 #[derive(Default)]
 pub struct ChainDouble {
@@ -189,12 +191,7 @@ impl ChainClient for ChainDouble {
             );
         }
         sent.insert(shipment.signed.tx_hash.clone(), transaction);
-        let lost = self
-            .lost_answers
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                left.checked_sub(1)
-            });
-        if lost.is_ok() {
+        if take(&self.lost_answers) {
             return Broadcast::Unknown("the answer was lost".into());
         }
         Broadcast::Accepted

@@ -9,6 +9,8 @@ use async_trait::async_trait;
 use covault_actors::store::{Batch, CommitError, Key, ReadError, Row, Scan, Store};
 use tokio::sync::watch;
 
+use crate::one_key::take;
+
 /// What happens at the chosen commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accident {
@@ -93,12 +95,9 @@ impl Store for CutStore {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        let failing = &self.failing_scans;
-        match failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-            left.checked_sub(1)
-        }) {
-            Ok(_) => Err(ReadError("no power".into())),
-            Err(_) => self.inner.scan(scan).await,
+        if take(&self.failing_scans) {
+            return Err(ReadError("no power".into()));
         }
+        self.inner.scan(scan).await
     }
 }

@@ -163,7 +163,7 @@ pub fn root(vault: VaultId, curve: Curve) -> RootKey {
     }
 }
 
-fn take(counter: &AtomicUsize) -> bool {
+pub fn take(counter: &AtomicUsize) -> bool {
     counter
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
             left.checked_sub(1)

@@ -20,6 +20,8 @@ use covault_core::{
     fault::ExecuteCode,
 };
 
+use crate::one_key::take;
+
 /// See the module.
 #[derive(Default)]
 pub struct UtxoDouble {
@@ -126,12 +128,7 @@ impl ChainClient for UtxoDouble {
             let made = (output.script_pubkey, output.value.to_sat());
             unspent.insert(OutPoint { txid, vout }, made);
         }
-        let lost = self
-            .lost_answers
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                left.checked_sub(1)
-            });
-        if lost.is_ok() {
+        if take(&self.lost_answers) {
             return Broadcast::Unknown("the answer was lost".into());
         }
         Broadcast::Accepted

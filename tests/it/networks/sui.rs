@@ -11,14 +11,30 @@ const TOKEN: &str = "0x5a5a::usd::USD";
 const PRICE: u64 = 750;
 
 /// A node and the two wallets.
-struct Chain<'a> {
-    node: &'a Node,
-    api: &'a Api,
+struct Chain {
+    dev: Dev,
+    node: Node,
     from: String,
     to: String,
+    _folder: tempfile::TempDir,
 }
 
-impl Chain<'_> {
+impl Chain {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::start(folder.path(), "sui").await;
+        let chains = [format!("sui={}", node.url)];
+        let (dev, from) = dev_with_wallet(folder.path(), &chains, SUI).await;
+        let to = dev.api.wallet(&dev.vault, SUI).await;
+        Self {
+            dev,
+            node,
+            from,
+            to,
+            _folder: folder,
+        }
+    }
+
     /// Makes a coin object of the wallet's.
     async fn give(&self, token: Option<&str>, amount: u64) {
         let coin = json!({"address": self.from, "type": token, "amount": amount.to_string()});
@@ -40,7 +56,7 @@ impl Chain<'_> {
     }
 
     async fn units(&self, address: &str, token: Option<&str>) -> i128 {
-        i128::try_from(balance(self.api, SUI, address, token).await).unwrap()
+        i128::try_from(balance(&self.dev.api, SUI, address, token).await).unwrap()
     }
 
     fn native(&self, value: u64) -> Value {
@@ -70,7 +86,7 @@ impl Chain<'_> {
     /// Sends what must succeed and cost what the node says, with `amount` MIST besides.
     async fn pays(&self, payload: Value, amount: i128) -> Value {
         let before = self.units(&self.from, None).await;
-        let sent = self.api.sign(payload).await;
+        let sent = self.dev.api.sign(payload).await;
         let executed = self.outcome(&sent).await;
         assert_eq!(executed["success"], true, "{executed}");
         let left = self.units(&self.from, None).await;
@@ -108,18 +124,9 @@ fn used(executed: &Value) -> impl Iterator<Item = &str> {
 
 #[tokio::test]
 async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
-    let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "sui").await;
-    let chains = [format!("sui={}", node.url)];
-    let (dev, from) = dev_with_wallet(folder.path(), &chains, SUI).await;
+    let chain = Chain::start().await;
+    let Chain { dev, from, to, .. } = &chain;
     let api = &dev.api;
-    let to = api.wallet(&dev.vault, SUI).await;
-    let chain = Chain {
-        node: &node,
-        api,
-        from: from.clone(),
-        to: to.clone(),
-    };
     let (code, reason) = refusal(api, chain.native(1)).await;
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
 
@@ -127,14 +134,14 @@ async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
     for amount in [1_000_000_000, 5, 2_000_000_000, 7, 0] {
         chain.give(None, amount).await;
     }
-    assert_eq!(chain.units(&from, None).await, 3_000_000_012);
+    assert_eq!(chain.units(from, None).await, 3_000_000_012);
 
     // The wallet's coins become one.
     let executed = chain.pays(chain.native(2_500_000_001), 2_500_000_001).await;
-    assert_eq!(chain.units(&to, None).await, 2_500_000_001);
+    assert_eq!(chain.units(to, None).await, 2_500_000_001);
     assert_eq!(field(&executed, "price"), PRICE);
     assert_eq!(used(&executed).count(), 5);
-    assert_eq!(chain.coins(&from).await.len(), 1);
+    assert_eq!(chain.coins(from).await.len(), 1);
 
     // With a gas fee of the client's.
     let mut payment = chain.native(5);
@@ -147,22 +154,22 @@ async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
     for amount in [600, 300, 100] {
         chain.give(Some(TOKEN), amount).await;
     }
-    assert_eq!(chain.units(&from, Some(TOKEN)).await, 1_000);
+    assert_eq!(chain.units(from, Some(TOKEN)).await, 1_000);
     chain.pays(chain.token(650), 0).await;
-    assert_eq!(chain.units(&to, Some(TOKEN)).await, 650);
-    assert_eq!(chain.units(&from, Some(TOKEN)).await, 350);
+    assert_eq!(chain.units(to, Some(TOKEN)).await, 650);
+    assert_eq!(chain.units(from, Some(TOKEN)).await, 350);
     chain.funds(Some(TOKEN), 300).await;
     chain.pays(chain.token(400), 0).await;
-    assert_eq!(chain.units(&to, Some(TOKEN)).await, 1_050);
-    assert_eq!(chain.units(&from, Some(TOKEN)).await, 250);
+    assert_eq!(chain.units(to, Some(TOKEN)).await, 1_050);
+    assert_eq!(chain.units(from, Some(TOKEN)).await, 250);
     chain.pays(chain.token(250), 0).await;
-    assert_eq!(chain.units(&to, Some(TOKEN)).await, 1_300);
-    assert_eq!(chain.units(&from, Some(TOKEN)).await, 0);
+    assert_eq!(chain.units(to, Some(TOKEN)).await, 1_300);
+    assert_eq!(chain.units(from, Some(TOKEN)).await, 0);
 
     // SUI outside of coins is spent with them, and pays for gas alone.
-    let held = chain.units(&from, None).await;
+    let held = chain.units(from, None).await;
     chain.funds(None, 1_000_000_000).await;
-    assert_eq!(chain.units(&from, None).await, held + 1_000_000_000);
+    assert_eq!(chain.units(from, None).await, held + 1_000_000_000);
     let amount = u64::try_from(held).unwrap() + 1;
     chain.pays(chain.native(amount), amount.into()).await;
     chain.give(Some(TOKEN), 10).await;
@@ -183,29 +190,20 @@ async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
     chain.give(None, 1_000).await;
     let (code, reason) = refusal(api, chain.token(7)).await;
     assert_eq!(code, INSUFFICIENT_GAS_FEE, "{reason}");
-    assert_eq!(chain.units(&from, Some(TOKEN)).await, 7);
+    assert_eq!(chain.units(from, Some(TOKEN)).await, 7);
 }
 
 #[tokio::test]
 async fn sui_payments_of_one_wallet_at_once__should_never_use_one_object_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "sui").await;
-    let chains = [format!("sui={}", node.url)];
-    let (dev, from) = dev_with_wallet(folder.path(), &chains, SUI).await;
-    let to = dev.api.wallet(&dev.vault, SUI).await;
-    let chain = Chain {
-        node: &node,
-        api: &dev.api,
-        from: from.clone(),
-        to: to.clone(),
-    };
+    let chain = Chain::start().await;
+    let Chain { dev, from, to, .. } = &chain;
     let funds: i128 = 4_000_000_000;
     for _ in 0..4 {
         chain.give(None, 1_000_000_000).await;
     }
     let sends = (1..=5u64).map(|amount| dev.api.sign(chain.native(amount)));
     let sent = futures::future::join_all(sends).await;
-    assert_eq!(chain.units(&to, None).await, 15);
+    assert_eq!(chain.units(to, None).await, 15);
     let executed = chain.executed().await;
     assert_eq!(executed.len(), 5);
     let hashes: BTreeSet<_> = sent.iter().map(|one| one["txHash"].to_string()).collect();
@@ -217,7 +215,7 @@ async fn sui_payments_of_one_wallet_at_once__should_never_use_one_object_twice()
         "{names:?}"
     );
     let paid: i128 = executed.iter().map(fee).sum();
-    assert_eq!(chain.units(&from, None).await, funds - 15 - paid);
+    assert_eq!(chain.units(from, None).await, funds - 15 - paid);
 
     // Equal payments out of address balances use no object: each has a nonce of its own.
     chain.funds(None, 1_000_000_000).await;
@@ -226,46 +224,43 @@ async fn sui_payments_of_one_wallet_at_once__should_never_use_one_object_twice()
     let sent = futures::future::join_all(sends).await;
     let hashes: BTreeSet<_> = sent.iter().map(|one| one["txHash"].to_string()).collect();
     assert_eq!(hashes.len(), 4);
-    assert_eq!(chain.units(&to, Some(TOKEN)).await, 80);
-    assert_eq!(chain.units(&from, Some(TOKEN)).await, 20);
+    assert_eq!(chain.units(to, Some(TOKEN)).await, 80);
+    assert_eq!(chain.units(from, Some(TOKEN)).await, 20);
     chain.was_never_refused().await;
 }
 
 #[tokio::test]
 async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are() {
-    let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "sui").await;
-    let chains = [format!("sui={}", node.url)];
-    let (dev, from) = dev_with_wallet(folder.path(), &chains, SUI).await;
+    let chain = Chain::start().await;
+    let Chain {
+        node,
+        dev,
+        from,
+        to,
+        ..
+    } = &chain;
     let api = &dev.api;
-    let to = api.wallet(&dev.vault, SUI).await;
-    let chain = Chain {
-        node: &node,
-        api,
-        from: from.clone(),
-        to: to.clone(),
-    };
     chain.give(None, 1_000_000_000).await;
     let custom =
         |made: &Value| json!({"suiSendCustom": {"from": from, "payload": made["payload"]}});
     let mut arrived = 0;
     for (form, amount) in [("bcs", 1_001), ("json", 2_002)] {
-        let made = chain.foreign(form, amount, &chain.coins(&from).await);
+        let made = chain.foreign(form, amount, &chain.coins(from).await);
         let executed = chain.pays(custom(&made), amount.into()).await;
         assert_eq!(field(&executed, "price"), 800);
         arrived += i128::from(amount);
-        assert_eq!(chain.units(&to, None).await, arrived);
+        assert_eq!(chain.units(to, None).await, arrived);
     }
 
     // Coins that another request holds are not signed for again; those that are used elsewhere are
     // the node's to refuse.
-    let coins = chain.coins(&from).await;
+    let coins = chain.coins(from).await;
     chain.pays(chain.native(1), 1).await;
     arrived += 1;
     let held = custom(&chain.foreign("bcs", 5, &coins));
     let (status, answer) = api.post("createSigningRequest", held).await;
     assert_eq!(status, 409, "{answer}");
-    let coins = chain.coins(&from).await;
+    let coins = chain.coins(from).await;
     node.post("/test/use", json!({"objectId": coins[0]["objectId"]}))
         .await;
     let stale = custom(&chain.foreign("bcs", 5, &coins));
@@ -273,15 +268,15 @@ async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are(
     assert!(reason.contains("used one of its objects"), "{reason}");
 
     // What fails on the chain was taken, and costs its gas.
-    let before = chain.units(&from, None).await;
-    let made = chain.foreign("json", 90_000_000_000, &chain.coins(&from).await);
+    let before = chain.units(from, None).await;
+    let made = chain.foreign("json", 90_000_000_000, &chain.coins(from).await);
     let sent = api.sign(custom(&made)).await;
     let executed = chain.outcome(&sent).await;
     assert_eq!(executed["success"], false);
-    let left = chain.units(&from, None).await;
+    let left = chain.units(from, None).await;
     assert_eq!(before - left, fee(&executed));
     assert!(fee(&executed) > 0);
-    assert_eq!(chain.units(&to, None).await, arrived);
+    assert_eq!(chain.units(to, None).await, arrived);
 
     // Not sent: the node takes it from whoever sends it, and nothing else under its signature.
     let count = chain.executed().await.len();
@@ -291,17 +286,17 @@ async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are(
     assert_eq!(chain.executed().await.len(), count);
     let signed = handed["signedTransaction"].as_str().unwrap();
     let text: Value = serde_json::from_str(signed).unwrap();
-    let other = chain.foreign("bcs", 78, &chain.coins(&from).await);
+    let other = chain.foreign("bcs", 78, &chain.coins(from).await);
     let forged = json!({"txBytes": other["bytes"], "signatures": text["signatures"]}).to_string();
     let answer = outside("suiExecute", json!({"url": node.url, "signed": forged}));
     let refused = answer["error"].as_str().unwrap_or_default();
     assert!(refused.contains("Invalid user signature"), "{answer}");
-    assert_eq!(chain.units(&to, None).await, arrived);
+    assert_eq!(chain.units(to, None).await, arrived);
     let answer = outside("suiExecute", json!({"url": node.url, "signed": signed}));
     assert_eq!(
         answer,
         json!({"digest": handed["txHash"], "success": true}),
         "{signed}"
     );
-    assert_eq!(chain.units(&to, None).await, arrived + 77);
+    assert_eq!(chain.units(to, None).await, arrived + 77);
 }
