@@ -2,6 +2,7 @@
 
 mod abis;
 mod adapters;
+mod api;
 mod chain_nodes;
 mod cli;
 mod config;

@@ -22,10 +22,8 @@ use metrics_exporter_prometheus::{
 use tokio::task::JoinHandle;
 
 use crate::{
-    http::{
-        auth,
-        server::{self, Patience},
-    },
+    api::auth,
+    http::server::{self, Patience},
     shutdown::Stop,
     wiring,
 };

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
-    adapters::OsEntropy, config::Signer, files, http::auth::new_token, wiring::WORK_FACTOR,
+    adapters::OsEntropy, api::auth::new_token, config::Signer, files, wiring::WORK_FACTOR,
     wiring::WORK_FACTOR_RANDOM,
 };
 

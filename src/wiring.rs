@@ -29,12 +29,15 @@ use tokio::net::TcpListener;
 use crate::{
     abis,
     adapters::{OsEntropy, SystemClock},
+    api::{
+        Api,
+        auth::{Tokens, new_token},
+    },
     chain_nodes,
     config::{Config, Serve, Signer},
     files,
     http::{
-        self, Api,
-        auth::{Tokens, new_token},
+        self,
         server::{self, Patience},
     },
     shutdown::Stop,

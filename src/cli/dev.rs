@@ -16,10 +16,9 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{answer, client::reachable, progress::Progress};
 use crate::{
     adapters::OsEntropy,
+    api::auth::{self, new_token},
     config::Config,
-    files,
-    http::auth::{self, new_token},
-    metrics,
+    files, metrics,
     shutdown::{self, Stop},
     wiring::{self, SignerParts, TokenPair},
 };

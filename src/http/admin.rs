@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     Answer, Api, Area, Call, Route,
     nodes::{self, Nothing},
-    unexpected,
 };
+use crate::api::unexpected;
 
 /// The routes.
 pub(super) fn routes(api: &Arc<Api>) -> Router {

@@ -118,8 +118,8 @@ fn code(code: ExecuteCode, execute: bool) -> wire::error::Code {
 }
 
 /// A JSON answer.
-pub fn json(status: StatusCode, body: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
+pub fn json(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(
         header::CONTENT_TYPE,

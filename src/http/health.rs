@@ -10,7 +10,8 @@ use axum::{
 use covault_actors::gateway::Query;
 use covault_core::fault::Fault;
 
-use super::{Api, RequestId, auth, error};
+use super::{Api, RequestId, error};
+use crate::api::auth;
 
 /// `GET /livez`.
 pub async fn livez() -> Response<Body> {

@@ -1,15 +1,13 @@
-//! The HTTP API. A handler is three moves: decode, submit or view, encode; what surrounds them
-//! (token, content type, size, error shape, request id) is here, once.
+//! The HTTP API: what surrounds an operation (token, content type, size, error shape, request id).
+//! The operations of `/v1` are those of [`crate::api`]; `/admin/v1` has its own here.
 
 pub mod admin;
-pub mod auth;
 pub mod error;
 pub mod health;
 pub mod nodes;
 pub mod server;
-pub mod v1;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     Router,
@@ -20,19 +18,15 @@ use axum::{
     middleware::{self, Next},
     routing::{MethodRouter, get, post},
 };
-use covault_actors::gateway::{Caller, Gateway, IdempotencyKey, Submitted};
 use covault_core::{
     fault::{Class, Fault},
-    port::{Clock, Entropy, random_16},
-    schema::service::{self, Operation},
+    port::{Entropy, random_16},
+    schema::service::{self, Family, Operation},
 };
 use futures::{FutureExt as _, StreamExt as _};
-use sha2::{Digest as _, Sha256};
 
-use self::{
-    auth::{Area, Tokens},
-    error::Failure,
-};
+use self::error::Failure;
+use crate::api::{self, Answer, Api, Call, Form, Knock, auth::Area};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TOKEN: HeaderName = HeaderName::from_static("x-mtoken");
@@ -42,77 +36,6 @@ const IDEMPOTENCY_MISMATCH: HeaderName = HeaderName::from_static("idempotency-bo
 const MAX_KEY: usize = 255;
 /// A body that is too large is read on up to so many times the limit.
 const THROWN_AWAY: usize = 64;
-
-/// What the API needs.
-pub struct Api {
-    /// The door to everything else.
-    pub gateway: Gateway,
-    /// Whether the bus was reachable when it was last used.
-    pub bus_reachable: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Who may call.
-    pub tokens: Tokens,
-    /// For request times in the log.
-    pub clock: Arc<dyn Clock>,
-    /// For request ids.
-    pub entropy: Arc<dyn Entropy>,
-    /// The largest body, in bytes.
-    pub max_body_bytes: usize,
-    /// How long a body may take to arrive.
-    pub body_timeout: Duration,
-    /// How long executeSigningRequests waits, in milliseconds.
-    pub execute_wait_ms: u64,
-    /// 422 when an idempotency key comes again with another body.
-    pub strict_idempotency: bool,
-}
-
-/// A call whose token and headers were checked.
-pub struct Call {
-    /// The API.
-    pub api: Arc<Api>,
-    /// Who calls.
-    pub caller: Caller,
-    /// The body; not parsed yet.
-    pub body: Bytes,
-    /// The idempotency key, on operations that take one.
-    pub idempotency: Option<IdempotencyKey>,
-}
-
-/// What a handler answers.
-pub struct Answer {
-    json: String,
-    replayed: bool,
-    body_mismatch: bool,
-}
-
-impl Answer {
-    /// An answer from state.
-    pub fn new(json: String) -> Self {
-        Self {
-            json,
-            replayed: false,
-            body_mismatch: false,
-        }
-    }
-
-    /// The answer to a command, with what its idempotency key did.
-    pub fn submitted(json: String, replayed: bool, body_mismatch: bool) -> Self {
-        Self {
-            json,
-            replayed,
-            body_mismatch,
-        }
-    }
-}
-
-/// The gateway answered something else than what was asked.
-pub fn unexpected(answer: &impl std::fmt::Debug) -> Fault {
-    Fault::bug(format!("unexpected answer of the gateway: {answer:?}"))
-}
-
-/// Splits what a command made from what its idempotency key did.
-pub fn take(done: Submitted) -> (covault_actors::gateway::Receipt, bool, bool) {
-    (done.receipt, done.replayed, done.body_mismatch)
-}
 
 /// The id of the request being served.
 #[derive(Clone)]
@@ -138,8 +61,21 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
         .route("/readyz", get(health::readyz).fallback(not_get))
         .with_state(Arc::clone(api));
     for operation in service::operations()? {
-        let path = format!("/v1/{}", operation.name());
-        router = router.route(&path, v1::route(api, operation));
+        let served = api::served(&operation);
+        let route = Route {
+            api: Arc::clone(api),
+            area: match operation.family() {
+                Family::Platform => Area::Platform,
+                Family::Sweep => Area::Sweep,
+            },
+            takes_idempotency_key: served.takes_idempotency_key,
+            operation: Some(operation.clone()),
+        };
+        let handler = served.handler;
+        router = router.route(
+            &operation.http_path(),
+            route.post(move |call| handler(call)),
+        );
     }
     let router = router
         .merge(admin::routes(api))
@@ -192,7 +128,13 @@ impl Route {
             .headers
             .get(&TOKEN)
             .and_then(|token| token.to_str().ok());
-        let caller = self.api.tokens.caller(token, self.area, request_id)?;
+        let knock = Knock {
+            token,
+            area: self.area,
+            address: None,
+            request_id,
+        };
+        let caller = self.api.caller(knock).await?;
         check_content_type(&head.headers)?;
         let key = if self.takes_idempotency_key {
             idempotency_key(&head.headers)?
@@ -200,15 +142,12 @@ impl Route {
             None
         };
         let body = self.read(&head.headers, body).await?;
-        let idempotency = key.map(|key| IdempotencyKey {
-            key,
-            body_hash: Sha256::digest(&body).into(),
-        });
         Ok(Call {
             api: Arc::clone(&self.api),
             caller,
             body,
-            idempotency,
+            form: Form::Json,
+            idempotency: key,
         })
     }
 
@@ -233,7 +172,7 @@ impl Route {
             return Failure::http(StatusCode::UNPROCESSABLE_ENTITY, sentence)
                 .into_response(self.operation.as_ref(), request_id);
         }
-        let mut response = error::json(StatusCode::OK, answer.json);
+        let mut response = error::json(StatusCode::OK, answer.body);
         let headers = response.headers_mut();
         if answer.replayed {
             headers.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Answer, Call, Route,
     admin::{decode, encode},
-    unexpected,
 };
+use crate::api::unexpected;
 
 /// The routes.
 pub(super) fn routes(route: &Route) -> Router {

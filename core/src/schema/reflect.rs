@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
-use prost_reflect::{DescriptorPool, FieldDescriptor, MessageDescriptor, ServiceDescriptor};
+use prost_reflect::{
+    DescriptorPool, FieldDescriptor, MessageDescriptor, MethodDescriptor, ServiceDescriptor,
+};
 
 use super::DESCRIPTOR_SET;
 use crate::fault::Fault;
 
 const PACKAGE: &str = "mpcvault.platform.v1";
-const SERVICE: &str = "mpcvault.platform.v1.PlatformAPI";
 
 /// The pool, and the fields with the JSON rules that the schema's own options express.
 struct Reflection {
@@ -55,12 +56,23 @@ pub(super) fn message(full_name: &str) -> Result<MessageDescriptor, Fault> {
         .ok_or_else(|| Fault::bug(format!("{full_name} is not in the schema")))
 }
 
-/// The one service of the schema.
-pub(super) fn service() -> Result<ServiceDescriptor, Fault> {
-    reflection()?
+/// The services of the schema.
+pub(super) fn services() -> Result<impl Iterator<Item = ServiceDescriptor>, Fault> {
+    let services = reflection()?.pool.services();
+    Ok(services.filter(|service| service.package_name() == PACKAGE))
+}
+
+/// The path of a method over REST, where it has one that is not its name.
+pub(super) fn http_path(method: &MethodDescriptor) -> Result<Option<String>, Fault> {
+    let extension = reflection()?
         .pool
-        .get_service_by_name(SERVICE)
-        .ok_or_else(|| Fault::bug(format!("{SERVICE} is not in the schema")))
+        .get_extension_by_name(&format!("{PACKAGE}.http_path"))
+        .ok_or_else(|| Fault::bug("the schema has no option http_path"))?;
+    let options = method.options();
+    Ok(options
+        .has_extension(&extension)
+        .then(|| options.get_extension(&extension))
+        .and_then(|path| path.as_str().map(ToOwned::to_owned)))
 }
 
 /// Whether a JSON request must contain the field.

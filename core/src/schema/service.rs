@@ -1,17 +1,28 @@
-//! The operations of the schema's service, by descriptor: what a transport needs to answer each
+//! The operations of the schema's services, by descriptor: what a transport needs to answer each
 //! of them, also those that are not built.
 
 use prost::Message as _;
-use prost_reflect::{DynamicMessage, MethodDescriptor, Value};
+use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDescriptor, Value};
 
 use super::{json, reflect, wire};
 use crate::fault::Fault;
 
-/// An operation of the platform API.
+/// What an operation belongs to: each has tokens and a shape of errors of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Wallets, signing requests, batches.
+    Platform,
+    /// Deposit and watch addresses.
+    Sweep,
+}
+
+/// An operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
     method: MethodDescriptor,
+    family: Family,
     name: String,
+    path: String,
 }
 
 /// Every operation, in the order of the schema.
@@ -19,25 +30,64 @@ pub struct Operation {
 /// # Errors
 /// [`crate::fault::Class::Bug`] when the schema cannot be read.
 pub fn operations() -> Result<Vec<Operation>, Fault> {
-    Ok(reflect::service()?
-        .methods()
-        .map(|method| Operation {
-            name: lower_camel(method.name()),
-            method,
-        })
-        .collect())
+    let mut operations = Vec::new();
+    for service in reflect::services()? {
+        let family = match service.name() {
+            "PlatformAPI" => Family::Platform,
+            "SweepAPI" => Family::Sweep,
+            other => return Err(Fault::bug(format!("{other} is no service of ours"))),
+        };
+        for method in service.methods() {
+            let name = lower_camel(method.name());
+            let path = reflect::http_path(&method)?.unwrap_or_else(|| name.clone());
+            operations.push(Operation {
+                method,
+                family,
+                name,
+                path,
+            });
+        }
+    }
+    Ok(operations)
 }
 
 impl Operation {
-    /// The name in paths: `createSigningRequest`.
+    /// Its name: `createSigningRequest`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What it belongs to.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Its path over REST: `/v1/createSigningRequest`.
+    pub fn http_path(&self) -> String {
+        format!("/v1/{}", self.path)
+    }
+
+    /// Its path over gRPC: `/mpcvault.platform.v1.PlatformAPI/CreateSigningRequest`.
+    pub fn grpc_path(&self) -> String {
+        let service = self.method.parent_service().full_name();
+        format!("/{service}/{}", self.method.name())
+    }
+
+    /// The message that it takes.
+    pub fn request(&self) -> MessageDescriptor {
+        self.method.input()
+    }
+
+    /// The message that it answers with.
+    pub fn response(&self) -> MessageDescriptor {
+        self.method.output()
     }
 
     /// The operation's response with nothing in it but the error, as JSON.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Bug`] when the response has no error field.
+    /// [`crate::fault::Class::Bug`] when the response has no error field, as in
+    /// [`Family::Sweep`].
     pub fn failure(&self, error: &wire::Error) -> Result<String, Fault> {
         let mut response = DynamicMessage::new(self.method.output());
         let field = response_error(&response)?;
@@ -52,7 +102,7 @@ impl Operation {
     }
 }
 
-fn response_error(response: &DynamicMessage) -> Result<prost_reflect::FieldDescriptor, Fault> {
+fn response_error(response: &DynamicMessage) -> Result<FieldDescriptor, Fault> {
     use prost_reflect::ReflectMessage as _;
     let descriptor = response.descriptor();
     descriptor

@@ -10,7 +10,10 @@ use covault_mpc::{identity, shares::backup};
 use serde::{Deserialize, Serialize};
 
 use super::{VaultAnswer, decode, encode, parse_lines, vault};
-use crate::http::{Answer, Api, Area, Call, Route, unexpected};
+use crate::{
+    api::unexpected,
+    http::{Answer, Api, Area, Call, Route},
+};
 
 pub(super) fn routes(api: &Arc<Api>) -> Router {
     let route = Route {

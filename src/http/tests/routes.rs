@@ -1,10 +1,11 @@
 //! The whole router, over the real gateway with an empty store and no signer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::http::Method;
 use covault_actors::{
+    gateway::Gateway,
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
@@ -20,7 +21,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::adapters::{OsEntropy, SystemClock};
+use crate::{
+    adapters::{OsEntropy, SystemClock},
+    api::auth::Tokens,
+};
 
 /// The generator of the curve: everyone knows its private half.
 pub(super) fn known_key(order: &KeygenOrder) -> RootKey {

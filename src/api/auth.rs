@@ -15,6 +15,8 @@ use subtle::ConstantTimeEq as _;
 pub enum Area {
     /// `/v1`, the platform API.
     Platform,
+    /// `/v1/sweep`.
+    Sweep,
     /// `/admin/v1`.
     Admin,
 }
@@ -60,6 +62,7 @@ impl Tokens {
                 Area::Platform => {
                     "the admin token does not open the platform API; use the platform token"
                 }
+                Area::Sweep => return Err(Fault::new(Class::Unauthenticated, "unauthenticated")),
                 Area::Admin => {
                     "the platform token does not open the admin API; use the admin token"
                 }

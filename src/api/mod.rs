@@ -1,0 +1,240 @@
+//! The operations, whatever transport brings them: decode, submit or view, encode. What surrounds
+//! them (token, size, error shape, request id) is the transports' work: `http` and `grpc`.
+
+pub mod auth;
+mod balances;
+mod signing_requests;
+mod wallets;
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use axum::body::Bytes;
+use covault_actors::gateway::{Caller, Command, Gateway, IdempotencyKey, Receipt};
+use covault_core::{
+    fault::{Class, Fault},
+    port::{Clock, Entropy},
+    schema::{json, service::Operation},
+};
+use futures::future::BoxFuture;
+use sha2::{Digest as _, Sha256};
+
+use self::auth::{Area, Tokens};
+
+/// What the API needs.
+pub struct Api {
+    /// The door to everything else.
+    pub gateway: Gateway,
+    /// Whether the bus was reachable when it was last used.
+    pub bus_reachable: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Who may call.
+    pub tokens: Tokens,
+    /// For request times in the log.
+    pub clock: Arc<dyn Clock>,
+    /// For request ids.
+    pub entropy: Arc<dyn Entropy>,
+    /// The largest body, in bytes.
+    pub max_body_bytes: usize,
+    /// How long a body may take to arrive.
+    pub body_timeout: Duration,
+    /// How long executeSigningRequests waits, in milliseconds.
+    pub execute_wait_ms: u64,
+    /// 422 when an idempotency key comes again with another body.
+    pub strict_idempotency: bool,
+}
+
+/// How messages are written in a call's body and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The JSON mapping of the schema.
+    Json,
+    /// Protobuf.
+    #[expect(dead_code, reason = "gRPC comes next")]
+    Protobuf,
+}
+
+/// Who knocks: what a transport knows of a call before anything is checked.
+pub struct Knock<'a> {
+    /// The token.
+    pub token: Option<&'a str>,
+    /// What it is to open.
+    pub area: Area,
+    /// The client's address: the peer's, or what the trusted proxies say.
+    pub address: Option<IpAddr>,
+    /// The id of the call, for errors and the log.
+    pub request_id: &'a str,
+}
+
+impl Api {
+    /// Who calls.
+    ///
+    /// # Errors
+    /// [`Class::Unauthenticated`] without a known token, [`Class::Forbidden`] for one that does
+    /// not open the area.
+    pub async fn caller(&self, knock: Knock<'_>) -> Result<Caller, Fault> {
+        let _ = knock.address;
+        self.tokens
+            .caller(knock.token, knock.area, knock.request_id)
+    }
+}
+
+/// A call whose token and headers were checked.
+pub struct Call {
+    /// The API.
+    pub api: Arc<Api>,
+    /// Who calls.
+    pub caller: Caller,
+    /// The body; not parsed yet.
+    pub body: Bytes,
+    /// How the body is written, and the answer will be.
+    pub form: Form,
+    /// The idempotency key, on operations that take one: 1 to 255 characters.
+    pub idempotency: Option<String>,
+}
+
+/// What an operation answers.
+pub struct Answer {
+    /// A message in the call's form.
+    pub body: Bytes,
+    /// It was given before, to an earlier call with the same idempotency key.
+    pub replayed: bool,
+    /// That call had another body.
+    pub body_mismatch: bool,
+}
+
+impl Answer {
+    /// An answer from state.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self {
+            body: body.into(),
+            replayed: false,
+            body_mismatch: false,
+        }
+    }
+}
+
+/// What a command made, and what its idempotency key did.
+pub struct Done {
+    receipt: Receipt,
+    replayed: bool,
+    body_mismatch: bool,
+}
+
+impl Call {
+    /// The request message.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] with the path of the field.
+    pub fn request<T: prost::Message + prost::Name + Default>(&self) -> Result<T, Fault> {
+        match self.form {
+            Form::Json => json::decode(&self.body),
+            Form::Protobuf => T::decode(self.body.clone()).map_err(|error| {
+                Fault::new(Class::Invalid, "the message cannot be decoded").caused_by(error)
+            }),
+        }
+    }
+
+    /// Submits a command, once per idempotency key.
+    ///
+    /// # Errors
+    /// As [`Gateway::submit`].
+    pub async fn submit(&self, command: Command) -> Result<Done, Fault> {
+        let idempotency = self.idempotency.clone().map(|key| IdempotencyKey {
+            key,
+            body_hash: Sha256::digest(&self.body).into(),
+        });
+        let gateway = &self.api.gateway;
+        let done = gateway.submit(&self.caller, command, idempotency).await?;
+        Ok(Done {
+            receipt: done.receipt,
+            replayed: done.replayed,
+            body_mismatch: done.body_mismatch,
+        })
+    }
+
+    /// The answer from state.
+    ///
+    /// # Errors
+    /// [`Class::Bug`] when the message is not in the schema.
+    pub fn answer<T: prost::Message + prost::Name>(&self, message: &T) -> Result<Answer, Fault> {
+        Ok(Answer::new(match self.form {
+            Form::Json => Bytes::from(json::encode(message)?),
+            Form::Protobuf => Bytes::from(message.encode_to_vec()),
+        }))
+    }
+}
+
+impl Done {
+    /// Makes the answer to a command of its receipt; `message` makes nothing of one that it does
+    /// not expect.
+    ///
+    /// # Errors
+    /// [`Class::Bug`] for such a receipt.
+    pub fn answer<T: prost::Message + prost::Name>(
+        self,
+        call: &Call,
+        message: impl FnOnce(Receipt) -> Option<T>,
+    ) -> Result<Answer, Fault> {
+        let message = message(self.receipt).ok_or_else(|| unexpected(&"another receipt"))?;
+        Ok(Answer {
+            replayed: self.replayed,
+            body_mismatch: self.body_mismatch,
+            ..call.answer(&message)?
+        })
+    }
+}
+
+/// The gateway answered something else than what was asked.
+pub fn unexpected(answer: &impl std::fmt::Debug) -> Fault {
+    Fault::bug(format!("unexpected answer of the gateway: {answer:?}"))
+}
+
+/// What runs an operation.
+pub type Handler = Arc<dyn Fn(Call) -> BoxFuture<'static, Result<Answer, Fault>> + Send + Sync>;
+
+/// How an operation is served.
+#[derive(Clone)]
+pub struct Served {
+    /// What runs it.
+    pub handler: Handler,
+    /// Whether it takes an idempotency key.
+    pub takes_idempotency_key: bool,
+}
+
+/// How an operation of the schema is served. One line per operation that is built; the others say
+/// that they are not.
+pub fn served(operation: &Operation) -> Served {
+    match operation.name() {
+        "createSigningRequest" => once(signing_requests::create),
+        "executeSigningRequests" => plain(signing_requests::execute),
+        "getSigningRequestDetails" => plain(signing_requests::details),
+        "createWallet" => once(wallets::create),
+        "getWalletInfo" => plain(wallets::info),
+        "getWalletList" => plain(wallets::list),
+        "getBalance" => plain(balances::get),
+        name => {
+            let sentence = format!("{name} is not available in this version");
+            plain(move |_| std::future::ready(Err(Fault::new(Class::Invalid, sentence.clone()))))
+        }
+    }
+}
+
+fn plain<F>(handler: impl Fn(Call) -> F + Send + Sync + 'static) -> Served
+where
+    F: Future<Output = Result<Answer, Fault>> + Send + 'static,
+{
+    Served {
+        handler: Arc::new(move |call| Box::pin(handler(call))),
+        takes_idempotency_key: false,
+    }
+}
+
+/// With an idempotency key.
+fn once<F>(handler: impl Fn(Call) -> F + Send + Sync + 'static) -> Served
+where
+    F: Future<Output = Result<Answer, Fault>> + Send + 'static,
+{
+    Served {
+        takes_idempotency_key: true,
+        ..plain(handler)
+    }
+}

@@ -1,0 +1,45 @@
+//! Signing requests.
+
+use covault_actors::gateway::{Command, Query, Receipt, View};
+use covault_core::{fault::Fault, schema::wire};
+
+use super::{Answer, Call, unexpected};
+
+/// createSigningRequest.
+pub async fn create(call: Call) -> Result<Answer, Fault> {
+    let command = Command::CreateSigningRequest(call.request()?);
+    let done = call.submit(command).await?;
+    done.answer(&call, |receipt| match receipt {
+        Receipt::SigningRequest(request) => Some(wire::CreateSigningRequestResponse {
+            signing_request: Some(*request),
+            error: None,
+        }),
+        _ => None,
+    })
+}
+
+/// executeSigningRequests: waits for the outcome.
+pub async fn execute(call: Call) -> Result<Answer, Fault> {
+    let request: wire::ExecuteSigningRequestsRequest = call.request()?;
+    let query = Query::Outcome {
+        uuid: request.uuid,
+        timeout_ms: call.api.execute_wait_ms,
+    };
+    match call.api.gateway.view(&call.caller, query).await? {
+        View::Outcome(response) => call.answer(response.as_ref()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// getSigningRequestDetails.
+pub async fn details(call: Call) -> Result<Answer, Fault> {
+    let request: wire::GetSigningRequestDetailsRequest = call.request()?;
+    let query = Query::SigningRequest { uuid: request.uuid };
+    match call.api.gateway.view(&call.caller, query).await? {
+        View::SigningRequest(request) => call.answer(&wire::GetSigningRequestDetailsResponse {
+            signing_request: Some(*request),
+            error: None,
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
