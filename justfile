@@ -73,6 +73,10 @@ fuzz-core seconds="600" *targets="":
 deny:
     cargo deny check
 
+# Latency of the HTTP API at 200 calls per second
+bench-api:
+    cargo bench --bench api
+
 # Signatures per second through HTTP and Redis, beside the cryptography alone
 bench:
     cargo bench --bench signing

@@ -20,6 +20,7 @@ mod life;
 mod life_crash;
 mod networks;
 mod nodes;
+mod platform;
 mod policy;
 #[cfg(feature = "cggmp24")]
 mod primes;

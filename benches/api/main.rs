@@ -1,0 +1,126 @@
+//! Latency of the HTTP API at a fixed rate, `serve` with three `signer` processes and a real Redis on
+//! this machine: getSigningRequestDetails and createSigningRequest (whose requests are signed
+//! meanwhile), beside `/livez`, which does nothing, in the same run.
+//!
+//! `cargo bench --bench api`. COVAULT_BENCH_SECONDS sets how long each line measures, and
+//! COVAULT_BENCH_RATE how many calls begin per second, whether earlier ones have ended or not.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    dead_code,
+    unused_imports,
+    missing_docs,
+    reason = "a benchmark reads the clock, prints, and stops at the first surprise"
+)]
+
+#[path = "../../tests/it/support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Cluster, base64};
+
+fn number(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is a number")),
+        Err(_) => default,
+    }
+}
+
+/// Calls begin at a fixed rate; a call's latency counts from when it should have begun, so that a
+/// server that stalls does not hide it (no coordinated omission).
+async fn at_rate(call: impl Fn(usize) -> reqwest::RequestBuilder) -> Vec<f64> {
+    let rate = number("COVAULT_BENCH_RATE", 200);
+    let count = rate * number("COVAULT_BENCH_SECONDS", 20);
+    let started = Instant::now() + Duration::from_millis(50);
+    let mut calls = tokio::task::JoinSet::new();
+    for index in 0..count {
+        let due = started + Duration::from_micros(index * 1_000_000 / rate);
+        tokio::time::sleep_until(due.into()).await;
+        let call = call(usize::try_from(index).unwrap());
+        calls.spawn(async move {
+            let response = call.send().await.unwrap();
+            assert_eq!(response.status().as_u16(), 200);
+            response.bytes().await.unwrap();
+            due.elapsed().as_secs_f64() * 1e3
+        });
+    }
+    let mut latencies = calls.join_all().await;
+    latencies.sort_by(f64::total_cmp);
+    latencies
+}
+
+fn line(what: &str, latencies: &[f64], floor: Option<&[f64]>) {
+    let percentile = |of: &[f64], percent: usize| of[(of.len() * percent / 100).min(of.len() - 1)];
+    let (p50, p99) = (percentile(latencies, 50), percentile(latencies, 99));
+    let ratio = floor.map_or(String::new(), |floor| {
+        format!(
+            "{:>6.1} and {:.1} times /livez",
+            p50 / percentile(floor, 50),
+            p99 / percentile(floor, 99)
+        )
+    });
+    println!("{what:<52} p50 {p50:>7.2} ms  p99 {p99:>7.2} ms {ratio}");
+}
+
+#[tokio::main]
+async fn main() {
+    // `cargo test --benches` and nextest ask for the list of tests: there are none.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let cluster = Cluster::start(60_000).await;
+    let vault = cluster.create_vault("bench");
+    let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let (base, token) = (&cluster.api.base, &cluster.api.token);
+    let post = |operation: &str, body: &Value| {
+        let url = format!("{base}/v1/{operation}");
+        http.post(url).header("x-mtoken", token).json(body)
+    };
+    let uuid = cluster
+        .api
+        .create(json!({"solanaMessage": {"from": solana, "content": base64("measure me")}}))
+        .await;
+    cluster.api.execute(&uuid).await;
+
+    println!(
+        "{} calls begin per second, for {} s a line",
+        number("COVAULT_BENCH_RATE", 200),
+        number("COVAULT_BENCH_SECONDS", 20)
+    );
+    let floor = at_rate(|_| http.get(format!("{base}/livez"))).await;
+    line("/livez", &floor, None);
+    let details = json!({"uuid": uuid});
+    let read = at_rate(|_| post("getSigningRequestDetails", &details)).await;
+    line("getSigningRequestDetails", &read, Some(&floor));
+    for (what, kind, from) in [
+        ("signed with Ed25519 meanwhile", "solanaMessage", &solana),
+        ("signed with ECDSA meanwhile", "evmMessage", &evm),
+    ] {
+        let created = at_rate(|index| {
+            let content = base64(format!("message {index}"));
+            let body = json!({kind: {"from": from, "content": content}});
+            post("createSigningRequest", &body)
+        })
+        .await;
+        line(
+            &format!("createSigningRequest, {what}"),
+            &created,
+            Some(&floor),
+        );
+        // The next line is not to pay for this one's signatures.
+        let newest = json!({"vaultUuid": vault, "limit": 1});
+        let newest = cluster.api.ok("getSigningRequestList", newest).await;
+        let newest = newest["signingRequests"][0]["uuid"].as_str().unwrap();
+        cluster.api.execute(newest).await;
+    }
+}

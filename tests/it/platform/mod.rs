@@ -1,0 +1,78 @@
+//! The promises of the platform API, as a client sees them: every operation, every JSON rule, every
+//! error.
+
+mod idempotency;
+mod json;
+mod operations;
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::support::*;
+
+/// A cluster with one wallet of each curve.
+pub struct World {
+    pub dev: Dev,
+    pub evm: String,
+    pub solana: String,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    pub async fn start_with(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let dev = Dev::start(&folder.path().join("dev"), arguments).await;
+        let evm = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
+        let solana = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
+        Self {
+            dev,
+            evm,
+            solana,
+            folder,
+        }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn api(&self) -> &Api {
+        &self.dev.api
+    }
+
+    /// A payment that needs nothing of a chain and is not sent.
+    pub fn payment(&self) -> Value {
+        json!({"broadcastTx": false, "evmSendNative": {"chainId": "1", "from": self.evm,
+            "to": "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be", "value": "1", "nonce": "0",
+            "gasFee": {"maxFee": "10", "maxPriorityFee": "1", "gasLimit": "21000"}}})
+    }
+
+    /// A message that is signed at once.
+    pub fn message(&self, text: &str) -> Value {
+        json!({"evmMessage": {"chainId": "1", "from": self.evm, "content": base64(text)}})
+    }
+}
+
+/// The keys of an object.
+pub fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+/// That it is an object with exactly these keys.
+pub fn assert_keys(value: &Value, expected: &[&str]) {
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    let mut found = keys(value);
+    found.sort_unstable();
+    assert_eq!(found, expected, "{value}");
+}
