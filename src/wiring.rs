@@ -276,6 +276,7 @@ pub async fn orchestrator(
         max_body_bytes: serve.max_body_bytes,
         body_timeout: Duration::from_millis(serve.body_timeout_ms),
         execute_wait_ms: serve.execute_wait_ms,
+        trusted_proxies: serve.trusted_proxies,
         strict_idempotency: config.idempotency.strict,
     });
     let patience = Patience {

@@ -16,7 +16,7 @@ use ractor::rpc::CallResult;
 
 use crate::{
     building, directory,
-    gateway::{Caller, Inner, Receipt, VaultScope, answer, in_scope, too_many, vault_in_scope},
+    gateway::{Caller, Inner, Receipt, answer, in_scope, operators_only, too_many, vault_in_scope},
     idempotency::Pledge,
     nodes, rows,
     rpc::ChainKey,
@@ -65,6 +65,7 @@ impl Inner {
                 network,
                 name,
                 reference,
+                deposit: None,
                 pledge,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
@@ -196,12 +197,7 @@ impl Inner {
         caller: &Caller,
         change: nodes::Change,
     ) -> Result<Receipt, Fault> {
-        if caller.vaults != VaultScope::All {
-            return Err(Fault::new(
-                Class::Forbidden,
-                "this token cannot admit or remove nodes",
-            ));
-        }
+        operators_only(caller)?;
         let directory = self.directory()?;
         let message = |reply| directory::Msg::ChangeNodes(change, reply);
         answer(directory.call(message, self.context.call_timeout()).await)??;

@@ -14,6 +14,7 @@ use covault_core::{
     order::NodeId,
     schema::wire,
     scheme::Scheme,
+    token::{Access, ApiToken, NewToken, TokenHash},
 };
 use prost::Message as _;
 use ractor::{Actor, ActorRef, rpc::CallResult};
@@ -34,8 +35,10 @@ use crate::{
 };
 
 pub use crate::{
+    deposits::{Configure as ConfigureSweep, SweepView},
     dropped::Forgotten,
     operations::ShareBackup,
+    tokens::MadeToken,
     vault::{
         Wish as Reshare,
         view::{KeyView, VaultView, WorkView},
@@ -61,6 +64,10 @@ pub struct Caller {
     pub token: TokenId,
     /// What the token may reach.
     pub vaults: VaultScope,
+    /// What the token may do.
+    pub access: Access,
+    /// Whether it may do what operators do: vaults, nodes, tokens.
+    pub operator: bool,
     /// The request id that errors and logs carry.
     pub request_id: String,
 }
@@ -68,7 +75,7 @@ pub struct Caller {
 /// The vaults that a caller may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VaultScope {
-    /// Every vault (the admin token).
+    /// Every vault.
     All,
     /// These.
     Only(Vec<covault_core::ids::VaultId>),
@@ -144,6 +151,16 @@ pub enum Command {
     },
     /// Ends the use of a signer node; refused while it holds shares.
     RemoveNode(NodeId),
+    /// Makes an API token.
+    CreateToken(NewToken),
+    /// Ends the use of an API token, by its id or name. Repeating it by id changes nothing.
+    RevokeToken(String),
+    /// Changes what a sweep token has configured for a network.
+    ConfigureSweep(ConfigureSweep),
+    /// sweep/wallets. Once per token, network and ref.
+    CreateDepositWallet(wire::CreateDepositWalletRequest),
+    /// sweep/addWatchAddress. Once per token and address.
+    AddWatchAddress(wire::AddWatchAddressRequest),
 }
 
 /// What a command made.
@@ -159,6 +176,16 @@ pub enum Receipt {
     Backups(Vec<ShareBackup>),
     /// The list of nodes is as it was asked for.
     NodesChanged,
+    /// A new token: the only time that it is shown.
+    TokenMade(Box<MadeToken>),
+    /// A token as it is now.
+    Token(Box<ApiToken>),
+    /// A sweep token's configuration.
+    Sweep(Box<SweepView>),
+    /// The deposit wallet.
+    Deposit(wire::CreateDepositWalletResponse),
+    /// The watch.
+    Watch(wire::AddWatchAddressResponse),
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -201,6 +228,12 @@ pub enum Query {
     Vaults,
     /// All admitted signer nodes, and those that want to join.
     Nodes,
+    /// All API tokens.
+    Tokens,
+    /// The token of a hash that may be used now.
+    Authenticate(TokenHash),
+    /// What a sweep token has configured, by its id or name.
+    Sweep(String),
     /// How the nodes of the chains are doing.
     ChainNodes,
     /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
@@ -233,6 +266,17 @@ pub enum View {
         /// Not admitted, by key.
         strangers: Vec<StrangerView>,
     },
+    /// API tokens, in the order in which they were made.
+    Tokens {
+        /// Revoked and expired ones too.
+        tokens: Vec<ApiToken>,
+        /// The orchestrator's clock, in milliseconds since the Unix epoch.
+        now_ms: u64,
+    },
+    /// An API token.
+    Token(Box<ApiToken>),
+    /// A sweep token's configuration.
+    Sweep(Box<SweepView>),
     /// Nodes of chains.
     ChainNodes(Vec<EndpointHealth>),
     /// What is stuck.
@@ -252,7 +296,7 @@ pub(crate) struct Inner {
     pub(crate) context: Arc<Context>,
     root: ActorRef<root::Msg>,
     pub(crate) directory: watch::Receiver<DirectoryAddress>,
-    in_work: InWork,
+    pub(crate) in_work: InWork,
     /// One permit per command in work.
     commands: Semaphore,
     /// One permit per live request.
@@ -356,18 +400,25 @@ impl Inner {
         if self.closing.load(Ordering::SeqCst) {
             return Err(Fault::unavailable("the service is shutting down"));
         }
+        full_access(caller)?;
         let _slot = self.commands.try_acquire().map_err(|_| too_many())?;
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            // A vault's name is its key; repeating the others does no harm.
+            // A vault's name is its key, as a token's, and a deposit's is (token, network, ref);
+            // repeating the others does no harm.
             Command::CreateVault { .. }
             | Command::ReplaceSigners { .. }
             | Command::ReshareVault { .. }
             | Command::CancelReshare { .. }
             | Command::BackupVault { .. }
             | Command::AdmitNode { .. }
-            | Command::RemoveNode(_) => None,
+            | Command::RemoveNode(_)
+            | Command::CreateToken(_)
+            | Command::RevokeToken(_)
+            | Command::ConfigureSweep(_)
+            | Command::CreateDepositWallet(_)
+            | Command::AddWatchAddress(_) => None,
         };
         let entry = match (operation, &idempotency) {
             (Some(operation), Some(key)) => Some(
@@ -430,6 +481,21 @@ impl Inner {
                     .await?
             }
             Command::RemoveNode(id) => self.change_nodes(caller, nodes::Change::Remove(id)).await?,
+            Command::CreateToken(new) => {
+                Receipt::TokenMade(Box::new(self.create_token(caller, new).await?))
+            }
+            Command::RevokeToken(which) => {
+                Receipt::Token(Box::new(self.revoke_token(caller, &which).await?))
+            }
+            Command::ConfigureSweep(change) => {
+                Receipt::Sweep(Box::new(self.configure_sweep(caller, change).await?))
+            }
+            Command::CreateDepositWallet(request) => {
+                Receipt::Deposit(self.create_deposit_wallet(caller, &request).await?)
+            }
+            Command::AddWatchAddress(request) => {
+                Receipt::Watch(self.add_watch_address(caller, &request).await?)
+            }
         };
         Ok(Submitted {
             receipt,
@@ -470,6 +536,25 @@ pub(crate) fn vault_in_scope(caller: &Caller, uuid: &str) -> Result<VaultId, Fau
     Ok(vault)
 }
 
+/// Refuses callers who may only look.
+pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
+    match caller.access {
+        Access::Full => Ok(()),
+        Access::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")),
+    }
+}
+
+/// Refuses callers who are no operators. A token that reaches every vault is not one for that.
+pub(crate) fn operators_only(caller: &Caller) -> Result<(), Fault> {
+    if caller.operator {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Class::Forbidden,
+        "only operators may do this: it needs the admin token",
+    ))
+}
+
 pub(crate) fn in_scope(caller: &Caller, vault: VaultId) -> bool {
     match &caller.vaults {
         VaultScope::All => true,
@@ -488,7 +573,12 @@ fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
         | Command::CancelReshare { .. }
         | Command::BackupVault { .. }
         | Command::AdmitNode { .. }
-        | Command::RemoveNode(_) => {
+        | Command::RemoveNode(_)
+        | Command::CreateToken(_)
+        | Command::RevokeToken(_)
+        | Command::ConfigureSweep(_)
+        | Command::CreateDepositWallet(_)
+        | Command::AddWatchAddress(_) => {
             return Err(Fault::bug("only wallets and requests have stored receipts"));
         }
     }

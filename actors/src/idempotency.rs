@@ -86,6 +86,19 @@ impl Drop for Turn {
 }
 
 impl InWork {
+    /// Waits until no other call of this process works on a row that is to be made once.
+    pub async fn turn(&self, key: &Key) -> Turn {
+        let lock = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(turns.entry(key.clone()).or_default())
+        };
+        Turn {
+            key: key.clone(),
+            turns: Arc::clone(&self.turns),
+            guard: Some(lock.lock_owned().await),
+        }
+    }
+
     /// Waits for the turn of a key and looks up whether it was used.
     ///
     /// # Errors
@@ -105,15 +118,7 @@ impl InWork {
             ));
         }
         let name = rows::idempotency(token, operation, &key.key);
-        let lock = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(turns.entry(name.clone()).or_default())
-        };
-        let turn = Turn {
-            key: name.clone(),
-            turns: Arc::clone(&self.turns),
-            guard: Some(lock.lock_owned().await),
-        };
+        let turn = self.turn(&name).await;
         let expect = match context.load::<Replay>(&name).await? {
             None => Expect::Absent,
             Some((record, version)) => {

@@ -10,7 +10,7 @@ use ractor::RpcReplyPort;
 
 use crate::{
     directory::{self, NewVault},
-    gateway::{Caller, Inner, VaultScope, VaultView, answer},
+    gateway::{Caller, Inner, VaultView, answer, operators_only},
     port::NodeBackup,
     vault::{self, LifeMsg, Wish, view::view},
 };
@@ -184,15 +184,4 @@ impl Inner {
         let vault = answer(actor.call(message, self.context.call_timeout()).await)??;
         Ok(view(&self.context, &vault))
     }
-}
-
-/// Whose token reaches every vault.
-fn operators_only(caller: &Caller) -> Result<(), Fault> {
-    if caller.vaults == VaultScope::All {
-        return Ok(());
-    }
-    Err(Fault::new(
-        Class::Forbidden,
-        "this token cannot make or change vaults",
-    ))
 }

@@ -5,6 +5,7 @@
 
 use covault_core::{
     chain::Resource,
+    deposit::DepositNetwork,
     fault::Fault,
     ids::{RequestId, TokenId, VaultId, WalletId},
     order::NodeId,
@@ -211,6 +212,37 @@ pub fn release_due(key: &Key) -> Option<(u64, RequestId)> {
 /// [`Space::Simulation`].
 pub fn simulation(request: RequestId) -> Key {
     Key::new(Space::Simulation, &[request.as_bytes()])
+}
+
+/// [`Space::Token`].
+pub fn token(id: TokenId) -> Key {
+    Key::new(Space::Token, &[id.as_bytes()])
+}
+
+/// [`Space::TokenName`].
+pub fn token_name(name: &str) -> Key {
+    Key::new(Space::TokenName, &[name.as_bytes()])
+}
+
+/// [`Space::SweepRoute`].
+pub fn sweep_route(token: TokenId, network: DepositNetwork) -> Key {
+    Key::new(Space::SweepRoute, &[token.as_bytes(), &[network.number()]])
+}
+
+/// [`Space::Deposit`].
+pub fn deposit(token: TokenId, network: DepositNetwork, reference: &str) -> Key {
+    Key::new(
+        Space::Deposit,
+        &[token.as_bytes(), &[network.number()], reference.as_bytes()],
+    )
+}
+
+/// [`Space::Watch`].
+pub fn watch(token: TokenId, network: DepositNetwork, address: &str) -> Key {
+    Key::new(
+        Space::Watch,
+        &[token.as_bytes(), &[network.number()], address.as_bytes()],
+    )
 }
 
 /// [`Space::Audit`].

@@ -8,6 +8,7 @@ use covault_core::{
     network::Network,
     request::Request,
     schema::wire,
+    token::Access,
     wallet::Wallet,
 };
 use tokio::sync::Notify;
@@ -15,9 +16,14 @@ use tokio::sync::Notify;
 use crate::{
     balances,
     context::Context,
-    gateway::{Caller, Query, Stuck, VaultScope, VaultView, View, in_scope, vault_in_scope},
+    deposits,
+    gateway::{
+        Caller, Query, Stuck, VaultScope, VaultView, View, full_access, in_scope, operators_only,
+        vault_in_scope,
+    },
     nodes, rows, simulations,
     store::{Batch, Expect, Key, Scan, Space},
+    tokens,
     vault::view as vault,
 };
 
@@ -28,8 +34,40 @@ const READY_FOR_MS: u64 = 1_000;
 /// Most vaults that are listed.
 const MAX_VAULTS: usize = 100_000;
 
-/// Answers a question.
+/// Answers a question. Who may only read gets no signature.
 pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<View, Fault> {
+    let view = answer(context, caller, query).await?;
+    Ok(match caller.access {
+        Access::Full => view,
+        Access::ReadOnly => unsigned(view),
+    })
+}
+
+/// The answer without the bytes of signatures.
+fn unsigned(view: View) -> View {
+    match view {
+        View::SigningRequest(mut request) => {
+            request.signatures = None;
+            View::SigningRequest(request)
+        }
+        // Not answered to readers: it holds signed transactions too.
+        View::Outcome(_) => View::Outcome(Box::default()),
+        view @ (View::Wallet(_)
+        | View::Wallets(_)
+        | View::Balance(_)
+        | View::Vault(_)
+        | View::Vaults(_)
+        | View::Nodes { .. }
+        | View::Tokens { .. }
+        | View::Token(_)
+        | View::Sweep(_)
+        | View::ChainNodes(_)
+        | View::Stuck(_)
+        | View::Ready) => view,
+    }
+}
+
+async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View, Fault> {
     Ok(match query {
         Query::SigningRequest { uuid } => {
             let request = request(context, caller, uuid.parse()?).await?;
@@ -40,6 +78,7 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             ))
         }
         Query::Outcome { uuid, timeout_ms } => {
+            full_access(caller)?;
             let patience = Duration::from_millis(timeout_ms);
             View::Outcome(Box::new(
                 outcome(context, caller, uuid.parse()?, patience).await?,
@@ -69,6 +108,20 @@ pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<Vi
             nodes: nodes::view(context).await?,
             strangers: context.signers.strangers(),
         },
+        Query::Tokens => {
+            operators_only(caller)?;
+            View::Tokens {
+                tokens: tokens::all(context).await?,
+                now_ms: context.now_ms(),
+            }
+        }
+        Query::Authenticate(hash) => {
+            View::Token(Box::new(tokens::authenticate(context, &hash).await?))
+        }
+        Query::Sweep(token) => {
+            operators_only(caller)?;
+            View::Sweep(Box::new(deposits::view(context, &token).await?))
+        }
         Query::ChainNodes => View::ChainNodes(context.chains.health()),
         Query::Stuck => View::Stuck(Stuck {
             waiting: context.waiting(),

@@ -1,6 +1,7 @@
 //! Makes wallets: derives their keys and stores them with their indexes.
 
 use covault_core::{
+    deposit::{self, Deposit},
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
     ids::VaultId,
@@ -14,7 +15,7 @@ use crate::{
     context::Context,
     idempotency::Pledge,
     rows,
-    store::{Batch, CommitError, Expect, Space},
+    store::{Batch, CommitError, Expect, Key, Space},
 };
 
 /// A wallet as the client wants it.
@@ -25,6 +26,8 @@ pub struct Plan {
     pub name: String,
     /// Its reference, checked.
     pub reference: String,
+    /// The row of the deposit that it is made for.
+    pub deposit: Option<Key>,
     /// The idempotency record to store with it.
     pub pledge: Option<Pledge>,
 }
@@ -33,8 +36,8 @@ pub struct Plan {
 /// vault numbers the wallets of all networks, so that no index is ever used for two of them.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Conflict`] when its reference is taken; the index stays unused
-/// then.
+/// [`covault_core::fault::Class::Conflict`] when its reference or its deposit is taken; the index
+/// stays unused then.
 pub async fn make(
     context: &Context,
     vault: VaultId,
@@ -56,13 +59,14 @@ pub async fn make(
         status: Status::Active,
         created_at_ms: context.now_ms(),
     };
-    store(context, &wallet, index, plan.pledge.as_ref()).await
+    store(context, &wallet, index, plan.deposit, plan.pledge.as_ref()).await
 }
 
 async fn store(
     context: &Context,
     wallet: &Wallet,
     index: u32,
+    deposit: Option<Key>,
     pledge: Option<&Pledge>,
 ) -> Result<wire::Wallet, Fault> {
     let shown = wallet.to_wire();
@@ -86,11 +90,21 @@ async fn store(
     if !wallet.reference.is_empty() {
         batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
     }
+    let for_deposit = deposit.is_some();
+    if let Some(key) = deposit {
+        let deposit = Deposit {
+            wallet: wallet.id,
+            created_at_ms: wallet.created_at_ms,
+        };
+        batch.put(key, Expect::Absent, rows::encode(&deposit)?);
+    }
     if let Some(pledge) = pledge {
         pledge.add_to(&mut batch, &shown.encode_to_vec(), wallet.created_at_ms)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => Ok(shown),
+        // Another call made it, or the index went to another orchestrator on the same store.
+        Err(CommitError::Conflict(_)) if for_deposit => Err(deposit::conflict()),
         Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
         Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
             Fault::unavailable("another call with this idempotency key is in work; try again"),

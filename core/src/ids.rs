@@ -83,3 +83,7 @@ id! {
     /// A wallet.
     WalletId
 }
+id! {
+    /// An address that is watched.
+    WatchId
+}

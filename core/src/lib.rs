@@ -5,6 +5,7 @@
 
 pub mod amount;
 pub mod chain;
+pub mod deposit;
 pub mod derive;
 pub mod fault;
 pub mod ids;
@@ -16,4 +17,5 @@ pub mod request;
 pub mod schema;
 pub mod scheme;
 pub mod signature;
+pub mod token;
 pub mod wallet;

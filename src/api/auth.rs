@@ -1,14 +1,15 @@
 //! Tokens: who calls.
 
-use covault_actors::gateway::{Caller, VaultScope};
+use covault_actors::gateway::{Caller, Query, VaultScope, View};
 use covault_core::{
     fault::{Class, Fault},
     ids::TokenId,
     port::Entropy,
+    token::{self, Access, Kind, TokenHash, Vaults},
 };
 use secrecy::{ExposeSecret as _, SecretString};
-use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
+
+use super::{Api, Knock, unexpected};
 
 /// What a token opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,60 +22,111 @@ pub enum Area {
     Admin,
 }
 
-/// The tokens of this service; only their SHA-256 is kept.
+/// The two tokens of files: the admin token, and the platform token that reaches every vault. Only
+/// their hashes are kept. All others are in the store.
 #[derive(Clone)]
 pub struct Tokens {
-    platform: [u8; 32],
-    admin: [u8; 32],
+    platform: TokenHash,
+    admin: TokenHash,
 }
 
 impl Tokens {
     /// Keeps the hashes of the two tokens.
     pub fn new(platform: &SecretString, admin: &SecretString) -> Self {
         Self {
-            platform: hash(platform.expose_secret()),
-            admin: hash(admin.expose_secret()),
+            platform: TokenHash::of(platform.expose_secret()),
+            admin: TokenHash::of(admin.expose_secret()),
         }
     }
 
-    /// The caller that `token` (the header `x-mtoken`) stands for.
-    ///
-    /// # Errors
-    /// [`Class::Unauthenticated`] without a known token, [`Class::Forbidden`] when the token
-    /// is for the other area.
-    pub fn caller(
-        &self,
-        token: Option<&str>,
-        area: Area,
-        request_id: &str,
-    ) -> Result<Caller, Fault> {
-        let presented = hash(token.unwrap_or_default());
+    /// What the token of a hash opens; `None` when it is neither of the two.
+    fn opens(&self, presented: &TokenHash) -> Option<Area> {
         // Both are compared, whole, whatever the outcome of the first.
-        let platform = presented.ct_eq(&self.platform);
-        let admin = presented.ct_eq(&self.admin);
-        let found = match (bool::from(platform), bool::from(admin)) {
-            (true, _) => Area::Platform,
-            (_, true) => Area::Admin,
-            (false, false) => return Err(Fault::new(Class::Unauthenticated, "unauthenticated")),
-        };
-        if found != area {
-            let sentence = match area {
-                Area::Platform => {
-                    "the admin token does not open the platform API; use the platform token"
-                }
-                Area::Sweep => return Err(Fault::new(Class::Unauthenticated, "unauthenticated")),
-                Area::Admin => {
-                    "the platform token does not open the admin API; use the admin token"
-                }
-            };
-            return Err(Fault::new(Class::Forbidden, sentence));
+        let platform = presented.matches(&self.platform);
+        let admin = presented.matches(&self.admin);
+        match (platform, admin) {
+            (true, _) => Some(Area::Platform),
+            (_, true) => Some(Area::Admin),
+            (false, false) => None,
         }
-        Ok(Caller {
-            token: token_id(&presented),
-            vaults: VaultScope::All,
-            request_id: request_id.to_owned(),
-        })
     }
+}
+
+/// Who calls. The token is looked at first, then the address.
+///
+/// # Errors
+/// [`Class::Unauthenticated`] without a token that is known and may be used now,
+/// [`Class::Forbidden`] for one that does not open the area, or not from this address.
+pub async fn caller(api: &Api, knock: Knock<'_>) -> Result<Caller, Fault> {
+    let token = knock.token.ok_or_else(unauthenticated)?;
+    let hash = TokenHash::of(token);
+    if let Some(opens) = api.tokens.opens(&hash) {
+        check_area(opens, knock.area)?;
+        return Ok(Caller {
+            token: hash.id(),
+            vaults: VaultScope::All,
+            access: Access::Full,
+            operator: opens == Area::Admin,
+            request_id: knock.request_id.to_owned(),
+        });
+    }
+    // What was never one of ours is refused without asking the store.
+    token::kind_of(token).ok_or_else(unauthenticated)?;
+    let query = Query::Authenticate(hash);
+    let record = match api.gateway.view(&internal(knock.request_id), query).await? {
+        View::Token(record) => *record,
+        other => return Err(unexpected(&other)),
+    };
+    let opens = match record.kind {
+        Kind::Platform => Area::Platform,
+        Kind::Sweep => Area::Sweep,
+    };
+    check_area(opens, knock.area)?;
+    if !record.allows(knock.address) {
+        let from = match knock.address {
+            Some(address) => address.to_string(),
+            None => "an address that is not known".to_owned(),
+        };
+        let cause = format!("token {} ({:?}) from {from}", record.id, record.name);
+        return Err(Fault::new(Class::Forbidden, "IP is not allowed").caused_by(cause));
+    }
+    Ok(Caller {
+        token: record.id,
+        vaults: match record.vaults {
+            Vaults::All => VaultScope::All,
+            Vaults::Only(vaults) => VaultScope::Only(vaults),
+        },
+        access: record.access,
+        operator: false,
+        request_id: knock.request_id.to_owned(),
+    })
+}
+
+/// Refuses a token that opens something else than what was knocked at.
+fn check_area(opens: Area, area: Area) -> Result<(), Fault> {
+    let sentence = match (opens, area) {
+        (Area::Platform, Area::Platform)
+        | (Area::Sweep, Area::Sweep)
+        | (Area::Admin, Area::Admin) => return Ok(()),
+        (Area::Platform | Area::Admin, Area::Sweep) => return Err(unauthenticated()),
+        (Area::Admin, Area::Platform) => {
+            "the admin token does not open the platform API; use a platform token"
+        }
+        (Area::Sweep, Area::Platform) => {
+            "a sweep token does not open the platform API; use a platform token"
+        }
+        (Area::Platform, Area::Admin) => {
+            "a platform token does not open the admin API; use the admin token"
+        }
+        (Area::Sweep, Area::Admin) => {
+            "a sweep token does not open the admin API; use the admin token"
+        }
+    };
+    Err(Fault::new(Class::Forbidden, sentence))
+}
+
+fn unauthenticated() -> Fault {
+    Fault::new(Class::Unauthenticated, "unauthenticated")
 }
 
 /// The service itself, for its own questions.
@@ -82,26 +134,17 @@ pub fn internal(request_id: &str) -> Caller {
     Caller {
         token: TokenId::from_bytes([0; 16]),
         vaults: VaultScope::All,
+        access: Access::Full,
+        operator: true,
         request_id: request_id.to_owned(),
     }
 }
 
-/// A new token: 32 random bytes in hex.
+/// A new token for a file: 32 random bytes in hex.
 pub fn new_token(entropy: &dyn Entropy) -> SecretString {
     let mut bytes = zeroize::Zeroizing::new([0_u8; 32]);
     entropy.fill(bytes.as_mut());
     SecretString::from(hex::encode(*bytes))
-}
-
-/// Stable across restarts, so that idempotency keys keep their scope.
-fn token_id(hash: &[u8; 32]) -> TokenId {
-    let mut id = [0; 16];
-    id.iter_mut().zip(hash).for_each(|(to, from)| *to = *from);
-    TokenId::from_bytes(id)
-}
-
-fn hash(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
 }
 
 #[cfg(test)]
@@ -109,51 +152,37 @@ fn hash(token: &str) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn tokens() -> Tokens {
-        Tokens::new(
-            &SecretString::from("platform"),
-            &SecretString::from("admin"),
-        )
-    }
-
-    fn class(token: Option<&str>, area: Area) -> Class {
-        tokens()
-            .caller(token, area, "r")
-            .expect_err("refused")
-            .class()
-            .clone()
-    }
-
     #[test]
     fn tokens__should_know_their_own_and_no_others() {
-        let caller = tokens()
-            .caller(Some("platform"), Area::Platform, "r-1")
-            .expect("known");
-        assert_eq!(caller.request_id, "r-1");
-        let again = tokens()
-            .caller(Some("platform"), Area::Platform, "r-2")
-            .expect("known");
-        assert_eq!(caller.token, again.token);
-        let admin = tokens()
-            .caller(Some("admin"), Area::Admin, "r")
-            .expect("known");
-        assert_ne!(admin.token, caller.token);
-        for token in [
-            None,
-            Some(""),
-            Some("platfor"),
-            Some("platform "),
-            Some("PLATFORM"),
-        ] {
-            assert_eq!(class(token, Area::Platform), Class::Unauthenticated);
-            assert_eq!(class(token, Area::Admin), Class::Unauthenticated);
+        let tokens = Tokens::new(
+            &SecretString::from("platform"),
+            &SecretString::from("admin"),
+        );
+        let opens = |token: &str| tokens.opens(&TokenHash::of(token));
+        assert_eq!(opens("platform"), Some(Area::Platform));
+        assert_eq!(opens("admin"), Some(Area::Admin));
+        for token in ["", "platfor", "platform ", "PLATFORM"] {
+            assert_eq!(opens(token), None);
         }
     }
 
     #[test]
-    fn tokens__should_open_only_their_own_area() {
-        assert_eq!(class(Some("admin"), Area::Platform), Class::Forbidden);
-        assert_eq!(class(Some("platform"), Area::Admin), Class::Forbidden);
+    fn check_area__should_let_tokens_open_only_their_own() {
+        use Area::{Admin, Platform, Sweep};
+        for area in [Platform, Sweep, Admin] {
+            assert!(check_area(area, area).is_ok());
+        }
+        for (opens, area, class) in [
+            (Admin, Platform, Class::Forbidden),
+            (Sweep, Platform, Class::Forbidden),
+            (Platform, Admin, Class::Forbidden),
+            (Sweep, Admin, Class::Forbidden),
+            (Platform, Sweep, Class::Unauthenticated),
+            (Admin, Sweep, Class::Unauthenticated),
+        ] {
+            let fault = check_area(opens, area).unwrap_err();
+            assert_eq!(fault.class(), &class, "{opens:?} {area:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The operations, whatever transport brings them: decode, submit or view, encode. What surrounds
 //! them (token, size, error shape, request id) is the transports' work: `http` and `grpc`.
 
+pub mod address;
 pub mod auth;
 mod balances;
+mod deposits;
 mod signing_requests;
 mod wallets;
 
@@ -38,6 +40,8 @@ pub struct Api {
     pub body_timeout: Duration,
     /// How long executeSigningRequests waits, in milliseconds.
     pub execute_wait_ms: u64,
+    /// How many proxies stand before this service and are trusted to say whom they were called by.
+    pub trusted_proxies: usize,
     /// 422 when an idempotency key comes again with another body.
     pub strict_idempotency: bool,
 }
@@ -68,12 +72,9 @@ impl Api {
     /// Who calls.
     ///
     /// # Errors
-    /// [`Class::Unauthenticated`] without a known token, [`Class::Forbidden`] for one that does
-    /// not open the area.
+    /// As [`auth::caller`].
     pub async fn caller(&self, knock: Knock<'_>) -> Result<Caller, Fault> {
-        let _ = knock.address;
-        self.tokens
-            .caller(knock.token, knock.area, knock.request_id)
+        auth::caller(self, knock).await
     }
 }
 
@@ -211,6 +212,8 @@ pub fn served(operation: &Operation) -> Served {
         "getWalletInfo" => plain(wallets::info),
         "getWalletList" => plain(wallets::list),
         "getBalance" => plain(balances::get),
+        "createDepositWallet" => plain(deposits::create_wallet),
+        "addWatchAddress" => plain(deposits::add_watch),
         name => {
             let sentence = format!("{name} is not available in this version");
             plain(move |_| std::future::ready(Err(Fault::new(Class::Invalid, sentence.clone()))))

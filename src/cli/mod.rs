@@ -7,6 +7,8 @@ mod progress;
 mod recover;
 mod serve;
 mod signer;
+mod sweep;
+mod token;
 mod vault;
 
 use anyhow::Context as _;
@@ -36,6 +38,12 @@ enum Command {
     /// Signer nodes: make and restore one here; admit, remove, list them (asks a running orchestrator).
     #[command(subcommand)]
     Node(node::Command),
+    /// API tokens: make, list, revoke (asks a running orchestrator).
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Where the deposits and events of sweep tokens go (asks a running orchestrator).
+    #[command(subcommand)]
+    Sweep(sweep::Command),
     Recover(recover::Args),
 }
 
@@ -57,6 +65,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Signer(args) => signer::run(args).await,
             Command::Vault(command) => vault::run(command).await,
             Command::Node(command) => node::run(command).await,
+            Command::Token(command) => token::run(command).await,
+            Command::Sweep(command) => sweep::run(command).await,
             Command::Recover(args) => recover::run(args),
         }
     })

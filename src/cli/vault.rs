@@ -115,7 +115,24 @@ impl Which {
     }
 }
 
-async fn vaults(client: &Client) -> anyhow::Result<Vec<Vault>> {
+/// The uuids of vaults that are named by name or uuid.
+///
+/// # Errors
+/// When one is not there.
+pub async fn uuids(client: &Client, which: &[String]) -> anyhow::Result<Vec<String>> {
+    let vaults = vaults(client).await?;
+    let uuid = |which: &String| {
+        let fits = |vault: &&Vault| vault.uuid.eq_ignore_ascii_case(which) || vault.name == *which;
+        vaults
+            .iter()
+            .find(fits)
+            .map(|vault| vault.uuid.clone())
+            .with_context(|| format!("there is no vault {which:?}: covault vault list"))
+    };
+    which.iter().map(uuid).collect()
+}
+
+pub async fn vaults(client: &Client) -> anyhow::Result<Vec<Vault>> {
     let VaultsAnswer { vaults } = client.call("listVaults", &serde_json::json!({})).await?;
     Ok(vaults)
 }

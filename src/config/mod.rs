@@ -75,6 +75,7 @@ pub struct Serve {
     pub execute_wait_ms: u64,
     pub header_timeout_ms: u64,
     pub body_timeout_ms: u64,
+    pub trusted_proxies: usize,
     pub max_body_bytes: usize,
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,

@@ -1,6 +1,8 @@
 //! `/admin/v1`: what operators do. Plain JSON, not part of the platform schema.
 
 pub mod life;
+pub mod sweep;
+pub mod tokens;
 
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ pub(super) fn routes(api: &Arc<Api>) -> Router {
         .route("/admin/v1/createVault", route.clone().post(create_vault))
         .route("/admin/v1/listVaults", route.clone().post(list_vaults))
         .merge(life::routes(api))
+        .merge(tokens::routes(&route))
+        .merge(sweep::routes(&route))
         .merge(nodes::routes(&route))
 }
 
@@ -132,6 +136,12 @@ async fn list_vaults(call: Call) -> Result<Answer, Fault> {
         }),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Submits a command, without an idempotency key.
+async fn submit(call: &Call, command: Command) -> Result<Receipt, Fault> {
+    let done = call.api.gateway.submit(&call.caller, command, None).await?;
+    Ok(done.receipt)
 }
 
 /// The scheme of a vault's ECDSA key. It is refused here when this build lacks it: the signers'

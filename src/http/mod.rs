@@ -26,7 +26,11 @@ use covault_core::{
 use futures::{FutureExt as _, StreamExt as _};
 
 use self::error::Failure;
-use crate::api::{self, Answer, Api, Call, Form, Knock, auth::Area};
+use crate::api::{
+    self, Answer, Api, Call, Form, Knock,
+    address::{self, Peer},
+    auth::Area,
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TOKEN: HeaderName = HeaderName::from_static("x-mtoken");
@@ -131,7 +135,10 @@ impl Route {
         let knock = Knock {
             token,
             area: self.area,
-            address: None,
+            address: head
+                .extensions
+                .get::<Peer>()
+                .map(|Peer(peer)| address::of(peer.ip(), &head.headers, self.api.trusted_proxies)),
             request_id,
         };
         let caller = self.api.caller(knock).await?;

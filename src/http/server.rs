@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -10,7 +10,10 @@ use hyper_util::{
 };
 use tokio::net::TcpListener;
 
-use crate::shutdown::{self, Stop};
+use crate::{
+    api::address::Peer,
+    shutdown::{self, Stop},
+};
 
 /// How patient the server is.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +39,8 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
             () = &mut stopping => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _peer)) => stream,
+        let (stream, peer) = match accepted {
+            Ok((stream, peer)) => (stream, peer),
             Err(error) => {
                 // Out of file descriptors, most likely: existing connections must end first.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -48,7 +51,7 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
         }
-        let service = TowerToHyperService::new(router.clone());
+        let service = TowerToHyperService::new(router.clone().layer(Extension(Peer(peer))));
         let connection = builder
             .serve_connection(TokioIo::new(stream), service)
             .into_owned();

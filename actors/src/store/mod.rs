@@ -45,8 +45,18 @@ pub enum Space {
     Release = 14,
     /// Request id -> what its transaction would do.
     Simulation = 15,
+    /// Token id -> API token, without the token itself.
+    Token = 18,
+    /// Token id, network -> where a sweep token's deposits and events go.
+    SweepRoute = 19,
     /// Node id -> node that an operator has admitted.
     Node = 20,
+    /// Name -> id of the token that has it; not those that are revoked.
+    TokenName = 21,
+    /// Token id, network, reference -> deposit wallet.
+    Deposit = 22,
+    /// Token id, network, address -> watch.
+    Watch = 23,
 }
 
 /// The name of a row.

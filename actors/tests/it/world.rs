@@ -21,6 +21,7 @@ use covault_core::{
     order::NodeId,
     port::{Clock, Entropy},
     schema::wire::{self, create_signing_request_request::Type as Kind},
+    token::Access,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -183,6 +184,8 @@ pub fn admin() -> Caller {
     Caller {
         token: TokenId::from_bytes([1; 16]),
         vaults: VaultScope::All,
+        access: Access::Full,
+        operator: true,
         request_id: "test".into(),
     }
 }
@@ -191,6 +194,8 @@ pub fn stranger() -> Caller {
     Caller {
         token: TokenId::from_bytes([2; 16]),
         vaults: VaultScope::Only(vec![]),
+        access: Access::Full,
+        operator: false,
         request_id: "test".into(),
     }
 }

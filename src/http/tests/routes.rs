@@ -118,6 +118,7 @@ async fn app_of(signers: Arc<dyn Signers>, chains: Chains, strict_idempotency: b
         max_body_bytes: 2000,
         body_timeout: Duration::from_secs(60),
         execute_wait_ms: 1000,
+        trusted_proxies: 1,
         strict_idempotency,
     };
     router(&Arc::new(api)).expect("routes")

@@ -1,0 +1,228 @@
+//! Deposit wallets and watch addresses: what calls may ask for, and what of it is stored. Public
+//! sentences are the reasons of the API, word for word: they name no field.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    fault::{Class, Fault},
+    ids::{VaultId, WalletId, WatchId},
+    network::Network,
+    schema::wire,
+};
+
+/// Most characters of a reference.
+pub const MAX_REF: usize = 128;
+
+/// A network that deposits are taken on. The wire knows it by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DepositNetwork {
+    /// Every EVM chain that is configured: one address for all.
+    Evm,
+    /// Tron.
+    Tron,
+}
+
+impl DepositNetwork {
+    /// All of them.
+    pub const ALL: [DepositNetwork; 2] = [DepositNetwork::Evm, DepositNetwork::Tron];
+
+    /// `EVM` or `TRON`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DepositNetwork::Evm => "EVM",
+            DepositNetwork::Tron => "TRON",
+        }
+    }
+
+    /// The network of a name, in capitals as the API has it.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|network| network.name() == name)
+    }
+
+    /// The network of its wallets.
+    pub fn network(self) -> Network {
+        match self {
+            DepositNetwork::Evm => Network::Evm,
+            DepositNetwork::Tron => Network::Tron,
+        }
+    }
+
+    /// Its number in the keys of rows. On disk: never change one.
+    pub fn number(self) -> u8 {
+        match self {
+            DepositNetwork::Evm => 1,
+            DepositNetwork::Tron => 2,
+        }
+    }
+
+    /// The canonical form of an address to which deposits are to be swept.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when it is none, or the zero address, which nobody has the key of.
+    pub fn parse_target(self, text: &str) -> Result<String, Fault> {
+        const ZERO_ON_TRON: &str = "T9yD14Nj9j7xAB4dbGeiX9h8unkKHxuWwb";
+        let address = self.network().chain().parse_address(text)?;
+        let is_zero = match self {
+            DepositNetwork::Evm => address.trim_start_matches("0x").bytes().all(|b| b == b'0'),
+            DepositNetwork::Tron => address == ZERO_ON_TRON,
+        };
+        if is_zero {
+            return Err(Fault::new(
+                Class::Invalid,
+                "is the zero address: what is sent there is lost",
+            ));
+        }
+        Ok(address)
+    }
+}
+
+/// A call for a deposit wallet, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DepositCall {
+    /// Where deposits are taken.
+    pub network: DepositNetwork,
+    /// The client's own reference.
+    pub reference: String,
+}
+
+impl DepositCall {
+    /// Checks a call.
+    ///
+    /// # Errors
+    /// The first of: `network required`, `network unsupported`, `ref required`, `ref invalid`.
+    pub fn parse(request: &wire::CreateDepositWalletRequest) -> Result<Self, Fault> {
+        let wire::CreateDepositWalletRequest { network, r#ref } = request;
+        if network.is_empty() {
+            return Err(reason("network required"));
+        }
+        let network =
+            DepositNetwork::parse(network).ok_or_else(|| reason("network unsupported"))?;
+        if r#ref.is_empty() {
+            return Err(reason("ref required"));
+        }
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
+        if r#ref.len() > MAX_REF || !r#ref.bytes().all(fits) {
+            return Err(reason("ref invalid"));
+        }
+        Ok(Self {
+            network,
+            reference: r#ref.clone(),
+        })
+    }
+}
+
+/// A call for a watch, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchCall {
+    /// Where the address is.
+    pub network: DepositNetwork,
+    /// The address, in canonical form.
+    pub address: String,
+}
+
+impl WatchCall {
+    /// Checks a call. Only TRON addresses are watched.
+    ///
+    /// # Errors
+    /// The first of: `network unsupported`, also when it is missing, `address required`,
+    /// `address invalid`.
+    pub fn parse(request: &wire::AddWatchAddressRequest) -> Result<Self, Fault> {
+        let wire::AddWatchAddressRequest { network, address } = request;
+        let network = DepositNetwork::parse(network)
+            .filter(|network| *network == DepositNetwork::Tron)
+            .ok_or_else(|| reason("network unsupported"))?;
+        if address.is_empty() {
+            return Err(reason("address required"));
+        }
+        let address = network
+            .network()
+            .chain()
+            .parse_address(address)
+            .map_err(|fault| reason("address invalid").caused_by(fault))?;
+        Ok(Self { network, address })
+    }
+}
+
+/// The URL that events of deposits go to. Services put secrets into such URLs: it is not shown by
+/// `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Webhook(pub String);
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Webhook(..)")
+    }
+}
+
+/// What a sweep token has configured for one network. All of it can come piece by piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The vault that new deposit wallets are made in.
+    pub vault: Option<VaultId>,
+    /// The address that deposits are swept to, in canonical form.
+    pub target: Option<String>,
+    /// Where events go.
+    pub webhook: Option<Webhook>,
+}
+
+impl Route {
+    /// The vault of new deposit wallets.
+    ///
+    /// # Errors
+    /// `sweep config not configured` while vault or target are missing.
+    pub fn deposit_vault(&self) -> Result<VaultId, Fault> {
+        self.target
+            .as_ref()
+            .and(self.vault)
+            .ok_or_else(|| reason("sweep config not configured"))
+    }
+
+    /// Makes sure that events have somewhere to go.
+    ///
+    /// # Errors
+    /// `webhook not configured`.
+    pub fn check_webhook(&self) -> Result<(), Fault> {
+        match self.webhook {
+            Some(_) => Ok(()),
+            None => Err(reason("webhook not configured")),
+        }
+    }
+}
+
+/// A deposit wallet, as it is stored under (token, network, ref).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deposit {
+    /// The wallet.
+    pub wallet: WalletId,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub created_at_ms: u64,
+}
+
+/// A watched address, as it is stored under (token, network, address).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watch {
+    /// The watch.
+    pub id: WatchId,
+    /// When it was asked for, in milliseconds since the Unix epoch: nothing older is told of.
+    pub created_at_ms: u64,
+}
+
+/// `wallet disabled`.
+pub fn wallet_disabled() -> Fault {
+    reason("wallet disabled")
+}
+
+/// `wallet address conflict; retry`.
+pub fn conflict() -> Fault {
+    Fault::new(Class::Conflict, "wallet address conflict; retry")
+}
+
+/// A reason that has status 400.
+fn reason(reason: &str) -> Fault {
+    Fault::new(Class::Invalid, reason)
+}
+
+#[cfg(test)]
+#[path = "deposit_tests.rs"]
+mod tests;

@@ -1,0 +1,307 @@
+#![allow(non_snake_case)]
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use proptest::prelude::*;
+use secrecy::ExposeSecret as _;
+
+use super::*;
+use crate::port::Entropy;
+
+struct Fixed([u8; 32]);
+
+impl Entropy for Fixed {
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.0[..bytes.len()]);
+    }
+}
+
+fn token(kind: Kind, random: [u8; 32]) -> String {
+    make(kind, &Fixed(random)).expose_secret().to_owned()
+}
+
+#[test]
+fn make__should_write_a_token_that_scanners_know() {
+    // Made with Python's integers and zlib.
+    let count: [u8; 32] = std::array::from_fn(|byte| byte as u8);
+    for (kind, random, expected) in [
+        (
+            Kind::Platform,
+            [0; 32],
+            "cvp_000000000000000000000000000000000000000000011KG75",
+        ),
+        (
+            Kind::Sweep,
+            [0xff; 32],
+            "cvs_yhjskwdA6OZ1AL1YmHWZWm8LLG7HjnuCA2j5rOw8Xp12zeIR0",
+        ),
+        (
+            Kind::Platform,
+            count,
+            "cvp_003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf0UQPkl",
+        ),
+    ] {
+        let token = token(kind, random);
+        assert_eq!(token, expected);
+        assert_eq!((token.len(), kind_of(&token)), (LENGTH, Some(kind)));
+    }
+}
+
+#[test]
+fn make__should_hide_the_token_from_debug() {
+    let token = make(Kind::Platform, &Fixed([7; 32]));
+    let shown = format!("{token:?} {:?}", TokenHash::of(token.expose_secret()));
+    assert!(!shown.contains(&token.expose_secret()[4..]), "{shown}");
+    assert!(shown.contains("TokenHash(..)"), "{shown}");
+}
+
+#[test]
+fn kind_of__should_refuse_other_texts() {
+    let good = token(Kind::Platform, [9; 32]);
+    for bad in [
+        String::new(),
+        "cvp_".into(),
+        good[..good.len() - 1].to_owned(),
+        format!("{good}0"),
+        format!(" {good}"),
+        good.replace("cvp_", "cvs_"),
+        good.replace("cvp_", "cvx_"),
+        good.to_lowercase(),
+        format!("cvp_{}", "é".repeat(24)) + "0",
+        "f".repeat(64),
+    ] {
+        assert_eq!(kind_of(&bad), None, "{bad}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn tokens__should_be_known_again_and_differ_where_their_randomness_does(
+        random in any::<[u8; 32]>(),
+        other in any::<[u8; 32]>(),
+        at in 0..LENGTH,
+        with in "[0-9A-Za-z]",
+    ) {
+        let text = token(Kind::Sweep, random);
+        prop_assert_eq!(text.len(), LENGTH);
+        prop_assert_eq!(kind_of(&text), Some(Kind::Sweep));
+        prop_assert_eq!(random == other, text == token(Kind::Sweep, other));
+        // One wrong character never passes: CRC-32 finds every burst of up to 32 bits.
+        let mut wrong = text.clone();
+        wrong.replace_range(at..=at, &with);
+        prop_assert_eq!(kind_of(&wrong).is_some(), wrong == text);
+    }
+
+    #[test]
+    fn kind_of__should_take_any_text(text in ".{0,80}") {
+        prop_assert_eq!(kind_of(&text), None);
+    }
+}
+
+#[test]
+fn hash__should_match_itself_alone() {
+    let (one, two) = (TokenHash::of("a"), TokenHash::of("b"));
+    assert!(one.matches(&TokenHash::of("a")));
+    assert!(!one.matches(&two));
+    assert_ne!(one.id(), two.id());
+    // SHA-256 of "a" begins so: ids, and with them idempotency keys, stay for ever.
+    assert_eq!(one.id().to_string(), "ca978112-ca1b-bdca-fac2-31b39a23dc4d");
+}
+
+fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn cidr__should_hold_addresses_of_its_family() {
+    for (net, inside, outside) in [
+        (
+            "192.0.2.0/24",
+            vec!["192.0.2.0", "192.0.2.255", "::ffff:192.0.2.7"],
+            vec!["192.0.3.0", "::192.0.2.7", "2001:db8::1"],
+        ),
+        ("192.0.2.7", vec!["192.0.2.7"], vec!["192.0.2.8"]),
+        (
+            "2001:db8::/32",
+            vec!["2001:db8::1"],
+            vec!["2001:db9::1", "192.0.2.1"],
+        ),
+        ("2001:db8::1", vec!["2001:db8::1"], vec!["2001:db8::2"]),
+        (
+            "::ffff:192.0.2.0/120",
+            vec!["192.0.2.9", "::ffff:192.0.2.9"],
+            vec!["192.0.3.9"],
+        ),
+        ("::ffff:192.0.2.9", vec!["192.0.2.9"], vec!["192.0.2.8"]),
+        ("0.0.0.0/0", vec!["203.0.113.1"], vec!["2001:db8::1"]),
+        ("::/0", vec!["2001:db8::1"], vec!["203.0.113.1"]),
+    ] {
+        for address in inside {
+            assert!(
+                cidr(net).contains(address.parse().unwrap()),
+                "{net} {address}"
+            );
+        }
+        for address in outside {
+            assert!(
+                !cidr(net).contains(address.parse().unwrap()),
+                "{net} {address}"
+            );
+        }
+        let again: Cidr = String::from(cidr(net)).parse().unwrap();
+        assert_eq!(again, cidr(net));
+    }
+}
+
+#[test]
+fn cidr__should_refuse_what_is_none() {
+    for text in [
+        "",
+        "192.0.2",
+        "192.0.2.0/33",
+        "2001:db8::/129",
+        "example.com",
+        "192.0.2.0/",
+        "*",
+    ] {
+        assert!(text.parse::<Cidr>().is_err(), "{text}");
+    }
+    let fault = "192.0.2.7/24".parse::<Cidr>().unwrap_err();
+    assert!(
+        fault.public().ends_with("192.0.2.0/24 is the network"),
+        "{fault}"
+    );
+}
+
+fn new() -> NewToken {
+    NewToken {
+        name: "shop".into(),
+        kind: Kind::Platform,
+        vaults: Vaults::All,
+        access: Access::Full,
+        allow: vec![],
+        expires_at_ms: None,
+    }
+}
+
+#[test]
+fn check__should_name_the_field_that_is_wrong() {
+    let vault = VaultId::from_bytes([1; 16]);
+    assert!(new().check(10).is_ok());
+    let longest = NewToken {
+        name: "ü".repeat(64),
+        ..new()
+    };
+    assert!(longest.check(10).is_ok());
+    for (token, start) in [
+        (
+            NewToken {
+                name: String::new(),
+                ..new()
+            },
+            "name: ",
+        ),
+        (
+            NewToken {
+                name: "x".repeat(65),
+                ..new()
+            },
+            "name: ",
+        ),
+        (
+            NewToken {
+                name: "a\nb".into(),
+                ..new()
+            },
+            "name: ",
+        ),
+        (
+            NewToken {
+                name: " a".into(),
+                ..new()
+            },
+            "name: ",
+        ),
+        (
+            NewToken {
+                name: vault.to_string(),
+                ..new()
+            },
+            "name: ",
+        ),
+        (
+            NewToken {
+                vaults: Vaults::Only(vec![]),
+                ..new()
+            },
+            "vaults: ",
+        ),
+        (
+            NewToken {
+                vaults: Vaults::Only(vec![vault, vault]),
+                ..new()
+            },
+            "vaults[1]: ",
+        ),
+        (
+            NewToken {
+                allow: vec![cidr("::/0"); 101],
+                ..new()
+            },
+            "allow: ",
+        ),
+        (
+            NewToken {
+                expires_at_ms: Some(10),
+                ..new()
+            },
+            "expiresAtMs: ",
+        ),
+    ] {
+        let fault = token.check(10).unwrap_err();
+        assert!(fault.public().starts_with(start), "{start} {fault}");
+    }
+}
+
+#[test]
+fn state__should_follow_time_and_revocation() {
+    let record = NewToken {
+        expires_at_ms: Some(20),
+        ..new()
+    }
+    .record(TokenHash::of("a"), 10);
+    assert_eq!(record.state(19), TokenState::Active);
+    assert_eq!(record.state(20), TokenState::Expired);
+    let revoked = ApiToken {
+        revoked_at_ms: Some(15),
+        ..record
+    };
+    assert_eq!(revoked.state(0), TokenState::Revoked);
+}
+
+#[test]
+fn allows__should_refuse_addresses_that_are_not_listed_or_not_known() {
+    let open = new().record(TokenHash::of("a"), 1);
+    assert!(open.allows(None));
+    let closed = ApiToken {
+        allow: vec![cidr("192.0.2.0/24"), cidr("2001:db8::/32")],
+        ..open
+    };
+    assert!(!closed.allows(None));
+    assert!(closed.allows(Some("192.0.2.1".parse().unwrap())));
+    assert!(closed.allows(Some("2001:db8::9".parse().unwrap())));
+    assert!(!closed.allows(Some("198.51.100.1".parse().unwrap())));
+}
+
+#[test]
+fn make__should_draw_anew_for_every_token() {
+    struct Next(AtomicU8);
+    impl Entropy for Next {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(self.0.fetch_add(1, Ordering::SeqCst));
+        }
+    }
+    let next = Next(AtomicU8::new(0));
+    let tokens = [make(Kind::Sweep, &next), make(Kind::Sweep, &next)];
+    assert_ne!(tokens[0].expose_secret(), tokens[1].expose_secret());
+}

@@ -1,0 +1,149 @@
+//! `covault sweep`: where the deposits and events of sweep tokens go.
+
+use covault_core::deposit::Webhook;
+
+use super::{
+    answer,
+    client::{Client, Target},
+    vault,
+};
+use crate::http::admin::sweep::{Configure, Show, SweepAnswer};
+
+/// Sweep configuration.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Set what a sweep token has for one network, whole or piece by piece; shows what stands then.
+    ///
+    /// Deposit wallets need a vault and a target, watch addresses a webhook on TRON. Deposit
+    /// wallets that are there stay in their vault when another is set.
+    Configure {
+        /// The sweep token: its id, or its name.
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        /// The network: EVM (one address for all EVM chains) or TRON.
+        #[arg(long, value_parser = ["EVM", "TRON"], ignore_case = true)]
+        network: String,
+        /// The vault that new deposit wallets are made in, by name or uuid. The token must reach it.
+        #[arg(long, value_name = "VAULT")]
+        vault: Option<String>,
+        /// The address that deposits are swept to.
+        #[arg(long, value_name = "ADDRESS")]
+        target: Option<String>,
+        /// The URL that events are posted to: https://..., or http:// in a network of your own.
+        /// Empty: nowhere.
+        #[arg(long, value_name = "URL")]
+        webhook: Option<String>,
+        #[command(flatten)]
+        orchestrator: Target,
+    },
+    /// Show what a sweep token has configured.
+    Show {
+        /// The sweep token: its id, or its name.
+        #[arg(long, value_name = "TOKEN")]
+        token: String,
+        #[command(flatten)]
+        orchestrator: Target,
+    },
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Configure {
+            token,
+            network,
+            vault,
+            target,
+            webhook,
+            orchestrator,
+        } => {
+            let client = orchestrator.client()?;
+            let vault_uuid = match vault {
+                Some(vault) => vault::uuids(&client, &[vault]).await?.pop(),
+                None => None,
+            };
+            let request = Configure {
+                token,
+                network: network.to_ascii_uppercase(),
+                vault_uuid,
+                target,
+                webhook: webhook.map(Webhook),
+            };
+            let now = client.call("configureSweep", &request).await?;
+            show(&now, &client).await
+        }
+        Command::Show {
+            token,
+            orchestrator,
+        } => {
+            let client = orchestrator.client()?;
+            let now = client.call("showSweep", &Show { token }).await?;
+            show(&now, &client).await
+        }
+    }
+}
+
+async fn show(now: &SweepAnswer, client: &Client) -> anyhow::Result<()> {
+    let vaults = vault::vaults(client).await?;
+    let name = |uuid: &str| {
+        let found = vaults.iter().find(|vault| vault.uuid == uuid);
+        found.map_or_else(|| uuid.to_owned(), |vault| vault.name.clone())
+    };
+    answer(text(now, name));
+    Ok(())
+}
+
+fn text(now: &SweepAnswer, vault: impl Fn(&str) -> String) -> String {
+    let mut lines = vec![format!("{}  {}", now.token.id, now.token.name)];
+    if now.networks.is_empty() {
+        lines.push("  nothing is configured: covault sweep configure --help".to_owned());
+    }
+    for network in &now.networks {
+        let missing = || "-".to_owned();
+        let webhook = network.webhook.as_ref().map(|webhook| webhook.0.clone());
+        lines.push(format!("  {}", network.network));
+        for (what, value) in [
+            ("vault", network.vault_uuid.as_deref().map(&vault)),
+            ("target", network.target.clone()),
+            ("webhook", webhook),
+        ] {
+            lines.push(format!("    {what:<8} {}", value.unwrap_or_else(missing)));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+    use crate::http::admin::{sweep::Configured, tokens::Token};
+
+    #[test]
+    fn show__should_tell_what_is_missing() {
+        let mut now = SweepAnswer {
+            token: Token {
+                id: "id-1".into(),
+                name: "shop".into(),
+                kind: "sweep".into(),
+                vaults: vec![],
+                all_vaults: true,
+                access: "full".into(),
+                allow: vec![],
+                created_at_ms: 1,
+                expires_at_ms: None,
+                revoked_at_ms: None,
+            },
+            networks: vec![],
+        };
+        let shown = |now: &SweepAnswer| text(now, |_| "main".to_owned());
+        assert!(shown(&now).contains("nothing is configured"));
+        now.networks.push(Configured {
+            network: "TRON".into(),
+            vault_uuid: Some("u".into()),
+            target: None,
+            webhook: Some(Webhook("https://example.com/".into())),
+        });
+        let expected = "id-1  shop\n  TRON\n    vault    main\n    target   -\n    webhook  https://example.com/";
+        assert_eq!(shown(&now), expected);
+    }
+}

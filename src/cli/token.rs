@@ -1,0 +1,322 @@
+//! `covault token`: the tokens that clients of the API show.
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, bail};
+use comfy_table::{Table, presets::NOTHING};
+use covault_core::port::Clock as _;
+use prost_types::Timestamp;
+
+use super::{
+    answer,
+    client::{Client, Target},
+    vault,
+};
+use crate::{
+    adapters::SystemClock,
+    http::admin::tokens::{CreateToken, MadeAnswer, RevokeToken, Token, TokenAnswer, TokensAnswer},
+};
+
+/// API tokens.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Create(Create),
+    /// List the tokens, those that are revoked or expired too. Shows no secret.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Revoke a token: it is refused from the next call on. There is no way back.
+    ///
+    /// What it had been given before (requests that are in work, deposit addresses) stays.
+    Revoke {
+        /// Its id, or its name.
+        #[arg(value_name = "TOKEN")]
+        token: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Make a token, and print it: once, and alone on standard output.
+///
+/// Only its hash is stored. A token begins with cvp_ (platform) or cvs_ (sweep) and ends with a
+/// checksum, so that scanners for leaked secrets recognise it.
+#[derive(Debug, clap::Args)]
+pub struct Create {
+    /// What to call it: 1 to 64 characters, unique among tokens that are not revoked.
+    #[arg(long)]
+    name: String,
+    /// What it opens: the platform API, or the sweep API (deposit and watch addresses).
+    #[arg(long, value_parser = ["platform", "sweep"])]
+    kind: String,
+    /// A vault that it reaches, by name or uuid. May be repeated.
+    #[arg(
+        long,
+        value_name = "VAULT",
+        value_delimiter = ',',
+        required_unless_present = "all_vaults"
+    )]
+    vault: Vec<String>,
+    /// It reaches every vault, also those that are made later.
+    #[arg(long, conflicts_with = "vault")]
+    all_vaults: bool,
+    /// What it may do: everything, or look (read-only; it sees no signature).
+    #[arg(long, value_parser = ["full", "read-only"])]
+    access: String,
+    /// Where it may be used from: an address or a network such as 192.0.2.0/24 or 2001:db8::/32.
+    /// May be repeated. Without it: from anywhere. Behind a reverse proxy, set
+    /// serve.trusted_proxies.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    allow: Vec<String>,
+    /// When it ends: in a while (90d, 12h, 30m), or at a time (2027-01-31T00:00:00Z). Without it:
+    /// never.
+    #[arg(long, value_name = "WHEN")]
+    expires: Option<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create(args) => create(args).await,
+        Command::List { json, target } => list(json, &target.client()?).await,
+        Command::Revoke { token, target } => {
+            let request = RevokeToken { token };
+            let TokenAnswer { token } = target.client()?.call("revokeToken", &request).await?;
+            answer(format_args!("revoked {} ({})", token.id, token.name));
+            Ok(())
+        }
+    }
+}
+
+async fn create(args: Create) -> anyhow::Result<()> {
+    let Create {
+        name,
+        kind,
+        vault,
+        all_vaults,
+        access,
+        allow,
+        expires,
+        target,
+    } = args;
+    let expires_at_ms = expires
+        .map(|when| expiry(&when, SystemClock.now_ms()))
+        .transpose()?;
+    let client = target.client()?;
+    let vaults = if all_vaults {
+        Vec::new()
+    } else {
+        vault::uuids(&client, &vault).await?
+    };
+    let request = CreateToken {
+        name,
+        kind,
+        vaults,
+        all_vaults,
+        access,
+        allow,
+        expires_at_ms,
+    };
+    let made: MadeAnswer = client.call("createToken", &request).await?;
+    eprintln!(
+        "token {} ({}), for the header x-mtoken. Keep it now: it is not shown again.",
+        made.token.id, made.token.name
+    );
+    if made.token.kind == "sweep" {
+        eprintln!(
+            "next: covault sweep configure --token {} --help",
+            made.token.id
+        );
+    }
+    answer(made.secret);
+    Ok(())
+}
+
+async fn list(json: bool, client: &Client) -> anyhow::Result<()> {
+    let tokens: TokensAnswer = client.call("listTokens", &serde_json::json!({})).await?;
+    if json {
+        let text = serde_json::to_string_pretty(&tokens).context("the list cannot be shown")?;
+        answer(text);
+        return Ok(());
+    }
+    if tokens.tokens.is_empty() {
+        eprintln!("no tokens yet: covault token create --help");
+        return Ok(());
+    }
+    let names = vault::vaults(client).await?;
+    let names = names
+        .into_iter()
+        .map(|vault| (vault.uuid, vault.name))
+        .collect();
+    answer(table(&tokens, &names));
+    Ok(())
+}
+
+/// `vaults` gives names to uuids.
+fn table(answer: &TokensAnswer, vaults: &HashMap<String, String>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header([
+        "STATE", "NAME", "KIND", "ACCESS", "VAULTS", "ALLOW", "EXPIRES", "ID",
+    ]);
+    for token in &answer.tokens {
+        let vault = |uuid: &String| vaults.get(uuid).unwrap_or(uuid).clone();
+        let listed: Vec<String> = token.vaults.iter().map(vault).collect();
+        table.add_row([
+            state(token, answer.now_ms).to_owned(),
+            token.name.clone(),
+            token.kind.clone(),
+            token.access.clone(),
+            or(token.all_vaults.then(|| "all".to_owned()), || {
+                listed.join(",")
+            }),
+            or(token.allow.is_empty().then(|| "any".to_owned()), || {
+                token.allow.join(",")
+            }),
+            token.expires_at_ms.map_or_else(|| "never".to_owned(), time),
+            token.id.clone(),
+        ]);
+    }
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn or(first: Option<String>, other: impl FnOnce() -> String) -> String {
+    first.unwrap_or_else(other)
+}
+
+fn state(token: &Token, now_ms: u64) -> &'static str {
+    match (token.revoked_at_ms, token.expires_at_ms) {
+        (Some(_), _) => "revoked",
+        (None, Some(expires)) if expires <= now_ms => "expired",
+        (None, _) => "active",
+    }
+}
+
+/// `2027-01-31T00:00:00Z`.
+fn time(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanos: 0 }.to_string()
+}
+
+/// When a token ends, in milliseconds since the Unix epoch: `90d` from now, or a time.
+fn expiry(when: &str, now_ms: u64) -> anyhow::Result<u64> {
+    let wrong = || {
+        format!(
+            "--expires {when:?}: use a while, such as 90d, 12h or 30m, or a time, such as 2027-01-31T00:00:00Z"
+        )
+    };
+    for (unit, minutes) in [("d", 24 * 60), ("h", 60), ("m", 1)] {
+        let Some(number) = when.strip_suffix(unit) else {
+            continue;
+        };
+        let number: u64 = number.parse().ok().with_context(wrong)?;
+        return number
+            .checked_mul(minutes * 60_000)
+            .and_then(|ms| ms.checked_add(now_ms))
+            .with_context(wrong);
+    }
+    let time: Timestamp = when.parse().ok().with_context(wrong)?;
+    let seconds = u64::try_from(time.seconds).ok().with_context(wrong)?;
+    let ms = seconds.checked_mul(1000).with_context(wrong)?;
+    if ms <= now_ms {
+        bail!("--expires {when:?} is in the past");
+    }
+    Ok(ms)
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiry__should_take_a_while_or_a_time() {
+        const DAY: u64 = 86_400_000;
+        for (when, expected) in [
+            ("90d", 1_000 + 90 * DAY),
+            ("24h", 1_000 + DAY),
+            ("5m", 301_000),
+            ("1970-01-02T00:00:00Z", DAY),
+            ("1970-01-02T02:00:00+02:00", DAY),
+        ] {
+            assert_eq!(expiry(when, 1_000).unwrap(), expected, "{when}");
+        }
+        for when in [
+            "",
+            "d",
+            "-1d",
+            "1.5h",
+            "90",
+            "soon",
+            "99999999999999999999d",
+            "300000000000d",
+        ] {
+            let problem = expiry(when, 1_000).unwrap_err().to_string();
+            assert!(problem.contains("such as 90d"), "{when}: {problem}");
+        }
+        let problem = expiry("1970-01-01T00:00:00Z", 1_000)
+            .unwrap_err()
+            .to_string();
+        assert!(problem.contains("in the past"), "{problem}");
+    }
+
+    #[test]
+    fn table__should_show_each_token_without_a_secret() {
+        let token = |name: &str| Token {
+            id: "7c9e6679-7425-40de-944b-e07fc1f90ae7".into(),
+            name: name.into(),
+            kind: "platform".into(),
+            vaults: vec!["u-1".into(), "u-2".into()],
+            all_vaults: false,
+            access: "read-only".into(),
+            allow: vec!["192.0.2.0/24".into()],
+            created_at_ms: 1,
+            expires_at_ms: Some(1_000),
+            revoked_at_ms: None,
+        };
+        let tokens = TokensAnswer {
+            tokens: vec![
+                token("shop"),
+                Token {
+                    expires_at_ms: None,
+                    all_vaults: true,
+                    vaults: vec![],
+                    allow: vec![],
+                    ..token("bank")
+                },
+                Token {
+                    revoked_at_ms: Some(5),
+                    ..token("old")
+                },
+            ],
+            now_ms: 1_000,
+        };
+        let names = HashMap::from([("u-1".to_owned(), "main".to_owned())]);
+        let table = table(&tokens, &names);
+        let rows: Vec<&str> = table.lines().collect();
+        assert_eq!(rows.len(), 4, "{table}");
+        for word in [
+            "expired",
+            "shop",
+            "read-only",
+            "main,u-2",
+            "192.0.2.0/24",
+            "1970-01-01T00:00:01Z",
+            "7c9e",
+        ] {
+            assert!(rows[1].contains(word), "{word}: {table}");
+        }
+        for word in ["active", "bank", "all", "any", "never"] {
+            assert!(rows[2].contains(word), "{word}: {table}");
+        }
+        assert!(rows[3].contains("revoked"), "{table}");
+    }
+}
