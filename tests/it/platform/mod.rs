@@ -4,8 +4,8 @@
 mod idempotency;
 mod json;
 mod operations;
-
-use std::path::Path;
+mod sweep;
+mod tokens;
 
 use serde_json::{Value, json};
 
@@ -37,8 +37,27 @@ impl World {
         }
     }
 
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// Runs a command of an operator, which must succeed, and gives what it prints.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        let admin = self.folder.path().join("admin-token");
+        std::fs::write(&admin, self.dev.info["adminToken"].as_str().unwrap()).unwrap();
+        let mut command = covault();
+        command.args(arguments);
+        command.args(["--url", &self.dev.api.base, "--token-file"]);
+        let (done, out, err) = outcome_of(command.arg(admin));
+        assert!(done, "{arguments:?}: {err}");
+        out
+    }
+
+    /// The API with a new token of every vault.
+    pub fn token(&self, arguments: &[&str]) -> Api {
+        self.token_of(&[arguments, &["--all-vaults"]].concat())
+    }
+
+    /// The API with a new token.
+    pub fn token_of(&self, arguments: &[&str]) -> Api {
+        let token = self.command(&[&["token", "create"], arguments].concat());
+        Api::new(&self.dev.api.base, token.trim())
     }
 
     pub fn api(&self) -> &Api {
