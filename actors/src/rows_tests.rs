@@ -7,14 +7,16 @@ use std::{fs, path::PathBuf};
 
 use covault_core::{
     chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
+    deposit::{Deposit, Route, Watch, Webhook},
     derive::{KeyPath, RootKey},
     fault::ExecuteCode,
-    ids::{SessionId, WalletId},
+    ids::{SessionId, WalletId, WatchId},
     network::Network,
     order::{Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof},
     request::{Approval, Audit, Draft, Request, State},
     scheme::Scheme,
     signature::{Curve, Signature},
+    token::{Access, ApiToken, Kind, NewToken, TokenHash, Vaults},
     wallet::{
         Status, Wallet,
         generation::{Activation, LiveKey, Reshare, Target},
@@ -342,6 +344,50 @@ fn node__should_load_for_ever() {
 }
 
 #[test]
+fn tokens_and_deposits__should_load_for_ever() {
+    let record = |vaults, name: &str| NewToken {
+        name: name.into(),
+        kind: Kind::Sweep,
+        vaults,
+        access: Access::ReadOnly,
+        allow: vec![
+            "192.0.2.0/24".parse().unwrap(),
+            "2001:db8::1".parse().unwrap(),
+        ],
+        expires_at_ms: Some(3),
+    };
+    let hash = TokenHash::of("cvs_");
+    let some = Vaults::Only(vec![VaultId::from_bytes([2; 16])]);
+    check("token-v1-some", &record(some, "shop").record(hash, 1));
+    let whole = ApiToken {
+        kind: Kind::Platform,
+        access: Access::Full,
+        allow: vec![],
+        expires_at_ms: None,
+        revoked_at_ms: Some(4),
+        ..record(Vaults::All, "bank").record(hash, 1)
+    };
+    check("token-v1-all", &whole);
+    let route = Route {
+        vault: Some(VaultId::from_bytes([2; 16])),
+        target: Some("0xaa".into()),
+        webhook: Some(Webhook("https://example.com/".into())),
+    };
+    check("sweep-route-v1", &route);
+    check("sweep-route-v1-empty", &Route::default());
+    let deposit = Deposit {
+        wallet: WalletId::from_bytes([3; 16]),
+        created_at_ms: 5,
+    };
+    check("deposit-v1", &deposit);
+    let watch = Watch {
+        id: WatchId::from_bytes([4; 16]),
+        created_at_ms: 6,
+    };
+    check("watch-v1", &watch);
+}
+
+#[test]
 fn keys__should_be_where_they_always_were() {
     let of = Account {
         network: Network::Evm,
@@ -384,4 +430,16 @@ fn keys__should_be_where_they_always_were() {
     let token = TokenId::from_bytes([9; 16]);
     let key = idempotency(token, Operation::CreateWallet, "k");
     assert_eq!(hex::encode(key.bytes), format!("{}016b", "09".repeat(16)));
+    let of_token = "09".repeat(16);
+    assert_eq!(hex::encode(self::token(token).bytes), of_token);
+    assert_eq!(hex::encode(token_name("k").bytes), "6b");
+    for (network, number) in [(DepositNetwork::Evm, "01"), (DepositNetwork::Tron, "02")] {
+        for (key, rest) in [
+            (sweep_route(token, network), ""),
+            (deposit(token, network, "k"), "6b"),
+            (watch(token, network, "k"), "6b"),
+        ] {
+            assert_eq!(hex::encode(key.bytes), format!("{of_token}{number}{rest}"));
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod balances;
 mod life;
 mod routes;
+mod tokens;
 
 use super::*;
 
