@@ -9,7 +9,7 @@ use covault_core::{
     payload::Payload,
     request::{Request, State},
     schema::wire,
-    wallet::check_labels,
+    wallet::{Change, Status, check_labels},
 };
 
 use ractor::rpc::CallResult;
@@ -21,6 +21,7 @@ use crate::{
     nodes, rows,
     rpc::ChainKey,
     vault::{self, NewRequest, NewWallet, Place},
+    views,
     wallets::{self, Plan},
 };
 
@@ -96,16 +97,19 @@ impl Inner {
         };
         refuse_callback(callback_client_signer_public_key.as_deref())?;
         let from = format!("{}.from", payload.kind());
-        let wallet = context
+        let (wallet, wallet_version) = context
             .wallet_by(&rows::wallet_address(payload.from()))
             .await?
-            .filter(|wallet| in_scope(caller, wallet.vault))
+            .filter(|(wallet, _)| in_scope(caller, wallet.vault))
             .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;
         if vault.is_some_and(|vault| vault != wallet.vault) {
             return Err(Fault::field(&from, "is not a wallet of this vault"));
         }
         payload.check_wallet(wallet.network)?;
         payload.screen(&context.known)?;
+        if wallet.status == Status::Archived {
+            return Err(wallets::archived(from));
+        }
         let broadcast = broadcast_tx.unwrap_or(true) && payload.may_broadcast(&context.known);
         let (vault, _) = context
             .vault(wallet.vault)
@@ -154,6 +158,7 @@ impl Inner {
                 request,
                 lane,
                 broadcast,
+                wallet_version,
                 pledge,
                 place: Place {
                     permit: Some(permit),
@@ -167,6 +172,48 @@ impl Inner {
             self.look_again(vault, id);
         }
         answer(outcome)?
+    }
+
+    /// Changes name or state of a wallet. Repeating it changes nothing.
+    pub(crate) async fn update_wallet(
+        &self,
+        caller: &Caller,
+        request: wire::UpdateWalletRequest,
+    ) -> Result<wire::Wallet, Fault> {
+        let wire::UpdateWalletRequest {
+            address,
+            name,
+            status,
+        } = request;
+        if address.is_empty() {
+            return Err(Fault::field("address", "is required"));
+        }
+        let change = Change::parse(&name, &status)?;
+        let wallet = views::by_address(&self.context, caller, &address).await?;
+        let actor = self.vault(wallet.vault).await?;
+        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, reply);
+        answer(actor.call(message, self.context.call_timeout()).await)?
+    }
+
+    /// Ends a request that has not reached signing.
+    pub(crate) async fn reject_request(&self, caller: &Caller, uuid: &str) -> Result<(), Fault> {
+        let id = uuid.parse()?;
+        for _ in 0..LOOKS {
+            let request = views::request(&self.context, caller, id).await?;
+            if let Some(reason) = request.state.past_rejection() {
+                return Err(not_rejected(reason));
+            }
+            let actor = self.vault(request.vault).await?;
+            let message = |reply| vault::Msg::Reject(id, reply);
+            match actor.call(message, self.context.call_timeout()).await {
+                // The request's actor ended before it read the message: the store says how.
+                Ok(CallResult::SenderError) => {}
+                outcome => return answer(outcome)?,
+            }
+        }
+        Err(Fault::unavailable(
+            "the request is starting again; look at it before trying again",
+        ))
     }
 
     /// Has a request looked for whose creation ended without an answer: its first commit may
@@ -203,6 +250,12 @@ impl Inner {
         answer(directory.call(message, self.context.call_timeout()).await)??;
         Ok(Receipt::NodesChanged)
     }
+}
+
+/// Why a request is not rejected.
+pub fn not_rejected(reason: &str) -> Fault {
+    let sentence = format!("the request cannot be rejected: {reason}");
+    Fault::new(Class::WrongState, sentence)
 }
 
 /// No client signer can take part yet; a request that names one must not be signed without it.

@@ -11,7 +11,7 @@ use std::{
 
 use covault_core::{
     fault::Fault,
-    ids::{RequestId, SessionId, VaultId, WalletId},
+    ids::{BatchId, RequestId, SessionId, VaultId, WalletId},
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
     request::{NonceClaim, Request},
@@ -109,6 +109,10 @@ impl Context {
         WalletId::from_random(random_16(&*self.entropy))
     }
 
+    pub fn new_batch_id(&self) -> BatchId {
+        BatchId::from_random(random_16(&*self.entropy))
+    }
+
     /// How long a command may wait for an actor.
     pub fn call_timeout(&self) -> Option<Duration> {
         Some(Duration::from_millis(self.settings.command_timeout_ms))
@@ -183,13 +187,17 @@ impl Context {
         self.load(&rows::vault(id)).await
     }
 
-    /// The wallet that an index row names.
-    pub async fn wallet_by(&self, index: &Key) -> Result<Option<Wallet>, Fault> {
+    /// The wallet that an index row names, with the version of its row.
+    pub async fn wallet_by(&self, index: &Key) -> Result<Option<(Wallet, u64)>, Fault> {
         let Some((id, _)) = self.load::<WalletId>(index).await? else {
             return Ok(None);
         };
-        let wallet = self.load::<Wallet>(&rows::wallet(id)).await?;
-        Ok(wallet.map(|(wallet, _)| wallet))
+        self.load(&rows::wallet(id)).await
+    }
+
+    pub async fn wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
+        let wallet = self.load(&rows::wallet(id)).await?;
+        wallet.ok_or_else(|| Fault::bug("no such wallet"))
     }
 }
 

@@ -23,9 +23,10 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     context::Context,
     directory,
-    idempotency::{Entry, InWork},
+    idempotency::{self, Earlier, Entry, InWork, Pledge},
     nodes,
     port::{NodeView, StrangerView},
+    request_index,
     root::{self, DirectoryAddress, Root},
     rows::Operation,
     rpc::EndpointHealth,
@@ -95,8 +96,17 @@ pub struct IdempotencyKey {
 pub enum Command {
     /// createWallet.
     CreateWallet(wire::CreateWalletRequest),
+    /// updateWallet.
+    UpdateWallet(wire::UpdateWalletRequest),
     /// createSigningRequest.
     CreateSigningRequest(wire::CreateSigningRequestRequest),
+    /// rejectSigningRequest.
+    RejectSigningRequest {
+        /// The uuid as the client sent it.
+        uuid: String,
+    },
+    /// createBatchPayment.
+    CreateBatchPayment(wire::CreateBatchPaymentRequest),
     /// Makes a vault: keygen of both root keys. Answers when the vault is stored; its keys
     /// follow (`Query::Vault`). The name is unique: repeating it answers the same vault, and
     /// tries again what had failed for good.
@@ -170,6 +180,10 @@ pub enum Receipt {
     Wallet(wire::Wallet),
     /// The request, pending.
     SigningRequest(Box<wire::SigningRequest>),
+    /// The request is rejected.
+    Rejected,
+    /// The batch, pending.
+    BatchPayment(Box<wire::BatchPayment>),
     /// The vault.
     Vault(VaultView),
     /// Encrypted shares.
@@ -204,6 +218,13 @@ pub struct Submitted {
 pub enum Query {
     /// getSigningRequestDetails.
     SigningRequest {
+        /// The uuid as the client sent it.
+        uuid: String,
+    },
+    /// getSigningRequestList.
+    SigningRequests(wire::GetSigningRequestListRequest),
+    /// getBatchPaymentDetails.
+    BatchPayment {
         /// The uuid as the client sent it.
         uuid: String,
     },
@@ -247,6 +268,10 @@ pub enum Query {
 pub enum View {
     /// A signing request.
     SigningRequest(Box<wire::SigningRequest>),
+    /// Signing requests.
+    SigningRequests(Vec<wire::SigningRequest>),
+    /// A batch payment.
+    BatchPayment(Box<wire::BatchPayment>),
     /// How a request ended; the response message of executeSigningRequests.
     Outcome(Box<wire::ExecuteSigningRequestsResponse>),
     /// A wallet.
@@ -315,6 +340,7 @@ impl Gateway {
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
+        request_index::complete(&context).await?;
         let (address, mut directory) = watch::channel(None);
         let arguments = (Arc::clone(&context), address);
         let (root, _) = Actor::spawn(None, Root, arguments)
@@ -405,9 +431,12 @@ impl Inner {
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
+            Command::CreateBatchPayment(_) => Some(Operation::CreateBatchPayment),
             // A vault's name is its key, as a token's, and a deposit's is (token, network, ref);
             // repeating the others does no harm.
-            Command::CreateVault { .. }
+            Command::UpdateWallet(_)
+            | Command::RejectSigningRequest { .. }
+            | Command::CreateVault { .. }
             | Command::ReplaceSigners { .. }
             | Command::ReshareVault { .. }
             | Command::CancelReshare { .. }
@@ -420,35 +449,50 @@ impl Inner {
             | Command::CreateDepositWallet(_)
             | Command::AddWatchAddress(_) => None,
         };
-        let entry = match (operation, &idempotency) {
-            (Some(operation), Some(key)) => Some(
-                self.in_work
-                    .enter(&self.context, caller.token, operation, key)
-                    .await?,
-            ),
-            _ => None,
+        let Some((operation, key)) = operation.zip(idempotency) else {
+            return Ok(Submitted::first(self.run(caller, command, None).await?));
         };
-        let (pledge, _turn) = match entry {
-            Some(Entry::Replay {
-                receipt,
-                body_mismatch,
-            }) => {
-                return Ok(Submitted {
-                    receipt: read_receipt(&command, &receipt)?,
-                    replayed: true,
-                    body_mismatch,
-                });
-            }
-            Some(Entry::First(pledge, turn)) => (Some(pledge), Some(turn)),
-            None => (None, None),
+        let token = caller.token;
+        let entry = self.in_work.enter(&self.context, token, operation, &key);
+        let (pledge, _turn) = match entry.await? {
+            Entry::Replay(earlier) => return Submitted::again(operation, &earlier),
+            Entry::First(pledge, turn) => (pledge, turn),
         };
-        let receipt = match command {
+        let fault = match self.run(caller, command, Some(pledge)).await {
+            Ok(receipt) => return Ok(Submitted::first(receipt)),
+            Err(fault) => fault,
+        };
+        let found = idempotency::look_again(&self.context, token, operation, &key).await;
+        match found {
+            Ok(Some(earlier)) => Submitted::again(operation, &earlier),
+            // The error says more than that the store cannot be read either.
+            Ok(None) | Err(_) => Err(fault),
+        }
+    }
+
+    async fn run(
+        &self,
+        caller: &Caller,
+        command: Command,
+        pledge: Option<Pledge>,
+    ) -> Result<Receipt, Fault> {
+        Ok(match command {
             Command::CreateWallet(request) => {
                 Receipt::Wallet(self.create_wallet(caller, request, pledge).await?)
+            }
+            Command::UpdateWallet(request) => {
+                Receipt::Wallet(self.update_wallet(caller, request).await?)
             }
             Command::CreateSigningRequest(request) => Receipt::SigningRequest(Box::new(
                 self.create_request(caller, request, pledge).await?,
             )),
+            Command::RejectSigningRequest { uuid } => {
+                self.reject_request(caller, &uuid).await?;
+                Receipt::Rejected
+            }
+            Command::CreateBatchPayment(request) => {
+                Receipt::BatchPayment(Box::new(self.create_batch(caller, request, pledge).await?))
+            }
             Command::CreateVault {
                 name,
                 threshold,
@@ -496,11 +540,6 @@ impl Inner {
             Command::AddWatchAddress(request) => {
                 Receipt::Watch(self.add_watch_address(caller, &request).await?)
             }
-        };
-        Ok(Submitted {
-            receipt,
-            replayed: false,
-            body_mismatch: false,
         })
     }
 
@@ -562,27 +601,32 @@ pub(crate) fn in_scope(caller: &Caller, vault: VaultId) -> bool {
     }
 }
 
-fn read_receipt(command: &Command, bytes: &[u8]) -> Result<Receipt, Fault> {
-    match command {
-        Command::CreateWallet(_) => wire::Wallet::decode(bytes).map(Receipt::Wallet),
-        Command::CreateSigningRequest(_) => wire::SigningRequest::decode(bytes)
-            .map(|request| Receipt::SigningRequest(Box::new(request))),
-        Command::CreateVault { .. }
-        | Command::ReplaceSigners { .. }
-        | Command::ReshareVault { .. }
-        | Command::CancelReshare { .. }
-        | Command::BackupVault { .. }
-        | Command::AdmitNode { .. }
-        | Command::RemoveNode(_)
-        | Command::CreateToken(_)
-        | Command::RevokeToken(_)
-        | Command::ConfigureSweep(_)
-        | Command::CreateDepositWallet(_)
-        | Command::AddWatchAddress(_) => {
-            return Err(Fault::bug("only wallets and requests have stored receipts"));
+impl Submitted {
+    /// What this call made.
+    fn first(receipt: Receipt) -> Self {
+        Self {
+            receipt,
+            replayed: false,
+            body_mismatch: false,
         }
     }
-    .map_err(Fault::bug)
+
+    /// What an earlier call with the same key got.
+    fn again(operation: Operation, earlier: &Earlier) -> Result<Self, Fault> {
+        let bytes = earlier.receipt.as_slice();
+        let receipt = match operation {
+            Operation::CreateWallet => wire::Wallet::decode(bytes).map(Receipt::Wallet),
+            Operation::CreateSigningRequest => wire::SigningRequest::decode(bytes)
+                .map(|request| Receipt::SigningRequest(Box::new(request))),
+            Operation::CreateBatchPayment => wire::BatchPayment::decode(bytes)
+                .map(|batch| Receipt::BatchPayment(Box::new(batch))),
+        };
+        Ok(Self {
+            receipt: receipt.map_err(Fault::bug)?,
+            replayed: true,
+            body_mismatch: earlier.body_mismatch,
+        })
+    }
 }
 
 pub(crate) fn answer<T, M>(
@@ -608,9 +652,7 @@ fn starting() -> Fault {
     Fault::unavailable("this part of the service is starting; try again")
 }
 
+/// The service has as much to do as it may take on; no limit of a caller's.
 pub(crate) fn too_many() -> Fault {
-    Fault::new(
-        Class::Limited,
-        "too many requests are in work; try again later",
-    )
+    Fault::unavailable("too many requests are in work; try again later")
 }

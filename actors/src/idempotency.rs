@@ -50,12 +50,54 @@ pub enum Entry {
     /// No other call has used it. The turn is over when the guard is dropped.
     First(Pledge, Turn),
     /// Another call got this.
-    Replay {
-        /// The wire message it was answered with.
-        receipt: Vec<u8>,
-        /// It had another body.
-        body_mismatch: bool,
-    },
+    Replay(Earlier),
+}
+
+/// What an earlier call with the key got.
+pub struct Earlier {
+    /// The wire message it was answered with.
+    pub receipt: Vec<u8>,
+    /// It had another body.
+    pub body_mismatch: bool,
+}
+
+/// What the store has of a key.
+enum Recorded {
+    /// An answer.
+    Replay(Earlier),
+    /// Nothing that counts: the record that is stored must find its row like this.
+    Free(Expect),
+}
+
+async fn recorded(context: &Context, name: &Key, key: &IdempotencyKey) -> Result<Recorded, Fault> {
+    Ok(match context.load::<Replay>(name).await? {
+        None => Recorded::Free(Expect::Absent),
+        Some((record, _)) if context.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) => {
+            Recorded::Replay(Earlier {
+                receipt: record.receipt,
+                body_mismatch: record.body_hash != key.body_hash,
+            })
+        }
+        Some((_, version)) => Recorded::Free(Expect::Version(version)),
+    })
+}
+
+/// What a key has got by now, after a call with it ended in an error: another process on the same
+/// store may have been faster, and a commit that was thought to be lost may be on disk.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn look_again(
+    context: &Context,
+    token: TokenId,
+    operation: Operation,
+    key: &IdempotencyKey,
+) -> Result<Option<Earlier>, Fault> {
+    let name = rows::idempotency(token, operation, &key.key);
+    Ok(match recorded(context, &name, key).await? {
+        Recorded::Replay(earlier) => Some(earlier),
+        Recorded::Free(_) => None,
+    })
 }
 
 /// Keys of calls that are in work: a second call waits for the first.
@@ -119,17 +161,9 @@ impl InWork {
         }
         let name = rows::idempotency(token, operation, &key.key);
         let turn = self.turn(&name).await;
-        let expect = match context.load::<Replay>(&name).await? {
-            None => Expect::Absent,
-            Some((record, version)) => {
-                if context.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) {
-                    return Ok(Entry::Replay {
-                        receipt: record.receipt,
-                        body_mismatch: record.body_hash != key.body_hash,
-                    });
-                }
-                Expect::Version(version)
-            }
+        let expect = match recorded(context, &name, key).await? {
+            Recorded::Replay(replay) => return Ok(Entry::Replay(replay)),
+            Recorded::Free(expect) => expect,
         };
         let pledge = Pledge {
             key: name,

@@ -11,6 +11,7 @@ use crate::{
     claims::{self, Account},
     context::Context,
     idempotency::Pledge,
+    request_index,
     rows::{self, Pending, Release},
     store::{Batch, CommitError, Expect, Key, Space},
 };
@@ -29,6 +30,16 @@ pub struct Ledger {
     pub version: u64,
     /// Its payload.
     pub payload: Payload,
+}
+
+/// What a commit stores or demands beside the request.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// The idempotency record.
+    pub pledge: Option<&'a Pledge>,
+    /// The version in which the row of the wallet was found that is in use: an archived one must
+    /// not sign, whenever it was archived.
+    pub wallet: Option<u64>,
 }
 
 /// Why a commit did not happen.
@@ -79,7 +90,7 @@ impl Ledger {
         &mut self,
         context: &Context,
         events: Vec<Event>,
-        pledge: Option<&Pledge>,
+        beside: Beside<'_>,
     ) -> Result<(), Problem> {
         advance(
             context,
@@ -87,7 +98,7 @@ impl Ledger {
             &mut self.version,
             Some(&self.payload),
             events,
-            pledge,
+            beside,
         )
         .await
     }
@@ -102,10 +113,10 @@ impl Ledger {
         &mut self,
         context: &Context,
         mut events: Vec<Event>,
-        pledge: Option<&Pledge>,
+        beside: Beside<'_>,
         assigned: bool,
     ) -> Result<(), Problem> {
-        let outcome = self.advance(context, events.clone(), pledge).await;
+        let outcome = self.advance(context, events.clone(), beside).await;
         match outcome {
             Err(Problem::Conflict(key)) if key.space == Space::NonceClaim && !assigned => {}
             outcome => return outcome,
@@ -115,7 +126,7 @@ impl Ledger {
                 draft.claim = None;
             }
         }
-        self.advance(context, events, pledge).await
+        self.advance(context, events, beside).await
     }
 
     /// Who holds what a draft would use up, when that is why a commit did not happen: the sentence
@@ -154,14 +165,27 @@ impl Ledger {
 /// As [`Ledger::advance`].
 pub async fn give_up(
     context: &Context,
-    mut request: Request,
-    mut version: u64,
+    request: Request,
+    version: u64,
     reason: String,
 ) -> Result<(), Problem> {
     let event = Event::GaveUp {
         reason,
         code: ExecuteCode::Unspecified,
     };
+    end(context, request, version, event).await
+}
+
+/// Ends a request that no actor works on.
+///
+/// # Errors
+/// As [`Ledger::advance`].
+pub async fn end(
+    context: &Context,
+    mut request: Request,
+    mut version: u64,
+    event: Event,
+) -> Result<(), Problem> {
     let payload = Payload::decode(&request.payload).ok();
     let events = vec![event];
     advance(
@@ -170,7 +194,7 @@ pub async fn give_up(
         &mut version,
         payload.as_ref(),
         events,
-        None,
+        Beside::default(),
     )
     .await
 }
@@ -181,7 +205,7 @@ async fn advance(
     version: &mut u64,
     payload: Option<&Payload>,
     events: Vec<Event>,
-    pledge: Option<&Pledge>,
+    beside: Beside<'_>,
 ) -> Result<(), Problem> {
     let now = context.now_ms();
     let mut next = request.clone();
@@ -208,7 +232,13 @@ async fn advance(
         Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
         None => batch.delete(outbox, Expect::Any),
     };
-    if let Some(pledge) = pledge {
+    if *version == 0 {
+        request_index::add_to(&mut batch, &next)?;
+    }
+    if let Some(version) = beside.wallet {
+        batch.check(rows::wallet(next.wallet), Expect::Version(version));
+    }
+    if let Some(pledge) = beside.pledge {
         // Nothing was tried before it is stored.
         let receipt = next.to_wire(&context.settings.calls, Vec::new());
         pledge.add_to(&mut batch, &receipt.encode_to_vec(), now)?;

@@ -2,6 +2,7 @@
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
 mod balances;
+mod batches;
 mod building;
 mod claims;
 mod commands;
@@ -17,6 +18,7 @@ mod nodes;
 mod operations;
 pub mod port;
 mod reaper;
+mod request_index;
 mod root;
 mod rows;
 pub mod rpc;

@@ -7,7 +7,7 @@ use covault_core::{
     chain::Resource,
     deposit::DepositNetwork,
     fault::Fault,
-    ids::{RequestId, TokenId, VaultId, WalletId},
+    ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
     order::NodeId,
     request::{Effect, NonceClaim},
 };
@@ -79,11 +79,17 @@ pub struct Replay {
 /// Operations that take an idempotency key. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[expect(
+    clippy::enum_variant_names,
+    reason = "operations have their names in the schema"
+)]
 pub enum Operation {
     /// createWallet.
     CreateWallet = 1,
     /// createSigningRequest.
     CreateSigningRequest = 2,
+    /// createBatchPayment.
+    CreateBatchPayment = 3,
 }
 
 /// [`Space::Vault`].
@@ -128,6 +134,36 @@ pub fn wallet_index(vault: VaultId, index: u32) -> Key {
 /// [`Space::Request`].
 pub fn request(id: RequestId) -> Key {
     Key::new(Space::Request, &[id.as_bytes()])
+}
+
+/// The part of [`Space::RequestIndex`] in which the requests of a vault follow in order.
+pub fn requests_of(vault: VaultId) -> Key {
+    Key::new(Space::RequestIndex, &[vault.as_bytes()])
+}
+
+/// [`Space::RequestIndex`].
+pub fn request_index(vault: VaultId, created_at_ms: u64, request: RequestId) -> Key {
+    let all = requests_of(vault);
+    Key::new(
+        all.space,
+        &[&all.bytes, &created_at_ms.to_be_bytes(), request.as_bytes()],
+    )
+}
+
+/// The request of a key of the index.
+pub fn indexed_request(key: &Key) -> Option<RequestId> {
+    let (_, id) = key.bytes.split_last_chunk::<16>()?;
+    Some(RequestId::from_bytes(*id))
+}
+
+/// The row of [`Space::RequestIndex`] that says that the index has every request.
+pub fn request_index_is_whole() -> Key {
+    Key::new(Space::RequestIndex, &[])
+}
+
+/// [`Space::Batch`].
+pub fn batch(id: BatchId) -> Key {
+    Key::new(Space::Batch, &[id.as_bytes()])
 }
 
 /// [`Space::Outbox`].

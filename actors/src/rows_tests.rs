@@ -6,6 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
+    batch::{self, BatchPayment},
     chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
     deposit::{Deposit, Route, Watch, Webhook},
     derive::{KeyPath, RootKey},
@@ -334,6 +335,29 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
 }
 
 #[test]
+fn batches__should_load_for_ever_in_every_state() {
+    let reason = "no".into();
+    for (name, state) in [
+        ("pending", batch::State::Pending),
+        ("succeeded", batch::State::Succeeded),
+        ("failed", batch::State::Failed { reason }),
+    ] {
+        let batch = BatchPayment {
+            id: BatchId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            wallet: WalletId::from_bytes([3; 16]),
+            name: "salaries".into(),
+            notes: "May".into(),
+            payment: vec![7, 8],
+            token: TokenId::from_bytes([9; 16]),
+            created_at_ms: 10,
+            state,
+        };
+        check(&format!("batch-v1-{name}"), &batch);
+    }
+}
+
+#[test]
 fn node__should_load_for_ever() {
     let admitted = crate::nodes::Admitted {
         id: NodeId([4; 32]),
@@ -427,6 +451,11 @@ fn keys__should_be_where_they_always_were() {
     assert_eq!(release_due(&key), Some((258, request)));
     let key = outbox(VaultId::from_bytes([2; 16]), RequestId::from_bytes([1; 16]));
     assert_eq!(outbox_request(&key), Some(RequestId::from_bytes([1; 16])));
+    let key = request_index(VaultId::from_bytes([2; 16]), 258, request);
+    let expected = format!("{}0000000000000102{}", "02".repeat(16), "01".repeat(16));
+    assert_eq!(hex::encode(&key.bytes), expected);
+    assert_eq!(indexed_request(&key), Some(request));
+    check("request-index-v1", &());
     let token = TokenId::from_bytes([9; 16]);
     let key = idempotency(token, Operation::CreateWallet, "k");
     assert_eq!(hex::encode(key.bytes), format!("{}016b", "09".repeat(16)));

@@ -36,10 +36,10 @@ pub struct Settings {
     ///
     /// [`Scheme::patience`]: covault_core::scheme::Scheme::patience
     pub keygen_deadline_ms: u64,
-    /// Most signing requests that may be live at once; more are refused with 429. Those that are
+    /// Most signing requests that may be live at once; more are refused with 503. Those that are
     /// signed and wait for a chain node do not count.
     pub max_live_requests: usize,
-    /// Most bytes of payloads and notes that live requests may hold; more are refused with 429.
+    /// Most bytes of payloads and notes that live requests may hold; more are refused with 503.
     pub max_live_bytes: usize,
     /// The domain that a message is signed for which names none (tonMessage); empty: none.
     pub message_domain: String,
@@ -47,7 +47,7 @@ pub struct Settings {
     pub calls: Calls,
     /// Whether transactions are tried on a node while they are signed.
     pub simulate: bool,
-    /// Most commands that may be in work at once; more are refused with 429.
+    /// Most commands that may be in work at once; more are refused with 503.
     pub max_commands: usize,
     /// How long a command may wait for its actor, in milliseconds.
     pub command_timeout_ms: u64,

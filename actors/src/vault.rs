@@ -1,6 +1,7 @@
 //! The actor of one vault: makes its keys, numbers its wallets, lets the requests of a wallet have
 //! their turns, and keeps the actors of its live requests.
 
+mod changes;
 mod keys;
 mod life;
 mod requests;
@@ -13,12 +14,15 @@ use async_trait::async_trait;
 use covault_core::{
     derive::RootKey,
     fault::Fault,
-    ids::{RequestId, VaultId},
+    ids::{RequestId, VaultId, WalletId},
     order::KeygenOrder,
     request::Request,
     schema::wire,
     scheme::Scheme,
-    wallet::vault::{KeyState, Vault},
+    wallet::{
+        Change,
+        vault::{KeyState, Vault},
+    },
 };
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -32,7 +36,7 @@ use crate::{
     context::Context,
     idempotency::Pledge,
     lanes::Lanes,
-    rows,
+    rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
 };
@@ -46,8 +50,12 @@ pub enum Msg {
     Resume,
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
+    /// Changes a wallet of the vault.
+    UpdateWallet(WalletId, Change, RpcReplyPort<Result<wire::Wallet, Fault>>),
     /// Takes a request in.
     Admit(Box<NewRequest>),
+    /// Ends a request that is not signed yet: somebody says no.
+    Reject(RequestId, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
     Settle(RequestId, Box<Wanted>),
     /// What the request's transaction uses up is on disk.
@@ -84,6 +92,8 @@ pub struct NewRequest {
     pub lane: Option<Account>,
     /// Whether it is to be sent once signed.
     pub broadcast: bool,
+    /// The version of its wallet's row in which the wallet was active.
+    pub wallet_version: u64,
     /// The idempotency record to store with it.
     pub pledge: Option<Pledge>,
     /// Counts it as live.
@@ -111,7 +121,8 @@ pub struct Live {
     version: u64,
     next_index: u32,
     lanes: Lanes<Wanted>,
-    requests: HashMap<ActorId, RequestId>,
+    requests: HashMap<RequestId, ActorRef<signing::Msg>>,
+    ids: HashMap<ActorId, RequestId>,
     /// How often the actor of a live request has failed.
     failures: HashMap<RequestId, u32>,
     keygens: keys::Keygens,
@@ -158,6 +169,7 @@ impl Actor for VaultActor {
             next_index,
             lanes: Lanes::default(),
             requests: HashMap::new(),
+            ids: HashMap::new(),
             failures: HashMap::new(),
             keygens: keys::Keygens::new(),
         })
@@ -172,7 +184,11 @@ impl Actor for VaultActor {
         match message {
             Msg::Resume => live.resume(&myself).await?,
             Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
+            Msg::UpdateWallet(wallet, change, reply) => {
+                let _ = reply.send(live.update_wallet(wallet, &change).await);
+            }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
+            Msg::Reject(request, reply) => live.reject(request, reply).await,
             Msg::Settle(request, wanted) => {
                 if let Some(account) = live.lanes.ask(request, *wanted) {
                     live.serve(&account).await;
@@ -201,7 +217,7 @@ impl Actor for VaultActor {
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
             Msg::Life(message) => live.life(&myself, message).await?,
             Msg::RestartDue(request) => {
-                if !live.requests.values().any(|other| *other == request) {
+                if !live.requests.contains_key(&request) {
                     live.load_request(&myself, request).await?;
                 }
             }
@@ -217,13 +233,13 @@ impl Actor for VaultActor {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorTerminated(actor, _, _) => {
-                if let Some(request) = live.requests.remove(&actor.get_id()) {
+                if let Some(request) = live.forget(actor.get_id()) {
                     live.failures.remove(&request);
                     live.leave_lane(request).await;
                 }
             }
             SupervisionEvent::ActorFailed(actor, error) => {
-                if let Some(request) = live.requests.remove(&actor.get_id()) {
+                if let Some(request) = live.forget(actor.get_id()) {
                     tracing::error!(%request, %error, "the actor of a request failed; it starts again from the store");
                     live.leave_lane(request).await;
                     live.restart_later(&myself, request);
@@ -236,6 +252,13 @@ impl Actor for VaultActor {
 }
 
 impl Live {
+    /// The actor of a request has ended. Returns which request.
+    fn forget(&mut self, actor: ActorId) -> Option<RequestId> {
+        let request = self.ids.remove(&actor)?;
+        self.requests.remove(&request);
+        Some(request)
+    }
+
     async fn resume(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
         for key in &self.vault.keys {
             if matches!(key.state, KeyState::Wanted | KeyState::Generating(_)) {

@@ -7,14 +7,14 @@ use covault_core::{
     ids::{RequestId, VaultId},
     network::Network,
     request::Request,
-    schema::wire,
+    schema::wire::{self, get_signing_request_list_request::SortOrder},
     token::Access,
     wallet::Wallet,
 };
 use tokio::sync::Notify;
 
 use crate::{
-    balances,
+    balances, batches,
     context::Context,
     deposits,
     gateway::{
@@ -29,6 +29,8 @@ use crate::{
 
 /// Most entries of a page, and how many it has when nobody asks for fewer.
 const MAX_PAGE: i64 = 100;
+/// How many requests a page has when nobody asks for another number.
+const USUAL_REQUESTS: i64 = 10;
 /// How long readiness is believed, in milliseconds.
 const READY_FOR_MS: u64 = 1_000;
 /// Most vaults that are listed.
@@ -77,6 +79,13 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
                 request.to_wire(calls, simulation.unwrap_or_default()),
             ))
         }
+        Query::SigningRequests(request) => {
+            View::SigningRequests(requests(context, caller, &request).await?)
+        }
+        Query::BatchPayment { uuid } => {
+            let batch = batches::load(context, caller, uuid.parse()?).await?;
+            View::BatchPayment(Box::new(batch.to_wire()))
+        }
         Query::Outcome { uuid, timeout_ms } => {
             full_access(caller)?;
             let patience = Duration::from_millis(timeout_ms);
@@ -85,7 +94,7 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             ))
         }
         Query::WalletByAddress(address) => {
-            View::Wallet(by_address(context, caller, &address).await?)
+            View::Wallet(by_address(context, caller, &address).await?.to_wire())
         }
         Query::WalletByRef(reference) => {
             let wallet = context.wallet_by(&rows::wallet_ref(&reference)).await?;
@@ -134,7 +143,8 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
     })
 }
 
-async fn request(context: &Context, caller: &Caller, id: RequestId) -> Result<Request, Fault> {
+/// A request, when the caller may see it.
+pub async fn request(context: &Context, caller: &Caller, id: RequestId) -> Result<Request, Fault> {
     context
         .request(id)
         .await?
@@ -196,19 +206,97 @@ impl Drop for Subscription<'_> {
     }
 }
 
-async fn by_address(context: &Context, caller: &Caller, text: &str) -> Result<wire::Wallet, Fault> {
+/// The wallet of an address, in whatever form its network takes it, when the caller may see it.
+pub async fn by_address(context: &Context, caller: &Caller, text: &str) -> Result<Wallet, Fault> {
     let canonical = Network::ALL
         .iter()
         .find_map(|network| network.chain().parse_address(text).ok())
         .ok_or_else(|| Fault::field("address", "is not an address of any network"))?;
     let wallet = context.wallet_by(&rows::wallet_address(&canonical)).await?;
-    Ok(visible(caller, wallet, "address")?.to_wire())
+    visible(caller, wallet, "address")
 }
 
-fn visible(caller: &Caller, wallet: Option<Wallet>, field: &str) -> Result<Wallet, Fault> {
+fn visible(caller: &Caller, wallet: Option<(Wallet, u64)>, field: &str) -> Result<Wallet, Fault> {
     wallet
+        .map(|(wallet, _)| wallet)
         .filter(|wallet| in_scope(caller, wallet.vault))
         .ok_or_else(|| Fault::field(field, "is not that of a wallet"))
+}
+
+/// A part of a list.
+struct Page {
+    /// Entries before it.
+    before: usize,
+    /// Entries of it at most.
+    limit: usize,
+}
+
+impl Page {
+    /// Pages are counted from 1; 0, which the wire shows when a field is left out, means the first
+    /// page, and the usual number of entries.
+    fn of(page: Option<i64>, limit: Option<i64>, usual: i64) -> Result<Self, Fault> {
+        let page = page.filter(|page| *page != 0).unwrap_or(1);
+        let limit = limit.filter(|limit| *limit != 0).unwrap_or(usual);
+        if !(1..=MAX_PAGE).contains(&limit) {
+            return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
+        }
+        let bad_page = |_| Fault::field("page", "must be 1 or more");
+        let before = usize::try_from(page.saturating_sub(1)).map_err(bad_page)?;
+        let limit = usize::try_from(limit).map_err(Fault::bug)?;
+        Ok(Self {
+            // No list is so long: past the end, as the caller will see.
+            before: before.saturating_mul(limit),
+            limit,
+        })
+    }
+}
+
+/// The requests of a vault by their time of creation; the last one first, unless asked otherwise.
+async fn requests(
+    context: &Context,
+    caller: &Caller,
+    request: &wire::GetSigningRequestListRequest,
+) -> Result<Vec<wire::SigningRequest>, Fault> {
+    if request.vault_uuid.is_empty() {
+        return Err(Fault::field("vaultUuid", "is required"));
+    }
+    let vault = vault_in_scope(caller, &request.vault_uuid)?;
+    let page = Page::of(request.page, request.limit, USUAL_REQUESTS)?;
+    let reverse = match SortOrder::try_from(request.sort_order) {
+        Ok(SortOrder::Desc) => true,
+        Ok(SortOrder::Asc) => false,
+        Err(_) => {
+            let problem = "must be SORT_ORDER_DESC or SORT_ORDER_ASC";
+            return Err(Fault::field("sortOrder", problem));
+        }
+    };
+    if context.vault(vault).await?.is_none() {
+        return Err(Fault::invalid_uuid());
+    }
+    let all = rows::requests_of(vault);
+    let scan = Scan {
+        reverse,
+        skip: page.before,
+        ..Scan::prefix(all.space, &all.bytes, page.limit)
+    };
+    let mut found = Vec::new();
+    for (key, _) in context.store.scan(&scan).await? {
+        let id = rows::indexed_request(&key).ok_or_else(|| Fault::bug("an index without an id"))?;
+        let request = match context.request(id).await {
+            Ok(Some((request, _))) => request,
+            Ok(None) => return Err(Fault::bug("an index without a request")),
+            // One that cannot be read must not hide the others of its page.
+            Err(fault) if *fault.class() == Class::Bug => {
+                tracing::error!(request = %id, ?fault, "a stored request cannot be read; it is left out of a list");
+                continue;
+            }
+            Err(fault) => return Err(fault),
+        };
+        let simulation = simulations::shown(context, id).await?;
+        let calls = &context.settings.calls;
+        found.push(request.to_wire(calls, simulation.unwrap_or_default()));
+    }
+    Ok(found)
 }
 
 async fn wallets(
@@ -220,27 +308,13 @@ async fn wallets(
         return Err(Fault::field("vaultUuid", "is required"));
     }
     let vault = vault_in_scope(caller, &request.vault_uuid)?;
-    let page = match request.page.unwrap_or(1) {
-        0 => 1,
-        page => page,
-    };
-    let limit = match request.limit.unwrap_or(MAX_PAGE) {
-        0 => MAX_PAGE,
-        limit => limit,
-    };
-    if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
-    }
-    let bad_page = || Fault::field("page", "must be 1 or more");
-    let before = usize::try_from(page - 1).map_err(|_| bad_page())?;
-    let limit = usize::try_from(limit).map_err(Fault::bug)?;
+    let page = Page::of(request.page, request.limit, MAX_PAGE)?;
     if context.vault(vault).await?.is_none() {
         return Err(Fault::invalid_uuid());
     }
     let scan = Scan {
-        // No vault has so many wallets: past the end, as the caller will see.
-        skip: before.saturating_mul(limit),
-        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), limit)
+        skip: page.before,
+        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), page.limit)
     };
     let mut found = Vec::new();
     for (_, row) in context.store.scan(&scan).await? {

@@ -113,6 +113,14 @@ async fn store(
     }
 }
 
+/// Why a wallet signs nothing and pays nothing; `field` names it.
+pub fn archived(field: impl std::fmt::Display) -> Fault {
+    Fault::new(
+        Class::WrongState,
+        format!("{field}: the wallet is archived; make it active again with updateWallet first"),
+    )
+}
+
 /// `duplicate wallet ref`.
 pub fn duplicate_ref() -> Fault {
     Fault::new(Class::Conflict, "duplicate wallet ref")

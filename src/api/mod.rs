@@ -4,6 +4,7 @@
 pub mod address;
 pub mod auth;
 mod balances;
+mod batches;
 mod deposits;
 mod signing_requests;
 mod wallets;
@@ -208,7 +209,12 @@ pub fn served(operation: &Operation) -> Served {
         "createSigningRequest" => once(signing_requests::create),
         "executeSigningRequests" => plain(signing_requests::execute),
         "getSigningRequestDetails" => plain(signing_requests::details),
+        "getSigningRequestList" => plain(signing_requests::list),
+        "rejectSigningRequest" => plain(signing_requests::reject),
+        "createBatchPayment" => once(batches::create),
+        "getBatchPaymentDetails" => plain(batches::details),
         "createWallet" => once(wallets::create),
+        "updateWallet" => plain(wallets::update),
         "getWalletInfo" => plain(wallets::info),
         "getWalletList" => plain(wallets::list),
         "getBalance" => plain(balances::get),

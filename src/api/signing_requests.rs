@@ -43,3 +43,26 @@ pub async fn details(call: Call) -> Result<Answer, Fault> {
         other => Err(unexpected(&other)),
     }
 }
+
+/// getSigningRequestList.
+pub async fn list(call: Call) -> Result<Answer, Fault> {
+    let query = Query::SigningRequests(call.request()?);
+    match call.api.gateway.view(&call.caller, query).await? {
+        View::SigningRequests(requests) => call.answer(&wire::GetSigningRequestListResponse {
+            signing_requests: requests,
+            error: None,
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// rejectSigningRequest.
+pub async fn reject(call: Call) -> Result<Answer, Fault> {
+    let request: wire::RejectSigningRequestRequest = call.request()?;
+    let command = Command::RejectSigningRequest { uuid: request.uuid };
+    let done = call.submit(command).await?;
+    done.answer(&call, |receipt| match receipt {
+        Receipt::Rejected => Some(wire::RejectSigningRequestResponse { error: None }),
+        _ => None,
+    })
+}

@@ -21,6 +21,19 @@ pub async fn create(call: Call) -> Result<Answer, Fault> {
     })
 }
 
+/// updateWallet.
+pub async fn update(call: Call) -> Result<Answer, Fault> {
+    let command = Command::UpdateWallet(call.request()?);
+    let done = call.submit(command).await?;
+    done.answer(&call, |receipt| match receipt {
+        Receipt::Wallet(wallet) => Some(wire::UpdateWalletResponse {
+            details: Some(wallet),
+            error: None,
+        }),
+        _ => None,
+    })
+}
+
 /// getWalletInfo, by address or ref.
 pub async fn info(call: Call) -> Result<Answer, Fault> {
     use wire::get_wallet_info_request::Wallet;

@@ -5,7 +5,9 @@
 //! repairs itself: on anything unexpected it ends with an error, and its vault starts it again
 //! from the store.
 
+mod creating;
 mod effects;
+mod ending;
 mod waiting;
 
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use async_trait::async_trait;
 use covault_core::{
     chain::Facts,
     fault::{Class, ExecuteCode, Fault},
-    ids::SessionId,
+    ids::{SessionId, WalletId},
     request::{Draft, Event, NonceClaim, Request, State},
     schema::wire,
     signature::Signature,
@@ -22,12 +24,13 @@ use covault_core::{
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
+pub use self::ending::REJECTED;
 use self::waiting::TAKEN_TRIES;
 use crate::{
     building,
     context::Context,
     idempotency::Pledge,
-    ledger::{Ledger, Problem},
+    ledger::{Beside, Ledger, Problem},
     rpc::{Broadcast, ChainError},
     store::Space,
     vault::{self, InUse},
@@ -54,6 +57,10 @@ pub enum Msg {
     EffectDue(u64),
     /// A node has the transaction whose number is the one before.
     TurnCame,
+    /// Somebody says no.
+    Reject(RpcReplyPort<Result<(), Fault>>),
+    /// A wallet of the vault was archived.
+    WalletArchived(WalletId),
     /// A task beside the actor panicked.
     TaskDied(&'static str),
 }
@@ -76,6 +83,8 @@ pub enum Start {
         request: Request,
         /// Whether it is to be sent once signed.
         broadcast: bool,
+        /// The version of its wallet's row in which the wallet was active.
+        wallet_version: u64,
         /// The idempotency record to store with it.
         pledge: Option<Pledge>,
         /// Where the receipt goes.
@@ -196,10 +205,13 @@ impl Actor for Signing {
                 Start::New {
                     request,
                     broadcast,
+                    wallet_version,
                     pledge,
                     reply,
                 } => {
-                    let receipt = live.create(request, broadcast, pledge).await;
+                    let receipt = live
+                        .create(request, broadcast, wallet_version, pledge)
+                        .await;
                     let refused = receipt.as_ref().err().cloned();
                     // The caller may have gone; the request is on disk all the same.
                     let _ = reply.send(receipt);
@@ -283,6 +295,16 @@ impl Actor for Signing {
                 live.turn_came = true;
                 return Ok(());
             }
+            Msg::Reject(reply) => {
+                if !live.reject(reply).await? {
+                    return Ok(());
+                }
+            }
+            Msg::WalletArchived(wallet) => {
+                if !live.wallet_archived(wallet).await? {
+                    return Ok(());
+                }
+            }
             Msg::TaskDied(task) => return Err(Fault::bug(format!("{task} panicked")).into()),
         }
         if live.waits {
@@ -309,7 +331,7 @@ impl Live {
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
         let before = ledger.request.state.effect();
-        ledger.advance(&context, events, None).await?;
+        ledger.advance(&context, events, Beside::default()).await?;
         let request = ledger.request.id;
         if ledger.request.state.effect() != before {
             self.tries = 0;
@@ -340,54 +362,6 @@ impl Live {
         })
     }
 
-    /// Everything up to the first outside effect, in one commit with the idempotency record.
-    async fn create(
-        &mut self,
-        request: Request,
-        broadcast: bool,
-        pledge: Option<Pledge>,
-    ) -> Result<wire::SigningRequest, Fault> {
-        let deadline_ms = self.fresh_deadline_ms();
-        let ledger = Ledger::open(request, 0)?;
-        let needs = building::needs(&self.context, ledger.request.network, &ledger.payload);
-        let mut events = vec![
-            Event::PolicyPassed { broadcast },
-            Event::ApprovalAsked {
-                rule: covault_core::request::Approval::Automatic,
-            },
-            Event::Approved { deadline_ms },
-        ];
-        let mut built = None;
-        if let Some(facts) = building::own_facts(&self.context, &ledger.payload, &needs) {
-            self.current = Some(ledger);
-            let draft = self.draft(facts?, broadcast, deadline_ms)?;
-            events.extend(self.built(draft.clone()));
-            built = Some(draft);
-        } else {
-            self.current = Some(ledger);
-        }
-        let context = Arc::clone(&self.context);
-        let ledger = self.now_mut()?;
-        let stored = ledger
-            .advance_claiming(&context, events, pledge.as_ref(), false)
-            .await;
-        match (stored, built) {
-            (Ok(()), _) => {
-                let calls = &context.settings.calls;
-                Ok(self.now()?.request.to_wire(calls, Vec::new()))
-            }
-            (Err(Problem::Conflict(key)), _) if key.space == Space::Idempotency => Err(
-                Fault::unavailable("another call with this idempotency key is in work; try again"),
-            ),
-            (Err(problem), Some(draft)) => {
-                let reason = ledger.taken(&context, &draft, problem).await?;
-                let kind = ledger.payload.kind();
-                Err(Fault::new(Class::WrongState, format!("{kind}: {reason}")))
-            }
-            (Err(problem), None) => Err(problem.into()),
-        }
-    }
-
     async fn resume(&mut self, request: Request, version: u64) -> Result<(), Fault> {
         self.resumed = true;
         self.current = Some(Ledger::open(request, version)?);
@@ -395,6 +369,11 @@ impl Live {
         // time: the outage was not its fault.
         let fresh = self.fresh_deadline_ms();
         self.patient_until_ms = fresh;
+        if self.now()?.request.state.past_rejection().is_none()
+            && self.wallet_in_use().await?.is_none()
+        {
+            return Ok(());
+        }
         self.renew_session(Some(fresh)).await
     }
 
@@ -447,13 +426,28 @@ impl Live {
         };
         let events = self.built(draft.clone());
         let context = Arc::clone(&self.context);
-        let ledger = self.now_mut()?;
+        let ledger = self.now()?;
         let (network, payload) = (ledger.request.network, &ledger.payload);
         let needs = building::needs(&context, network, payload);
         let assigned = network.chain().is_sequenced(&needs);
-        let stored = ledger
-            .advance_claiming(&context, events, None, assigned)
-            .await;
+        let stored = loop {
+            let Some(wallet) = self.wallet_in_use().await? else {
+                return Ok(());
+            };
+            let beside = Beside {
+                pledge: None,
+                wallet: Some(wallet),
+            };
+            let stored = self
+                .now_mut()?
+                .advance_claiming(&context, events.clone(), beside, assigned)
+                .await;
+            // The wallet got another name, or was archived, just now.
+            if !matches!(&stored, Err(Problem::Conflict(key)) if key.space == Space::Wallet) {
+                break stored;
+            }
+        };
+        let ledger = self.now()?;
         if let Err(problem) = stored {
             // Somebody was faster: other outputs, a newer block, the next number.
             let reason = ledger.taken(&context, &draft, problem).await?;

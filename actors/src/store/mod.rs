@@ -45,6 +45,11 @@ pub enum Space {
     Release = 14,
     /// Request id -> what its transaction would do.
     Simulation = 15,
+    /// Vault id, time of creation, request id -> nothing: a vault's requests in the order of their
+    /// creation. The row without a key says that no request of an earlier version is missing.
+    RequestIndex = 16,
+    /// Batch id -> batch payment.
+    Batch = 17,
     /// Token id -> API token, without the token itself.
     Token = 18,
     /// Token id, network -> where a sweep token's deposits and events go.

@@ -131,6 +131,7 @@ impl Live {
             request,
             lane,
             broadcast,
+            wallet_version,
             pledge,
             place,
             reply,
@@ -142,6 +143,7 @@ impl Live {
         let start = Start::New {
             request,
             broadcast,
+            wallet_version,
             pledge,
             reply,
         };
@@ -165,7 +167,8 @@ impl Live {
         let (actor, _) = Actor::spawn_linked(None, Signing, args, myself.get_cell())
             .await
             .map_err(Fault::bug)?;
-        self.requests.insert(actor.get_id(), id);
+        self.ids.insert(actor.get_id(), id);
+        self.requests.insert(id, actor);
         Ok(())
     }
 }

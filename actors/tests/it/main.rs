@@ -12,6 +12,8 @@
 
 mod aptos_double;
 mod aptos_node;
+mod archives;
+mod batches;
 mod bitcoin_lies;
 mod bitcoin_node;
 mod chain_double;
@@ -27,10 +29,12 @@ mod http_double;
 mod idempotency;
 mod life;
 mod life_trouble;
+mod lists;
 mod nodes;
 mod nonces;
 mod one_key;
 mod plans;
+mod rejections;
 mod requests;
 mod restarts;
 mod simulating_nodes;

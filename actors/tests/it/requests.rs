@@ -301,7 +301,7 @@ async fn create__should_refuse_more_live_requests_than_the_settings_allow() {
     let fault = try_create(&gateway, request(raw(&address)), None)
         .await
         .unwrap_err();
-    assert_eq!(fault.class(), &Class::Limited);
+    assert_eq!(fault.class(), &Class::Unavailable);
 }
 
 /// The code that executeSigningRequests reports.

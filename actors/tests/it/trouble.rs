@@ -156,7 +156,7 @@ async fn create__should_refuse_more_bytes_than_the_settings_allow() {
         let made = loop {
             match try_create(&gateway, noted.clone(), None).await {
                 Ok(made) => break created(made),
-                Err(fault) => assert_eq!(fault.class(), &Class::Limited),
+                Err(fault) => assert_eq!(fault.class(), &Class::Unavailable),
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
@@ -165,7 +165,7 @@ async fn create__should_refuse_more_bytes_than_the_settings_allow() {
     let mut noted = request(raw(&address));
     noted.notes = Some("n".repeat(1_000));
     let fault = try_create(&gateway, noted, None).await.unwrap_err();
-    assert_eq!(fault.class(), &Class::Limited);
+    assert_eq!(fault.class(), &Class::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use bitcoin::{Address, AddressType, Amount};
 
 use super::{
     Family, Kind, WireKind,
-    field::{amount, required},
+    field::{amount, recipients_in_range, required},
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
@@ -15,8 +15,6 @@ use crate::{
     schema::wire,
 };
 
-/// Recipients of one batch payment.
-const MAX_RECIPIENTS: usize = 254;
 /// sat/vB: more is a mistake, and Bitcoin Core refuses to send it (`-maxfeerate`, 0.1 BTC/kvB).
 const MAX_NETWORK_FEE: u64 = 10_000;
 
@@ -71,12 +69,7 @@ pub(super) fn send_native(wire: &wire::BtcSendNative) -> Result<BitcoinPayload, 
 /// [`crate::fault::Class::Invalid`] naming the field, relative to the batch kind.
 pub fn batch(wire: &wire::BtcBatchSendNative, fee_rate: u64) -> Result<BitcoinPayload, Fault> {
     let from = sender(&wire.from)?;
-    if !(1..=MAX_RECIPIENTS).contains(&wire.recipients.len()) {
-        return Err(Fault::field(
-            "recipients",
-            format_args!("must be 1 to {MAX_RECIPIENTS}"),
-        ));
-    }
+    recipients_in_range(wire.recipients.len())?;
     let outputs = wire
         .recipients
         .iter()

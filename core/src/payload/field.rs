@@ -3,8 +3,22 @@
 
 use crate::{amount::AmountError, fault::Fault};
 
+/// Most recipients of one batch payment.
+const MAX_RECIPIENTS: usize = 254;
+
+/// Whether a batch payment may have so many `recipients`.
+pub(crate) fn recipients_in_range(count: usize) -> Result<(), Fault> {
+    if !(1..=MAX_RECIPIENTS).contains(&count) {
+        return Err(Fault::field(
+            "recipients",
+            format_args!("must be 1 to {MAX_RECIPIENTS}"),
+        ));
+    }
+    Ok(())
+}
+
 /// A text that must not be empty.
-pub(super) fn required<'a>(name: &str, text: &'a str) -> Result<&'a str, Fault> {
+pub(crate) fn required<'a>(name: &str, text: &'a str) -> Result<&'a str, Fault> {
     if text.is_empty() {
         return Err(Fault::field(name, "is required"));
     }
@@ -12,7 +26,7 @@ pub(super) fn required<'a>(name: &str, text: &'a str) -> Result<&'a str, Fault> 
 }
 
 /// Bytes that must not be empty.
-pub(super) fn required_bytes(name: &str, bytes: &[u8]) -> Result<(), Fault> {
+pub(crate) fn required_bytes(name: &str, bytes: &[u8]) -> Result<(), Fault> {
     if bytes.is_empty() {
         return Err(Fault::field(name, "is required"));
     }
@@ -20,7 +34,7 @@ pub(super) fn required_bytes(name: &str, bytes: &[u8]) -> Result<(), Fault> {
 }
 
 /// An amount, by one of the parsers of [`crate::amount`].
-pub(super) fn amount<T>(
+pub(crate) fn amount<T>(
     name: &str,
     text: &str,
     parse: impl Fn(&str) -> Result<T, AmountError>,
@@ -29,7 +43,7 @@ pub(super) fn amount<T>(
 }
 
 /// An amount that may be left out.
-pub(super) fn optional_amount<T>(
+pub(crate) fn optional_amount<T>(
     name: &str,
     text: Option<&str>,
     parse: impl Fn(&str) -> Result<T, AmountError>,
@@ -38,7 +52,7 @@ pub(super) fn optional_amount<T>(
 }
 
 /// A text of at most `limit` bytes of UTF-8; may be empty.
-pub(super) fn at_most_bytes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
+pub(crate) fn at_most_bytes(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
     if text.len() > limit {
         return Err(Fault::field(
             name,
@@ -49,7 +63,7 @@ pub(super) fn at_most_bytes(name: &str, text: &str, limit: usize) -> Result<(), 
 }
 
 /// Token decimals: 0 to 255.
-pub(super) fn decimals(decimals: Option<i64>) -> Result<(), Fault> {
+pub(crate) fn decimals(decimals: Option<i64>) -> Result<(), Fault> {
     match decimals.map(u8::try_from) {
         Some(Err(_)) => Err(Fault::field("decimals", "must be from 0 to 255")),
         Some(Ok(_)) | None => Ok(()),
@@ -57,7 +71,7 @@ pub(super) fn decimals(decimals: Option<i64>) -> Result<(), Fault> {
 }
 
 /// A message `type`: unspecified or the default one, for the kinds that have no other.
-pub(super) fn default_type(value: i32) -> Result<(), Fault> {
+pub(crate) fn default_type(value: i32) -> Result<(), Fault> {
     if !(0..=1).contains(&value) {
         return Err(Fault::field("type", "must be TYPE_DEFAULT or left out"));
     }

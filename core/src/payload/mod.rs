@@ -6,7 +6,7 @@ pub mod aptos;
 pub mod bitcoin;
 pub mod evm;
 mod family;
-mod field;
+pub(crate) mod field;
 mod kind;
 pub mod outflow;
 pub mod raw;

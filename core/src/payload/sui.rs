@@ -5,7 +5,7 @@ use sui_sdk_types::Transaction;
 
 use super::{
     Family, Kind, WireKind,
-    field::{amount, default_type, optional_amount, required, required_bytes},
+    field::{amount, default_type, optional_amount, recipients_in_range, required, required_bytes},
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
@@ -16,8 +16,6 @@ use crate::{
     schema::wire,
 };
 
-/// Recipients of one batch payment.
-const MAX_RECIPIENTS: usize = 254;
 /// The network's `max_tx_gas`: 50 SUI, in MIST.
 pub(crate) const MAX_BUDGET: u64 = 50_000_000_000;
 
@@ -358,12 +356,7 @@ fn gas(gas: Option<&wire::SuiGas>) -> Result<Gas, Fault> {
 }
 
 fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<Output>, Fault> {
-    if !(1..=MAX_RECIPIENTS).contains(&recipients.len()) {
-        return Err(Fault::field(
-            "recipients",
-            format_args!("must be 1 to {MAX_RECIPIENTS}"),
-        ));
-    }
+    recipients_in_range(recipients.len())?;
     let mut total: u64 = 0;
     let mut outputs = Vec::with_capacity(recipients.len());
     for (index, recipient) in recipients.iter().enumerate() {

@@ -273,6 +273,15 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
 }
 
 #[test]
+fn past_rejection__should_say_why_wherever_the_machine_refuses() {
+    for (name, state) in states() {
+        let reject = Event::Rejected { reason: "x".into() };
+        let can = state.clone().step(reject, 1).is_ok();
+        assert_eq!(state.past_rejection().is_none(), can, "{name}");
+    }
+}
+
+#[test]
 fn step__should_never_change_the_draft_once_it_is_built() {
     let prepared = State::Prepared {
         draft: draft(true),

@@ -185,6 +185,26 @@ impl State {
     }
 }
 
+impl State {
+    /// Why a request in this state cannot be rejected any more; `None` while it can.
+    pub fn past_rejection(&self) -> Option<&'static str> {
+        match self {
+            State::Received
+            | State::Screened { .. }
+            | State::AwaitingApproval { .. }
+            | State::Preparing { .. } => None,
+            State::Prepared { .. } | State::Signing { .. } => {
+                Some("it is being signed; it can be rejected only before that")
+            }
+            State::Signed { .. } | State::Broadcasting { .. } => {
+                Some("it is signed; it can be rejected only before that")
+            }
+            State::Succeeded { .. } => Some("it is over: it succeeded"),
+            State::Failed { .. } => Some("it is over: it was rejected or failed"),
+        }
+    }
+}
+
 impl Request {
     /// The order that signers get for the draft that this request is signing, with the shares of
     /// `epoch`: those that are in use when they are asked. `None` outside of `Signing`.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     derive::KeyPath,
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{VaultId, WalletId},
     network::Network,
     schema::wire,
@@ -34,7 +34,8 @@ pub struct Wallet {
     pub public_key: Vec<u8>,
     /// Its address in canonical form.
     pub address: String,
-    /// The client's reference; unique when not empty.
+    /// The client's reference; unique in the whole store when not empty: a deployment is one
+    /// organisation, and a reference is unique among those of the organisation.
     pub reference: String,
     /// Its name.
     pub name: String,
@@ -49,8 +50,56 @@ pub struct Wallet {
 pub enum Status {
     /// In use.
     Active,
-    /// Put away.
+    /// Put away: it signs nothing, and is shown as before.
     Archived,
+}
+
+/// What updateWallet changes; `None` stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The new name, 1 to [`MAX_NAME`] characters.
+    pub name: Option<String>,
+    /// The new state.
+    pub status: Option<Status>,
+}
+
+impl Change {
+    /// The change that an updateWallet asks for; an empty field means no change.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming the field, and where nothing is to change.
+    pub fn parse(name: &str, status: &str) -> Result<Self, Fault> {
+        check_labels(name, "")?;
+        let status = match status {
+            "" => None,
+            "STATUS_ACTIVE" => Some(Status::Active),
+            "STATUS_ARCHIVED" => Some(Status::Archived),
+            _ => {
+                return Err(Fault::field(
+                    "status",
+                    "must be STATUS_ACTIVE, STATUS_ARCHIVED or left out",
+                ));
+            }
+        };
+        let name = (!name.is_empty()).then(|| name.to_owned());
+        if name.is_none() && status.is_none() {
+            return Err(Fault::new(
+                Class::Invalid,
+                "nothing is to change: give name, status or both",
+            ));
+        }
+        Ok(Self { name, status })
+    }
+
+    /// The wallet with the change made.
+    #[must_use]
+    pub fn applied_to(&self, wallet: &Wallet) -> Wallet {
+        Wallet {
+            name: self.name.clone().unwrap_or_else(|| wallet.name.clone()),
+            status: self.status.unwrap_or(wallet.status),
+            ..wallet.clone()
+        }
+    }
 }
 
 impl Wallet {
@@ -111,5 +160,62 @@ mod tests {
         assert_eq!(name.public(), "name: has more than 85 characters");
         let reference = check_labels("", &"a".repeat(501)).unwrap_err();
         assert_eq!(reference.public(), "ref: has more than 500 characters");
+    }
+
+    #[test]
+    fn change__should_say_what_is_wrong_with_it() {
+        let refused = |name: &str, status: &str| {
+            let fault = Change::parse(name, status).unwrap_err();
+            assert_eq!(fault.class(), &Class::Invalid);
+            fault.public().to_owned()
+        };
+        assert_eq!(
+            refused("", ""),
+            "nothing is to change: give name, status or both"
+        );
+        assert_eq!(
+            refused(&"ü".repeat(86), "STATUS_ACTIVE"),
+            "name: has more than 85 characters"
+        );
+        for status in ["STATUS_PENDING", "ACTIVE", "status_active", "3", " "] {
+            assert_eq!(
+                refused("n", status),
+                "status: must be STATUS_ACTIVE, STATUS_ARCHIVED or left out"
+            );
+        }
+        let change = Change::parse(&"ü".repeat(85), "").unwrap();
+        assert_eq!((change.name.is_some(), change.status), (true, None));
+        let change = Change::parse("", "STATUS_ARCHIVED").unwrap();
+        assert_eq!((change.name, change.status), (None, Some(Status::Archived)));
+    }
+
+    #[test]
+    fn change__should_leave_everything_else_as_it_was() {
+        let wallet = Wallet {
+            id: WalletId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            network: Network::Evm,
+            path: KeyPath::new(vec![5]).unwrap(),
+            public_key: vec![6; 33],
+            address: "address".into(),
+            reference: "ref".into(),
+            name: "name".into(),
+            status: Status::Active,
+            created_at_ms: 10,
+        };
+        let renamed = Change::parse("new", "").unwrap().applied_to(&wallet);
+        let expected = Wallet {
+            name: "new".into(),
+            ..wallet.clone()
+        };
+        assert_eq!(renamed, expected);
+        let archived = Change::parse("", "STATUS_ARCHIVED")
+            .unwrap()
+            .applied_to(&wallet);
+        let expected = Wallet {
+            status: Status::Archived,
+            ..wallet
+        };
+        assert_eq!(archived, expected);
     }
 }

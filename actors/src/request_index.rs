@@ -1,0 +1,74 @@
+//! The index of requests in the order of their creation, vault by vault.
+//!
+//! Every request writes its row with its first commit. Stores of versions before the index get the
+//! rows of their requests at the first start.
+
+use covault_core::{fault::Fault, request::Request};
+
+use crate::{
+    context::Context,
+    rows,
+    store::{Batch, Expect, Scan, Space},
+};
+
+/// Rows that one commit writes at most.
+const PAGE: usize = 256;
+
+/// Adds the row of a new request to its first commit.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+pub fn add_to(batch: &mut Batch, request: &Request) -> Result<(), Fault> {
+    let key = rows::request_index(request.vault, request.created_at_ms, request.id);
+    batch.put(key, Expect::Any, rows::encode(&())?);
+    Ok(())
+}
+
+/// Adds the requests of earlier versions to the index, once per store. When it ends in the middle
+/// the next start begins again; nothing is written twice with another content.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub async fn complete(context: &Context) -> Result<(), Fault> {
+    let store = &context.store;
+    let done = rows::request_index_is_whole();
+    if store.get(&done).await?.is_some() {
+        return Ok(());
+    }
+    let mut from = None;
+    let mut found = 0_usize;
+    loop {
+        let scan = Scan {
+            from: from.take(),
+            ..Scan::prefix(Space::Request, &[], PAGE)
+        };
+        let page = store.scan(&scan).await?;
+        let mut batch = Batch::new();
+        for (key, row) in &page {
+            match rows::decode::<Request>(&row.value) {
+                Ok(request) => add_to(&mut batch, &request)?,
+                // It cannot be shown either.
+                Err(fault) => {
+                    tracing::error!(
+                        request = hex::encode(&key.bytes),
+                        ?fault,
+                        "a stored request cannot be read; lists will not have it"
+                    );
+                }
+            }
+        }
+        found = found.saturating_add(batch.writes().len());
+        let last_page = page.len() < PAGE;
+        if last_page && found > 0 {
+            batch.put(done.clone(), Expect::Any, rows::encode(&())?);
+        }
+        if !batch.writes().is_empty() {
+            store.commit(batch).await?;
+        }
+        match page.last() {
+            Some((key, _)) if !last_page => from = Some([key.bytes.as_slice(), &[0]].concat()),
+            // A store without requests needs no mark: those to come write their own rows.
+            _ => return Ok(()),
+        }
+    }
+}

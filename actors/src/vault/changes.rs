@@ -1,0 +1,82 @@
+//! What is asked of a vault about its wallets and live requests: a wallet changes, a request is
+//! rejected.
+
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, WalletId},
+    request::Event,
+    schema::wire,
+    wallet::{Change, Status},
+};
+use ractor::RpcReplyPort;
+
+use super::Live;
+use crate::{
+    commands::not_rejected,
+    ledger, rows,
+    signing::{self, REJECTED},
+    store::{Batch, CommitError, Expect},
+};
+
+impl Live {
+    /// Changes a wallet's row. Every first commit of a request demands the version of that row in
+    /// which the wallet was active, so that none is accepted once this has archived it; those that
+    /// were accepted before and are not built yet are told, and end.
+    pub(super) async fn update_wallet(
+        &mut self,
+        id: WalletId,
+        change: &Change,
+    ) -> Result<wire::Wallet, Fault> {
+        let wallet = loop {
+            let (old, version) = self.context.wallet(id).await?;
+            let new = change.applied_to(&old);
+            if new == old {
+                break old;
+            }
+            let mut batch = Batch::new();
+            let expect = Expect::Version(version);
+            batch.put(rows::wallet(id), expect, rows::encode(&new)?);
+            match self.context.store.commit(batch).await {
+                Ok(()) => break new,
+                // Another process changed it too.
+                Err(CommitError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if wallet.status == Status::Archived {
+            for actor in self.requests.values() {
+                // One that has just ended needs it no more.
+                let _ = actor.cast(signing::Msg::WalletArchived(id));
+            }
+        }
+        Ok(wallet.to_wire())
+    }
+
+    /// Has the request's actor end it: it alone knows whether it is too late. One that has no actor
+    /// now (it failed and starts again later) is ended here.
+    pub(super) async fn reject(&mut self, id: RequestId, reply: RpcReplyPort<Result<(), Fault>>) {
+        match self.requests.get(&id) {
+            // When it has just ended the port is dropped, and whoever waits looks again.
+            Some(actor) => {
+                let _ = actor.cast(signing::Msg::Reject(reply));
+            }
+            None => {
+                let _ = reply.send(self.reject_stored(id).await);
+            }
+        }
+    }
+
+    async fn reject_stored(&self, id: RequestId) -> Result<(), Fault> {
+        let (request, version) = self
+            .context
+            .request(id)
+            .await?
+            .ok_or_else(Fault::invalid_uuid)?;
+        if let Some(reason) = request.state.past_rejection() {
+            return Err(not_rejected(reason));
+        }
+        let reason = REJECTED.to_owned();
+        let event = Event::Rejected { reason };
+        Ok(ledger::end(&self.context, request, version, event).await?)
+    }
+}

@@ -1,0 +1,94 @@
+//! A batch payment: one asset from one wallet to many recipients.
+//!
+//! It is made through the API and completed by a person in the console: first an approval where one
+//! is needed, then the payment, each a signing request. Everything here is pure.
+
+mod machine;
+mod payment;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    fault::Fault,
+    ids::{BatchId, TokenId, VaultId, WalletId},
+    schema::wire::{self, batch_payment::Status},
+};
+
+pub use machine::{Event, Illegal, State, Step};
+pub use payment::{Payment, WireEcho, WireKind};
+
+/// Most characters (Unicode scalar values) of a batch's name.
+pub const MAX_NAME: usize = 85;
+/// Most characters (Unicode scalar values) of a batch's notes.
+pub const MAX_NOTES: usize = 1_000;
+/// Most characters (Unicode scalar values) of a recipient's notes.
+pub const MAX_RECIPIENT_NOTES: usize = 500;
+
+/// A batch payment: what never changes, and its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchPayment {
+    /// The batch.
+    pub id: BatchId,
+    /// The vault of the wallet.
+    pub vault: VaultId,
+    /// The wallet that pays.
+    pub wallet: WalletId,
+    /// Its name; may be empty.
+    pub name: String,
+    /// Its notes; may be empty.
+    pub notes: String,
+    /// What is paid, as [`Payment::encode`] gives it.
+    pub payment: Vec<u8>,
+    /// The token that asked.
+    pub token: TokenId,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: u64,
+    /// Where it stands.
+    pub state: State,
+}
+
+impl BatchPayment {
+    /// The batch as responses show it; without its payment where that cannot be read any more.
+    pub fn to_wire(&self) -> wire::BatchPayment {
+        let (status, failed_reason) = match &self.state {
+            State::Pending => (Status::Pending, ""),
+            State::Succeeded => (Status::Succeeded, ""),
+            State::Failed { reason } => (Status::Failed, reason.as_str()),
+        };
+        wire::BatchPayment {
+            uuid: self.id.to_string(),
+            name: self.name.clone(),
+            notes: self.notes.clone(),
+            status: status.into(),
+            failed_reason: failed_reason.to_owned(),
+            creation_timestamp: self.created_at_ms,
+            // They are made by whoever completes the batch.
+            approval_signing_request: None,
+            send_signing_request: None,
+            r#type: Payment::decode(&self.payment)
+                .ok()
+                .map(|payment| payment.echo()),
+        }
+    }
+}
+
+/// Checks name and notes of a batch that is to be made.
+///
+/// # Errors
+/// [`crate::fault::Class::Invalid`] naming the field.
+pub fn check_labels(name: &str, notes: &str) -> Result<(), Fault> {
+    at_most("name", name, MAX_NAME)?;
+    at_most("notes", notes, MAX_NOTES)
+}
+
+fn at_most(field: &str, text: &str, most: usize) -> Result<(), Fault> {
+    if text.chars().count() > most {
+        return Err(Fault::field(
+            field,
+            format_args!("has more than {most} characters"),
+        ));
+    }
+    Ok(())
+}

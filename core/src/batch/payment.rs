@@ -1,0 +1,293 @@
+//! The five batch kinds: each is checked as a whole, recipient by recipient.
+
+use alloy_primitives::{Address, U256};
+use prost::Message as _;
+
+use super::{MAX_RECIPIENT_NOTES, at_most};
+use crate::{
+    amount::parse_u256,
+    chain::evm::parse_address,
+    fault::{Class, Fault},
+    network::Network,
+    payload::{
+        KnownChains, bitcoin,
+        field::{amount, recipients_in_range, required},
+        sui,
+    },
+    schema::wire::{self, BatchPaymentRecipient},
+};
+
+/// The batch kind of a create request, on the wire.
+pub type WireKind = wire::create_batch_payment_request::Type;
+/// The batch kind of a batch payment in a response, on the wire.
+pub type WireEcho = wire::batch_payment::Type;
+
+/// Any fee rate that the check takes, in sat/vB: a batch names none, whoever completes it does.
+const SOME_FEE_RATE: u64 = 1;
+
+/// A checked batch kind, in canonical form: canonical addresses, everything else as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Payment(WireKind);
+
+impl Payment {
+    /// Checks everything that does not depend on wallet, configuration or chain: 1 to 254
+    /// recipients, each with an address of the network, an amount above 0 that the network can
+    /// express and notes of at most [`MAX_RECIPIENT_NOTES`] characters; and that all amounts
+    /// together can be expressed too.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] with the path of the field, e.g.
+    /// `evmBatchSendNative.recipients[3].amount`.
+    pub fn parse(kind: &WireKind) -> Result<Self, Fault> {
+        let parsed = match kind {
+            WireKind::EvmBatchSendNative(wire) => evm_native(wire),
+            WireKind::EvmBatchSendErc20(wire) => evm_erc20(wire),
+            WireKind::BtcBatchSendNative(wire) => bitcoin_native(wire),
+            WireKind::SuiBatchSendNative(wire) => sui_native(wire),
+            WireKind::SuiBatchSendCoin(wire) => sui_coin(wire),
+        };
+        let parsed = parsed.and_then(|canonical| {
+            let payment = Self(canonical);
+            payment.check_notes()?;
+            Ok(payment)
+        });
+        parsed.map_err(|fault| fault.under(name(kind)))
+    }
+
+    /// Parses the bytes of [`super::BatchPayment::payment`].
+    ///
+    /// # Errors
+    /// As [`Payment::parse`]; also when the bytes are no batch.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let request = wire::CreateBatchPaymentRequest::decode(bytes).map_err(|error| {
+            Fault::new(Class::Invalid, "payment: cannot be decoded").caused_by(error)
+        })?;
+        let kind = request
+            .r#type
+            .as_ref()
+            .ok_or_else(|| Fault::new(Class::Invalid, "payment: holds no batch kind"))?;
+        Self::parse(kind)
+    }
+
+    /// The bytes for [`super::BatchPayment::payment`]: a `CreateBatchPaymentRequest` that holds the
+    /// canonical form of the batch kind and nothing else.
+    pub fn encode(&self) -> Vec<u8> {
+        wire::CreateBatchPaymentRequest {
+            r#type: Some(self.0.clone()),
+            ..Default::default()
+        }
+        .encode_to_vec()
+    }
+
+    /// The kind's name in JSON, e.g. `evmBatchSendNative`.
+    pub fn kind(&self) -> &'static str {
+        name(&self.0)
+    }
+
+    /// The sender's address in canonical form.
+    pub fn from(&self) -> &str {
+        match &self.0 {
+            WireKind::EvmBatchSendNative(wire) => &wire.from,
+            WireKind::EvmBatchSendErc20(wire) => &wire.from,
+            WireKind::BtcBatchSendNative(wire) => &wire.from,
+            WireKind::SuiBatchSendNative(wire) => &wire.from,
+            WireKind::SuiBatchSendCoin(wire) => &wire.from,
+        }
+    }
+
+    /// The network of the wallets that the kind is for.
+    pub fn network(&self) -> Network {
+        match &self.0 {
+            WireKind::EvmBatchSendNative(_) | WireKind::EvmBatchSendErc20(_) => Network::Evm,
+            WireKind::BtcBatchSendNative(_) => Network::Bitcoin,
+            WireKind::SuiBatchSendNative(_) | WireKind::SuiBatchSendCoin(_) => Network::Sui,
+        }
+    }
+
+    /// The chain id that the payment names, where its kind has one.
+    pub fn chain_id(&self) -> Option<u64> {
+        match &self.0 {
+            WireKind::EvmBatchSendNative(wire) => Some(wire.chain_id),
+            WireKind::EvmBatchSendErc20(wire) => Some(wire.chain_id),
+            WireKind::BtcBatchSendNative(_)
+            | WireKind::SuiBatchSendNative(_)
+            | WireKind::SuiBatchSendCoin(_) => None,
+        }
+    }
+
+    /// Who gets what, in order.
+    pub fn recipients(&self) -> &[BatchPaymentRecipient] {
+        match &self.0 {
+            WireKind::EvmBatchSendNative(wire) => &wire.recipients,
+            WireKind::EvmBatchSendErc20(wire) => &wire.recipients,
+            WireKind::BtcBatchSendNative(wire) => &wire.recipients,
+            WireKind::SuiBatchSendNative(wire) => &wire.recipients,
+            WireKind::SuiBatchSendCoin(wire) => &wire.recipients,
+        }
+    }
+
+    /// Checks what depends on configuration: the chain is known. Covault sends nothing to custom
+    /// chains, and a batch is always sent.
+    ///
+    /// # Errors
+    /// `Invalid chain id`.
+    pub fn screen(&self, known: &KnownChains) -> Result<(), Fault> {
+        match self.chain_id() {
+            Some(chain_id) if !known.contains(chain_id) => Err(Fault::invalid_chain_id()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks the payment against the network of the wallet that it names.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the field.
+    pub fn check_wallet(&self, wallet: Network) -> Result<(), Fault> {
+        if self.network() == wallet {
+            return Ok(());
+        }
+        let problem = format!(
+            "is a {} wallet; this kind needs one of {}",
+            wallet.name(),
+            self.network().name()
+        );
+        Err(Fault::field("from", problem).under(self.kind()))
+    }
+
+    /// The payment as a response shows it.
+    pub fn echo(&self) -> WireEcho {
+        match self.0.clone() {
+            WireKind::EvmBatchSendNative(wire) => WireEcho::EvmBatchSendNative(wire),
+            WireKind::EvmBatchSendErc20(wire) => WireEcho::EvmBatchSendErc20(wire),
+            WireKind::BtcBatchSendNative(wire) => WireEcho::BtcBatchSendNative(wire),
+            WireKind::SuiBatchSendNative(wire) => WireEcho::SuiBatchSendNative(wire),
+            WireKind::SuiBatchSendCoin(wire) => WireEcho::SuiBatchSendCoin(wire),
+        }
+    }
+
+    fn check_notes(&self) -> Result<(), Fault> {
+        for (index, recipient) in self.recipients().iter().enumerate() {
+            let field = format!("recipients[{index}].notes");
+            let notes = recipient.notes.as_deref().unwrap_or_default();
+            at_most(&field, notes, MAX_RECIPIENT_NOTES)?;
+        }
+        Ok(())
+    }
+}
+
+fn name(kind: &WireKind) -> &'static str {
+    match kind {
+        WireKind::EvmBatchSendNative(_) => "evmBatchSendNative",
+        WireKind::EvmBatchSendErc20(_) => "evmBatchSendErc20",
+        WireKind::BtcBatchSendNative(_) => "btcBatchSendNative",
+        WireKind::SuiBatchSendNative(_) => "suiBatchSendNative",
+        WireKind::SuiBatchSendCoin(_) => "suiBatchSendCoin",
+    }
+}
+
+fn evm_native(wire: &wire::EvmBatchSendNative) -> Result<WireKind, Fault> {
+    Ok(WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+        chain_id: chain_id(wire.chain_id)?,
+        from: address("from", &wire.from)?,
+        recipients: evm_recipients(&wire.recipients)?,
+    }))
+}
+
+fn evm_erc20(wire: &wire::EvmBatchSendErc20) -> Result<WireKind, Fault> {
+    let token = &wire.token_contract_address;
+    Ok(WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+        chain_id: chain_id(wire.chain_id)?,
+        from: address("from", &wire.from)?,
+        token_contract_address: address("tokenContractAddress", token)?,
+        recipients: evm_recipients(&wire.recipients)?,
+    }))
+}
+
+fn bitcoin_native(wire: &wire::BtcBatchSendNative) -> Result<WireKind, Fault> {
+    let payload = bitcoin::batch(wire, SOME_FEE_RATE)?;
+    let payment = payload.payment();
+    let outputs = payment.outputs.iter();
+    Ok(WireKind::BtcBatchSendNative(wire::BtcBatchSendNative {
+        from: payment.from.clone(),
+        recipients: canonical(
+            &wire.recipients,
+            outputs.map(|output| (output.to.to_string(), output.satoshi.to_string())),
+        ),
+    }))
+}
+
+fn sui_native(wire: &wire::SuiBatchSendNative) -> Result<WireKind, Fault> {
+    let payment = sui::batch_native(wire)?;
+    Ok(WireKind::SuiBatchSendNative(wire::SuiBatchSendNative {
+        recipients: sui_recipients(&wire.recipients, &payment),
+        from: payment.from,
+    }))
+}
+
+fn sui_coin(wire: &wire::SuiBatchSendCoin) -> Result<WireKind, Fault> {
+    let payment = sui::batch_coin(wire)?;
+    Ok(WireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
+        recipients: sui_recipients(&wire.recipients, &payment),
+        from: payment.from,
+        coin_tag: payment.coin_type.unwrap_or_default(),
+    }))
+}
+
+fn sui_recipients(
+    given: &[BatchPaymentRecipient],
+    payment: &sui::Payment,
+) -> Vec<BatchPaymentRecipient> {
+    let outputs = payment.outputs.iter();
+    let outputs = outputs.map(|output| (output.to.clone(), output.amount.to_string()));
+    canonical(given, outputs)
+}
+
+/// The recipients with address and amount as they were read.
+fn canonical(
+    given: &[BatchPaymentRecipient],
+    read: impl Iterator<Item = (String, String)>,
+) -> Vec<BatchPaymentRecipient> {
+    let all = given.iter().zip(read);
+    all.map(|(given, (address, amount))| BatchPaymentRecipient {
+        address,
+        amount,
+        notes: given.notes.clone(),
+    })
+    .collect()
+}
+
+fn evm_recipients(given: &[BatchPaymentRecipient]) -> Result<Vec<BatchPaymentRecipient>, Fault> {
+    recipients_in_range(given.len())?;
+    let mut total = U256::ZERO;
+    let mut read = Vec::with_capacity(given.len());
+    for (index, recipient) in given.iter().enumerate() {
+        let name = |field: &str| format!("recipients[{index}].{field}");
+        let to = address(&name("address"), &recipient.address)?;
+        let amount = amount(&name("amount"), &recipient.amount, parse_u256)?;
+        if amount.is_zero() {
+            return Err(Fault::field(name("amount"), "must be more than 0"));
+        }
+        total = total.checked_add(amount).ok_or_else(|| {
+            Fault::field("recipients", "get more than there can be: at most 256 bits")
+        })?;
+        read.push((to, amount.to_string()));
+    }
+    Ok(canonical(given, read.into_iter()))
+}
+
+fn address(name: &str, text: &str) -> Result<String, Fault> {
+    parse_address(required(name, text)?)
+        .map(|address: Address| address.to_checksum(None))
+        .map_err(|error| Fault::field(name, error))
+}
+
+/// 0 is what the wire shows when the field is left out.
+fn chain_id(given: u64) -> Result<u64, Fault> {
+    if given == 0 {
+        return Err(Fault::field("chainId", "is required, e.g. 1 for Ethereum"));
+    }
+    if i64::try_from(given).is_err() {
+        return Err(Fault::field("chainId", "is out of range"));
+    }
+    Ok(given)
+}

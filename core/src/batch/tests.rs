@@ -1,0 +1,320 @@
+#![allow(non_snake_case)]
+
+use super::*;
+use crate::{fault::Class, network::Network, payload::KnownChains};
+
+const EVM: [&str; 2] = [
+    "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+    "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
+];
+const BITCOIN: [&str; 2] = [
+    "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4",
+    "1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2",
+];
+
+fn sui(digit: &str) -> String {
+    format!("0x{}", digit.repeat(64))
+}
+
+fn recipient(address: &str, amount: &str) -> wire::BatchPaymentRecipient {
+    wire::BatchPaymentRecipient {
+        address: address.into(),
+        amount: amount.into(),
+        notes: Some("rent".into()),
+    }
+}
+
+fn evm_native(recipients: Vec<wire::BatchPaymentRecipient>) -> WireKind {
+    WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+        chain_id: 1,
+        from: EVM[0].into(),
+        recipients,
+    })
+}
+
+/// One good batch of each kind.
+fn kinds() -> Vec<(WireKind, &'static str, Network)> {
+    let evm = |amount: &str| vec![recipient(&EVM[1].to_lowercase(), amount)];
+    let coin = |digit: &str| vec![recipient(&sui(digit), "7")];
+    vec![
+        (evm_native(evm("7")), "evmBatchSendNative", Network::Evm),
+        (
+            WireKind::EvmBatchSendErc20(wire::EvmBatchSendErc20 {
+                chain_id: 10,
+                from: EVM[0].to_lowercase(),
+                token_contract_address: EVM[1].to_lowercase(),
+                recipients: evm("8"),
+            }),
+            "evmBatchSendErc20",
+            Network::Evm,
+        ),
+        (
+            WireKind::BtcBatchSendNative(wire::BtcBatchSendNative {
+                from: BITCOIN[0].to_uppercase(),
+                recipients: vec![recipient(BITCOIN[1], "1000")],
+            }),
+            "btcBatchSendNative",
+            Network::Bitcoin,
+        ),
+        (
+            WireKind::SuiBatchSendNative(wire::SuiBatchSendNative {
+                from: sui("A"),
+                recipients: coin("b"),
+            }),
+            "suiBatchSendNative",
+            Network::Sui,
+        ),
+        (
+            WireKind::SuiBatchSendCoin(wire::SuiBatchSendCoin {
+                from: sui("a"),
+                coin_tag: "0xabc::tok::TOK".into(),
+                recipients: coin("b"),
+            }),
+            "suiBatchSendCoin",
+            Network::Sui,
+        ),
+    ]
+}
+
+fn refused(kind: &WireKind) -> String {
+    let fault = Payment::parse(kind).unwrap_err();
+    assert_eq!(fault.class(), &Class::Invalid);
+    fault.public().to_owned()
+}
+
+#[test]
+fn parse__should_take_every_kind_and_keep_its_notes() {
+    for (kind, name, network) in kinds() {
+        let payment = Payment::parse(&kind).unwrap();
+        assert_eq!((payment.kind(), payment.network()), (name, network));
+        assert_eq!(payment.recipients()[0].notes.as_deref(), Some("rent"));
+        assert_eq!(Payment::decode(&payment.encode()).unwrap(), payment);
+        assert!(payment.check_wallet(network).is_ok());
+        let fault = payment.check_wallet(Network::Ton).unwrap_err();
+        let expected = format!("{name}.from: is a TON wallet");
+        assert!(fault.public().starts_with(&expected), "{fault}");
+    }
+}
+
+#[test]
+fn parse__should_show_addresses_in_canonical_form() {
+    let shown: Vec<_> = kinds()
+        .iter()
+        .map(|(kind, _, _)| Payment::parse(kind).unwrap())
+        .map(|payment| {
+            (
+                payment.from().to_owned(),
+                payment.recipients()[0].address.clone(),
+            )
+        })
+        .collect();
+    let expected = [
+        (EVM[0].to_owned(), EVM[1].to_owned()),
+        (EVM[0].to_owned(), EVM[1].to_owned()),
+        (BITCOIN[0].to_owned(), BITCOIN[1].to_owned()),
+        (sui("a"), sui("b")),
+        (sui("a"), sui("b")),
+    ];
+    assert_eq!(shown, expected);
+    let erc20 = Payment::parse(&kinds()[1].0).unwrap().echo();
+    let WireEcho::EvmBatchSendErc20(erc20) = erc20 else {
+        panic!("{erc20:?}")
+    };
+    assert_eq!(erc20.token_contract_address, EVM[1]);
+    let coin = Payment::parse(&kinds()[4].0).unwrap().echo();
+    let WireEcho::SuiBatchSendCoin(coin) = coin else {
+        panic!("{coin:?}")
+    };
+    assert_eq!(
+        coin.coin_tag,
+        format!("0x{:0>64}::tok::TOK", "abc"),
+        "as suiSendCoin shows it"
+    );
+}
+
+#[test]
+fn parse__should_name_the_recipient_that_is_wrong() {
+    let good = recipient(EVM[1], "1");
+    let with = |bad: wire::BatchPaymentRecipient| {
+        refused(&evm_native(vec![good.clone(), good.clone(), bad]))
+    };
+    let typo = EVM[1].replace("fB69", "Fb69");
+    for (bad, expected) in [
+        (recipient(&typo, "1"), "address: has a wrong checksum"),
+        (recipient("", "1"), "address: is required"),
+        (recipient("0x12", "1"), "address: must be 0x"),
+        (recipient(EVM[1], "0"), "amount: must be more than 0"),
+        (recipient(EVM[1], ""), "amount: is required"),
+        (recipient(EVM[1], "1.5"), "amount: must be a whole number"),
+        (recipient(EVM[1], "-1"), "amount: must be a whole number"),
+        (
+            recipient(EVM[1], &"9".repeat(80)),
+            "amount: is too large: at most 256 bits",
+        ),
+    ] {
+        let said = with(bad);
+        let expected = format!("evmBatchSendNative.recipients[2].{expected}");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+    let mut long = good.clone();
+    long.notes = Some("ü".repeat(500));
+    assert!(Payment::parse(&evm_native(vec![long.clone()])).is_ok());
+    long.notes = Some("ü".repeat(501));
+    assert_eq!(
+        with(long),
+        "evmBatchSendNative.recipients[2].notes: has more than 500 characters"
+    );
+}
+
+#[test]
+fn parse__should_check_every_kind_by_its_network() {
+    for (kind, name, network) in kinds() {
+        let good = Payment::parse(&kind).unwrap().recipients()[0].clone();
+        for count in [0, 255] {
+            let said = refused(&kind_of(&kind, vec![good.clone(); count]));
+            assert_eq!(said, format!("{name}.recipients: must be 1 to 254"));
+        }
+        assert!(Payment::parse(&kind_of(&kind, vec![good; 254])).is_ok());
+        // An address of another network.
+        let other = if network == Network::Bitcoin {
+            EVM[0]
+        } else {
+            BITCOIN[0]
+        };
+        let said = refused(&kind_of(&kind, vec![recipient(other, "1000")]));
+        let expected = format!("{name}.recipients[0].address: ");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+}
+
+fn kind_of(kind: &WireKind, to: Vec<wire::BatchPaymentRecipient>) -> WireKind {
+    let mut kind = kind.clone();
+    let recipients = match &mut kind {
+        WireKind::EvmBatchSendNative(wire) => &mut wire.recipients,
+        WireKind::EvmBatchSendErc20(wire) => &mut wire.recipients,
+        WireKind::BtcBatchSendNative(wire) => &mut wire.recipients,
+        WireKind::SuiBatchSendNative(wire) => &mut wire.recipients,
+        WireKind::SuiBatchSendCoin(wire) => &mut wire.recipients,
+    };
+    *recipients = to;
+    kind
+}
+
+#[test]
+fn parse__should_refuse_more_than_there_can_be_in_all() {
+    let most = crate::amount::U256::MAX.to_string();
+    let two = |kind: usize, amount: &str| {
+        let (kind, _, _) = &kinds()[kind];
+        let address = Payment::parse(kind).unwrap().recipients()[0]
+            .address
+            .clone();
+        kind_of(kind, vec![recipient(&address, amount); 2])
+    };
+    assert_eq!(
+        refused(&two(0, &most)),
+        "evmBatchSendNative.recipients: get more than there can be: at most 256 bits"
+    );
+    assert_eq!(
+        refused(&two(2, "2000000000000000")),
+        "btcBatchSendNative.recipients: get more bitcoin than there are"
+    );
+    assert_eq!(
+        refused(&two(4, &u64::MAX.to_string())),
+        "suiBatchSendCoin.recipients: get more than there can be: at most 64 bits"
+    );
+}
+
+#[test]
+fn screen__should_know_no_custom_chains() {
+    let on = |chain_id| {
+        let kind = WireKind::EvmBatchSendNative(wire::EvmBatchSendNative {
+            chain_id,
+            from: EVM[0].into(),
+            recipients: vec![recipient(EVM[1], "1")],
+        });
+        Payment::parse(&kind)
+    };
+    let known = KnownChains {
+        configured: [31337].into(),
+    };
+    for chain_id in [1, 31337] {
+        assert!(on(chain_id).unwrap().screen(&known).is_ok());
+    }
+    let fault = on(424_242).unwrap().screen(&known).unwrap_err();
+    assert_eq!(fault.public(), "Invalid chain id");
+    for chain_id in [0, u64::MAX] {
+        let said = on(chain_id).unwrap_err();
+        let expected = "evmBatchSendNative.chainId: ";
+        assert!(said.public().starts_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn check_labels__should_count_characters_and_not_bytes() {
+    assert!(check_labels(&"ü".repeat(85), &"鍵".repeat(1_000)).is_ok());
+    let name = check_labels(&"ü".repeat(86), "").unwrap_err();
+    assert_eq!(name.public(), "name: has more than 85 characters");
+    let notes = check_labels("", &"a".repeat(1_001)).unwrap_err();
+    assert_eq!(notes.public(), "notes: has more than 1000 characters");
+}
+
+fn states() -> [State; 3] {
+    let reason = "nobody wanted it".to_owned();
+    [State::Pending, State::Succeeded, State::Failed { reason }]
+}
+
+#[test]
+fn step__should_have_exactly_the_transitions_of_the_matrix() {
+    let events = || {
+        let reason = "no".to_owned();
+        [Event::PaymentSent, Event::GaveUp { reason }]
+    };
+    let mut matrix = String::new();
+    for state in states() {
+        let cells = events().map(|event| match state.clone().step(event, 1) {
+            Ok(step) => {
+                assert_eq!(step.audit.state, step.next.name());
+                step.next.name()
+            }
+            Err(illegal) => {
+                assert!(state.is_final(), "{illegal}");
+                "."
+            }
+        });
+        matrix.push_str(&format!("{:<9} {}\n", state.name(), cells.join(" ")));
+    }
+    // PaymentSent, GaveUp.
+    assert_eq!(
+        matrix,
+        "Pending   Succeeded Failed\nSucceeded . .\nFailed    . .\n"
+    );
+}
+
+#[test]
+fn to_wire__should_show_states_and_the_kind() {
+    let payment = Payment::parse(&kinds()[0].0).unwrap();
+    let batch = |state| BatchPayment {
+        id: BatchId::from_bytes([1; 16]),
+        vault: VaultId::from_bytes([2; 16]),
+        wallet: WalletId::from_bytes([3; 16]),
+        name: "salaries".into(),
+        notes: "May".into(),
+        payment: payment.encode(),
+        token: TokenId::from_bytes([4; 16]),
+        created_at_ms: 5,
+        state,
+    };
+    let statuses = states().map(|state| {
+        let shown = batch(state).to_wire();
+        assert_eq!(shown.r#type, Some(payment.echo()));
+        (shown.status(), shown.failed_reason)
+    });
+    assert_eq!(
+        statuses,
+        [
+            (Status::Pending, String::new()),
+            (Status::Succeeded, String::new()),
+            (Status::Failed, "nobody wanted it".to_owned()),
+        ]
+    );
+}

@@ -1,0 +1,32 @@
+//! Batch payments.
+
+use covault_actors::gateway::{Command, Query, Receipt, View};
+use covault_core::{fault::Fault, schema::wire};
+
+use super::{Answer, Call, unexpected};
+
+/// createBatchPayment.
+pub async fn create(call: Call) -> Result<Answer, Fault> {
+    let command = Command::CreateBatchPayment(call.request()?);
+    let done = call.submit(command).await?;
+    done.answer(&call, |receipt| match receipt {
+        Receipt::BatchPayment(batch) => Some(wire::CreateBatchPaymentResponse {
+            batch_payment: Some(*batch),
+            error: None,
+        }),
+        _ => None,
+    })
+}
+
+/// getBatchPaymentDetails.
+pub async fn details(call: Call) -> Result<Answer, Fault> {
+    let request: wire::GetBatchPaymentDetailsRequest = call.request()?;
+    let query = Query::BatchPayment { uuid: request.uuid };
+    match call.api.gateway.view(&call.caller, query).await? {
+        View::BatchPayment(batch) => call.answer(&wire::GetBatchPaymentDetailsResponse {
+            batch_payment: Some(*batch),
+            error: None,
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
