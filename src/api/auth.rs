@@ -5,6 +5,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::TokenId,
     port::Entropy,
+    schema::service::Family,
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
@@ -19,6 +20,16 @@ pub enum Area {
     Sweep,
     /// `/admin/v1`.
     Admin,
+}
+
+impl Area {
+    /// What the operations of a family belong to.
+    pub fn of(family: Family) -> Self {
+        match family {
+            Family::Platform => Self::Platform,
+            Family::Sweep => Self::Sweep,
+        }
+    }
 }
 
 /// The tokens of this service; only their SHA-256 is kept.
