@@ -7,6 +7,7 @@ mod chain_nodes;
 mod cli;
 mod config;
 mod files;
+mod grpc;
 mod http;
 mod metrics;
 mod passphrase;

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     api::auth,
-    http::server::{self, Patience},
+    http::server::{self, Patience, Protocol},
     shutdown::Stop,
     wiring,
 };
@@ -34,7 +34,9 @@ const BUCKETS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 8.0];
 const UPKEEP: Duration = Duration::from_secs(5);
 const PATIENCE: Patience = Patience {
     headers: Duration::from_secs(5),
+    idle: Duration::from_secs(60),
     stopping: Duration::from_secs(1),
+    max_connections: 100,
 };
 
 /// What is not counted but looked at when Prometheus asks.
@@ -77,7 +79,7 @@ pub async fn start(
             }
         };
         tokio::select! {
-            () = server::serve(listener, router, PATIENCE, stop) => {}
+            () = server::serve(listener, router, Protocol::Http1, PATIENCE, stop) => {}
             () = folding => {}
         }
     })))

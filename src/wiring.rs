@@ -1,6 +1,7 @@
 //! Wiring: the one place that names concrete adapters.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -31,14 +32,16 @@ use crate::{
     adapters::{OsEntropy, SystemClock},
     api::{
         Api,
+        admission::{Admission, Rate, Terms},
         auth::{Tokens, new_token},
+        readiness::Readiness,
     },
     chain_nodes,
-    config::{Config, Serve, Signer},
-    files,
+    config::{Config, Limits, Serve, Signer},
+    files, grpc,
     http::{
         self,
-        server::{self, Patience},
+        server::{self, Patience, Protocol},
     },
     shutdown::Stop,
     signers::ClusterSigners,
@@ -51,6 +54,8 @@ const NAMESPACE: &str = "covault";
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LIVE_FOR: Duration = Duration::from_millis(3500);
 const ATTEMPT: Duration = Duration::from_secs(3);
+/// What a call may take beyond the longest wait of executeSigningRequests.
+const BEYOND_WAITING_MS: u64 = 5_000;
 
 /// scrypt's work factor for passphrases that people choose: about a second.
 pub const WORK_FACTOR: u8 = 18;
@@ -219,6 +224,7 @@ pub struct Running {
     pub bus: Arc<dyn Bus>,
     api: Arc<Api>,
     patience: Patience,
+    longest_call: Duration,
 }
 
 /// Starts the orchestrator on a data folder that this process owns.
@@ -271,6 +277,8 @@ pub async fn orchestrator(
         gateway: gateway.clone(),
         bus_reachable: Box::new(move || cluster.bus_reachable()),
         tokens: Tokens::new(&tokens.platform, &tokens.admin),
+        admission: Admission::new(&terms(serve, &config.limits)),
+        readiness: Readiness::default(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         max_body_bytes: serve.max_body_bytes,
@@ -281,24 +289,85 @@ pub async fn orchestrator(
     });
     let patience = Patience {
         headers: Duration::from_millis(serve.header_timeout_ms),
+        idle: Duration::from_millis(serve.idle_timeout_ms),
         stopping: Duration::from_millis(serve.shutdown_grace_ms),
+        max_connections: serve.max_connections.get(),
     };
+    let waiting = serve.execute_wait_ms.saturating_add(BEYOND_WAITING_MS);
     Ok(Running {
         gateway,
         bus,
         api,
         patience,
+        longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
+}
+
+fn terms(serve: &Serve, limits: &Limits) -> Terms {
+    Terms {
+        max_in_flight: serve.max_in_flight.get(),
+        per_token: Rate {
+            per_second: limits.per_token_per_second,
+            burst: limits.per_token_burst,
+        },
+        per_address: Rate {
+            per_second: limits.per_ip_per_second,
+            burst: limits.per_ip_burst,
+        },
+    }
+}
+
+/// Where an orchestrator is reached.
+pub struct Listeners {
+    /// HTTP/1.1.
+    pub http: TcpListener,
+    /// gRPC, where it is wanted.
+    pub grpc: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Listens for HTTP, and for gRPC where `grpc` says, which learns the address of HTTP; empty:
+    /// nowhere.
+    ///
+    /// # Errors
+    /// When an address is none, or is taken.
+    pub async fn bind(http: &str, grpc: impl FnOnce(SocketAddr) -> String) -> anyhow::Result<Self> {
+        let http = listen(http).await?;
+        let grpc = match grpc(http.local_addr()?).as_str() {
+            "" => None,
+            address => Some(listen(address).await.context("the gRPC API")?),
+        };
+        Ok(Self { http, grpc })
+    }
+
+    /// Where gRPC is reached: `IP:PORT`, or nothing.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn grpc_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        let address = self.grpc.as_ref().map(TcpListener::local_addr);
+        address.transpose().context("where gRPC listens")
+    }
 }
 
 impl Running {
     /// Serves the API until `stop`, then stops the actors.
     ///
     /// # Errors
-    /// When the router cannot be built.
-    pub async fn serve(self, listener: TcpListener, stop: Stop) -> anyhow::Result<()> {
-        let router = http::router(&self.api).map_err(explain)?;
-        server::serve(listener, router, self.patience, stop).await;
+    /// When a router cannot be built.
+    pub async fn serve(self, listeners: Listeners, stop: Stop) -> anyhow::Result<()> {
+        let rest = http::router(&self.api).map_err(explain)?;
+        let grpc = grpc::router(&self.api, self.longest_call, &stop).map_err(explain)?;
+        let serve = |listener, router, protocol| {
+            server::serve(listener, router, protocol, self.patience, stop.clone())
+        };
+        let rest = serve(listeners.http, rest, Protocol::Http1);
+        match listeners.grpc {
+            Some(listener) => {
+                tokio::join!(rest, serve(listener, grpc, Protocol::Http2));
+            }
+            None => rest.await,
+        }
         self.gateway.stop().await;
         Ok(())
     }

@@ -52,6 +52,22 @@ fn unsigned(view: View) -> View {
             request.signatures = None;
             View::SigningRequest(request)
         }
+        View::SigningRequests(mut requests) => {
+            for request in &mut requests {
+                request.signatures = None;
+            }
+            View::SigningRequests(requests)
+        }
+        View::BatchPayment(mut batch) => {
+            let inner = [
+                &mut batch.approval_signing_request,
+                &mut batch.send_signing_request,
+            ];
+            for request in inner.into_iter().flatten() {
+                request.signatures = None;
+            }
+            View::BatchPayment(batch)
+        }
         // Not answered to readers: it holds signed transactions too.
         View::Outcome(_) => View::Outcome(Box::default()),
         view @ (View::Wallet(_)

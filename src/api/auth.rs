@@ -5,6 +5,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::TokenId,
     port::Entropy,
+    schema::service::Family,
     token::{self, Access, Kind, TokenHash, Vaults},
 };
 use secrecy::{ExposeSecret as _, SecretString};
@@ -20,6 +21,16 @@ pub enum Area {
     Sweep,
     /// `/admin/v1`.
     Admin,
+}
+
+impl Area {
+    /// What the operations of a family belong to.
+    pub fn of(family: Family) -> Self {
+        match family {
+            Family::Platform => Self::Platform,
+            Family::Sweep => Self::Sweep,
+        }
+    }
 }
 
 /// The two tokens of files: the admin token, and the platform token that reaches every vault. Only

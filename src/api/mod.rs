@@ -2,16 +2,22 @@
 //! them (token, size, error shape, request id) is the transports' work: `http` and `grpc`.
 
 pub mod address;
+pub mod admission;
 pub mod auth;
 mod balances;
 mod batches;
 mod deposits;
+pub mod headers;
+pub mod readiness;
 mod signing_requests;
 mod wallets;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use axum::body::Bytes;
+use axum::{
+    body::Bytes,
+    http::{Extensions, HeaderMap},
+};
 use covault_actors::gateway::{Caller, Command, Gateway, IdempotencyKey, Receipt};
 use covault_core::{
     fault::{Class, Fault},
@@ -21,7 +27,12 @@ use covault_core::{
 use futures::future::BoxFuture;
 use sha2::{Digest as _, Sha256};
 
-use self::auth::{Area, Tokens};
+use self::{
+    address::Peer,
+    admission::{Admission, Refusal},
+    auth::{Area, Tokens},
+    readiness::Readiness,
+};
 
 /// What the API needs.
 pub struct Api {
@@ -31,6 +42,10 @@ pub struct Api {
     pub bus_reachable: Box<dyn Fn() -> bool + Send + Sync>,
     /// Who may call.
     pub tokens: Tokens,
+    /// How much, and how fast.
+    pub admission: Admission,
+    /// Whether the service can work.
+    pub readiness: Readiness,
     /// For request times in the log.
     pub clock: Arc<dyn Clock>,
     /// For request ids.
@@ -53,7 +68,6 @@ pub enum Form {
     /// The JSON mapping of the schema.
     Json,
     /// Protobuf.
-    #[expect(dead_code, reason = "gRPC comes next")]
     Protobuf,
 }
 
@@ -70,6 +84,37 @@ pub struct Knock<'a> {
 }
 
 impl Api {
+    /// The client's address of a request; nothing when the server does not know its peer.
+    pub fn client_address(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
+        let Peer(peer) = extensions.get::<Peer>()?;
+        Some(address::of(peer.ip(), headers, self.trusted_proxies))
+    }
+
+    /// Who calls, if neither the address nor the token calls too fast. The address is counted
+    /// before the token is looked at, and more when there is no known one.
+    ///
+    /// # Errors
+    /// As [`Api::caller`], and [`Class::Limited`].
+    pub async fn admit(&self, knock: Knock<'_>) -> Result<Caller, Refusal> {
+        let address = knock.address;
+        if let Some(address) = address {
+            self.admission.address(address)?;
+        }
+        let caller = match self.caller(knock).await {
+            Ok(caller) => caller,
+            Err(fault) => {
+                if let Some(address) = address
+                    && *fault.class() == Class::Unauthenticated
+                {
+                    self.admission.unauthenticated(address);
+                }
+                return Err(fault.into());
+            }
+        };
+        self.admission.token(&caller.token)?;
+        Ok(caller)
+    }
+
     /// Who calls.
     ///
     /// # Errors
@@ -183,6 +228,14 @@ impl Done {
             ..call.answer(&message)?
         })
     }
+}
+
+/// What clients read of a fault. Our own faults say nothing but how to find them in the log.
+pub fn sentence(fault: &Fault, request_id: &str) -> String {
+    if *fault.class() == Class::Bug {
+        return format!("internal error, see request id {request_id}");
+    }
+    fault.public().to_owned()
 }
 
 /// The gateway answered something else than what was asked.

@@ -1,6 +1,7 @@
 //! `covault dev`: a whole cluster in one process, for development.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -20,7 +21,7 @@ use crate::{
     config::Config,
     files, metrics,
     shutdown::{self, Stop},
-    wiring::{self, SignerParts, TokenPair},
+    wiring::{self, Listeners, SignerParts, TokenPair},
 };
 
 const VAULT: &str = "default";
@@ -48,6 +49,10 @@ pub struct Args {
     /// Where the HTTP API listens. Port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
     listen: String,
+    /// Where the gRPC API listens; empty: nowhere. Default: the port after that of the HTTP API, or
+    /// a free one when that is port 0.
+    #[arg(long, value_name = "IP:PORT")]
+    grpc_listen: Option<String>,
     /// Use this Redis as the bus between the nodes instead of this process's memory.
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
@@ -78,8 +83,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // What a killed process left behind must not be taken for this one.
     let info = args.data.join("dev.json");
     files::remove(&info).with_context(|| format!("cannot remove {}", info.display()))?;
-    let listener = wiring::listen(&args.listen).await?;
-    let base_url = reachable(listener.local_addr()?);
+    let listeners = Listeners::bind(&args.listen, |http| match &args.grpc_listen {
+        Some(address) => address.clone(),
+        None => next_to(&args.listen, http).to_string(),
+    })
+    .await?;
+    let places = Places {
+        base_url: reachable(listeners.http.local_addr()?),
+        grpc_target: listeners.grpc_address()?.map(target),
+    };
 
     config.serve.data_dir = args.data.join("orchestrator");
     let identity = wiring::identity(&config.serve.identity_file(), "covault-orchestrator")?;
@@ -93,7 +105,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let gateway = running.gateway.clone();
     let look = metrics::of_orchestrator(gateway.clone(), Arc::clone(&running.bus));
     metrics::start(&config.serve.metrics_listen, look, stop.clone()).await?;
-    let served = tokio::spawn(running.serve(listener, stop.clone()));
+    let served = tokio::spawn(running.serve(listeners, stop.clone()));
     admit(&gateway, &nodes.ids).await?;
 
     let vault = tokio::select! {
@@ -103,7 +115,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     if let Some(vault) = vault {
         let uuid = vault.id.to_string();
-        announce(&info, &base_url, &uuid, &tokens)?;
+        announce(&info, &places, &uuid, &tokens)?;
         tokio::select! {
             ended = nodes.ended() => return Err(ended),
             () = shutdown::requested(&mut stop) => {}
@@ -113,6 +125,28 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     nodes.stop().await;
     files::remove(&info)?;
     Ok(())
+}
+
+/// Where the APIs are reached.
+struct Places {
+    base_url: String,
+    grpc_target: Option<String>,
+}
+
+/// Where gRPC listens when nothing is said: beside HTTP, which was asked to listen on `asked`.
+fn next_to(asked: &str, http: SocketAddr) -> SocketAddr {
+    let port = if asked.ends_with(":0") {
+        0
+    } else {
+        http.port().checked_add(1).unwrap_or(0)
+    };
+    SocketAddr::new(http.ip(), port)
+}
+
+/// `HOST:PORT`, as gRPC clients are told.
+fn target(address: SocketAddr) -> String {
+    let url = reachable(address);
+    url.trim_start_matches("http://").to_owned()
 }
 
 /// The signer nodes: each with its own identity, passphrase and folder; only the bus is shared.
@@ -245,10 +279,15 @@ async fn ready_vault(gateway: &Gateway, signers: Vec<NodeId>) -> anyhow::Result<
 }
 
 /// Writes dev.json and prints what to try.
-fn announce(info: &Path, base_url: &str, vault: &str, tokens: &TokenPair) -> anyhow::Result<()> {
+fn announce(info: &Path, places: &Places, vault: &str, tokens: &TokenPair) -> anyhow::Result<()> {
+    let Places {
+        base_url,
+        grpc_target,
+    } = places;
     let platform = tokens.platform.expose_secret();
     let json = serde_json::json!({
         "baseUrl": base_url,
+        "grpcTarget": grpc_target,
         "vaultUuid": vault,
         "platformToken": platform,
         "adminToken": tokens.admin.expose_secret(),
@@ -271,6 +310,16 @@ fn announce(info: &Path, base_url: &str, vault: &str, tokens: &TokenPair) -> any
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grpc__should_listen_beside_http() {
+        let beside = |asked: &str, http: &str| next_to(asked, http.parse().unwrap()).to_string();
+        assert_eq!(beside("localhost:8080", "127.0.0.1:8080"), "127.0.0.1:8081");
+        assert_eq!(beside("127.0.0.1:0", "127.0.0.1:41234"), "127.0.0.1:0");
+        assert_eq!(beside("[::]:65535", "[::]:65535"), "[::]:0");
+        assert_eq!(target("0.0.0.0:8081".parse().unwrap()), "127.0.0.1:8081");
+        assert_eq!(target("[::]:8081".parse().unwrap()), "[::1]:8081");
+    }
 
     #[test]
     fn chain__should_take_an_id_and_a_url() {

@@ -1,12 +1,16 @@
-//! `covault serve`: the orchestrator and its HTTP API.
+//! `covault serve`: the orchestrator and its API.
 
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 
-use crate::{config::Config, files, metrics, shutdown, wiring};
+use crate::{
+    config::Config,
+    files, metrics, shutdown,
+    wiring::{self, Listeners},
+};
 
-/// Run the orchestrator with its HTTP API.
+/// Run the orchestrator with its HTTP and gRPC API.
 ///
 /// Signer nodes announce themselves over Redis, and are used once they were admitted (covault
 /// node admit). On the first start the orchestrator makes its identity (the
@@ -27,20 +31,21 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let serve = &config.serve;
     let _owned = files::own_folder(&serve.data_dir)?;
-    let listener = wiring::listen(&serve.listen).await?;
+    let listeners = Listeners::bind(&serve.listen, |_| serve.grpc_listen.clone()).await?;
     let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
     tracing::info!(
-        address = %listener.local_addr()?,
+        address = %listeners.http.local_addr()?,
+        grpc_address = listeners.grpc_address()?.map(tracing::field::display),
         platform_token_file = %serve.platform_token_file().display(),
         identity = %wiring::public_half(&serve.identity_file()).display(),
         "the orchestrator is up"
     );
     let look = metrics::of_orchestrator(running.gateway.clone(), Arc::clone(&running.bus));
     let metrics = metrics::start(&serve.metrics_listen, look, stop.clone()).await?;
-    running.serve(listener, stop).await?;
+    running.serve(listeners, stop).await?;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics ended badly")?;
     }

@@ -2,7 +2,10 @@
 
 mod chains;
 
-use std::path::{Path, PathBuf};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -22,10 +25,19 @@ pub struct Config {
     pub log: Log,
     pub bus: Bus,
     pub serve: Serve,
+    pub limits: Limits,
     pub signer: Signer,
     pub idempotency: Idempotency,
     pub evm: Evm,
     pub chains: Chains,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Limits {
+    pub per_token_per_second: u32,
+    pub per_token_burst: u32,
+    pub per_ip_per_second: u32,
+    pub per_ip_burst: u32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -66,6 +78,7 @@ impl std::fmt::Debug for Bus {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Serve {
     pub listen: String,
+    pub grpc_listen: String,
     pub metrics_listen: String,
     pub data_dir: PathBuf,
     identity_file: PathBuf,
@@ -73,10 +86,14 @@ pub struct Serve {
     admin_token_file: PathBuf,
     pub signing_deadline_ms: u64,
     pub execute_wait_ms: u64,
+    pub grpc_timeout_ms: u64,
     pub header_timeout_ms: u64,
     pub body_timeout_ms: u64,
+    pub idle_timeout_ms: u64,
     pub trusted_proxies: usize,
     pub max_body_bytes: usize,
+    pub max_connections: NonZeroUsize,
+    pub max_in_flight: NonZeroUsize,
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
     pub max_live_bytes: usize,

@@ -6,21 +6,44 @@ use axum::{
 };
 use covault_core::{
     fault::{Class, ExecuteCode, Fault},
-    schema::{service::Operation, wire},
+    schema::{
+        service::{Family, Operation},
+        wire,
+    },
 };
+use serde::Serialize;
+
+use crate::api::{self, admission::Refusal};
+
+/// An error of the sweep API.
+#[derive(Serialize)]
+struct SweepError<'a> {
+    code: u16,
+    error: &'static str,
+    reason: &'a str,
+}
 
 /// A fault with the status it is answered with.
 #[derive(Debug)]
 pub struct Failure {
     status: StatusCode,
     fault: Fault,
+    retry_after: Option<u64>,
 }
 
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
+        Refusal::from(fault).into()
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { fault, retry_after } = refusal;
         Self {
             status: status(fault.class()),
             fault,
+            retry_after,
         }
     }
 }
@@ -31,6 +54,7 @@ impl Failure {
         Self {
             status,
             fault: Fault::new(Class::Invalid, public),
+            retry_after: None,
         }
     }
 
@@ -42,11 +66,13 @@ impl Failure {
 
     /// The answer. `operation` gives the shape; without one only the error is shown.
     pub fn into_response(self, operation: Option<&Operation>, request_id: &str) -> Response<Body> {
-        self.log(request_id);
+        if operation.is_some_and(|operation| operation.family() == Family::Sweep) {
+            return self.into_sweep_response(request_id);
+        }
         let execute =
             operation.is_some_and(|operation| operation.name() == "executeSigningRequests");
         let error = wire::Error {
-            message: self.message(request_id),
+            message: api::sentence(&self.fault, request_id),
             code: Some(code(self.fault.code(), execute)),
         };
         let body = match operation {
@@ -58,21 +84,38 @@ impl Failure {
             tracing::error!(request_id, ?fault, "an error could not be shown");
             String::from("{\"error\":null}")
         });
-        let mut response = json(self.status, body);
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        response
+        self.respond(request_id, body)
     }
 
-    /// What clients read. Our own faults say nothing but how to find them in the log.
-    fn message(&self, request_id: &str) -> String {
-        if *self.fault.class() == Class::Bug {
-            return format!("internal error, see request id {request_id}");
+    /// The answer in the shape of the sweep API.
+    pub fn into_sweep_response(self, request_id: &str) -> Response<Body> {
+        let reason = match self.fault.class() {
+            Class::Bug => "internal server error",
+            // Never why: sweep clients compare it.
+            Class::Unauthenticated => "unauthenticated",
+            _ => self.fault.public(),
+        };
+        let error = SweepError {
+            code: self.status.as_u16(),
+            error: self.status.canonical_reason().unwrap_or_default(),
+            reason,
+        };
+        let body = serde_json::to_string(&error).unwrap_or_else(|error| {
+            tracing::error!(request_id, %error, "an error could not be shown");
+            String::from("{}")
+        });
+        self.respond(request_id, body)
+    }
+
+    fn respond(&self, request_id: &str, body: String) -> Response<Body> {
+        self.log(request_id);
+        let mut response = json(self.status, body);
+        if let Some(seconds) = self.retry_after {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        self.fault.public().to_owned()
+        response
     }
 
     fn log(&self, request_id: &str) {
@@ -224,5 +267,68 @@ mod tests {
             limited.into_response(None, "r").headers()["retry-after"],
             "1"
         );
+        let away = Failure::from(Fault::unavailable("no signers"));
+        assert_eq!(away.into_response(None, "r").headers()["retry-after"], "1");
+        let later = Failure::from(Refusal {
+            fault: Fault::new(Class::Limited, "too many requests"),
+            retry_after: Some(17),
+        });
+        assert_eq!(
+            later.into_response(None, "r").headers()["retry-after"],
+            "17"
+        );
+        let wrong = Failure::from(Fault::invalid_uuid()).into_response(None, "r");
+        assert!(!wrong.headers().contains_key("retry-after"));
+    }
+
+    #[tokio::test]
+    async fn failure__should_have_the_shape_of_sweep_on_sweep() {
+        let operation = operation("addWatchAddress");
+        for (failure, status, error, reason) in [
+            (
+                Fault::new(Class::Invalid, "network unsupported").into(),
+                400,
+                "Bad Request",
+                "network unsupported",
+            ),
+            (
+                Fault::new(Class::Unauthenticated, "the token has expired").into(),
+                401,
+                "Unauthorized",
+                "unauthenticated",
+            ),
+            (
+                Fault::new(Class::Forbidden, "IP is not allowed").into(),
+                403,
+                "Forbidden",
+                "IP is not allowed",
+            ),
+            (
+                Fault::new(Class::Conflict, "wallet address conflict; retry").into(),
+                409,
+                "Conflict",
+                "wallet address conflict; retry",
+            ),
+            (
+                Fault::bug("table deposits is broken").into(),
+                500,
+                "Internal Server Error",
+                "internal server error",
+            ),
+            (
+                Failure::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong content type"),
+                415,
+                "Unsupported Media Type",
+                "wrong content type",
+            ),
+        ] {
+            let response = failure.into_response(Some(&operation), "r-1");
+            assert_eq!(response.status(), status);
+            assert_eq!(response.headers()["content-type"], "application/json");
+            assert_eq!(
+                body(response).await,
+                serde_json::json!({"code": status, "error": error, "reason": reason})
+            );
+        }
     }
 }

@@ -7,11 +7,8 @@ use axum::{
     extract::{Extension, State},
     http::{Response, StatusCode},
 };
-use covault_actors::gateway::Query;
-use covault_core::fault::Fault;
 
 use super::{Api, RequestId, error};
-use crate::api::auth;
 
 /// `GET /livez`.
 pub async fn livez() -> Response<Body> {
@@ -23,14 +20,9 @@ pub(super) async fn readyz(
     State(api): State<Arc<Api>>,
     Extension(id): Extension<RequestId>,
 ) -> Response<Body> {
-    let ready = match api.gateway.view(&auth::internal(&id.0), Query::Ready).await {
-        Ok(_) if !(api.bus_reachable)() => Err(Fault::unavailable("the bus cannot be reached")),
-        other => other,
-    };
-    match ready {
-        Ok(_) => error::json(StatusCode::OK, String::from("{\"ready\":true}")),
+    match api.ready(&id.0).await {
+        Ok(()) => error::json(StatusCode::OK, String::from("{\"ready\":true}")),
         Err(fault) => {
-            tracing::warn!(request_id = id.0, ?fault, "not ready");
             let body = serde_json::json!({"ready": false, "reason": fault.public()});
             error::json(StatusCode::SERVICE_UNAVAILABLE, body.to_string())
         }

@@ -14,36 +14,28 @@ use axum::{
     body::{Body, Bytes},
     extract::{Extension, Request},
     handler::Handler,
-    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     middleware::{self, Next},
     routing::{MethodRouter, get, post},
 };
 use covault_core::{
     fault::{Class, Fault},
-    port::{Entropy, random_16},
-    schema::service::{self, Family, Operation},
+    schema::service::{self, Operation},
 };
 use futures::{FutureExt as _, StreamExt as _};
 
 use self::error::Failure;
 use crate::api::{
     self, Answer, Api, Call, Form, Knock,
-    address::{self, Peer},
     auth::Area,
+    headers::{self, IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED, REQUEST_ID, RequestId},
 };
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const TOKEN: HeaderName = HeaderName::from_static("x-mtoken");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-const IDEMPOTENCY_MISMATCH: HeaderName = HeaderName::from_static("idempotency-body-mismatch");
-const MAX_KEY: usize = 255;
 /// A body that is too large is read on up to so many times the limit.
 const THROWN_AWAY: usize = 64;
 
-/// The id of the request being served.
-#[derive(Clone)]
-struct RequestId(String);
+/// Below it, errors have the shape of the sweep API.
+const SWEEP: &str = "/v1/sweep";
 
 /// What one route is.
 #[derive(Clone)]
@@ -68,10 +60,7 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
         let served = api::served(&operation);
         let route = Route {
             api: Arc::clone(api),
-            area: match operation.family() {
-                Family::Platform => Area::Platform,
-                Family::Sweep => Area::Sweep,
-            },
+            area: Area::of(operation.family()),
             takes_idempotency_key: served.takes_idempotency_key,
             operation: Some(operation.clone()),
         };
@@ -81,9 +70,10 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
             route.post(move |call| handler(call)),
         );
     }
+    let not_found_in = Arc::clone(api);
     let router = router
         .merge(admin::routes(api))
-        .fallback(not_found)
+        .fallback(move |request: Request| not_found(Arc::clone(&not_found_in), request))
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify));
     Ok(router)
 }
@@ -100,8 +90,15 @@ impl Route {
             let (route, handle) = (self.clone(), handle.clone());
             async move { route.serve(&id.0, request, handle).await }
         };
-        let wrong_method = move |Extension(id): Extension<RequestId>| async move {
-            wrong_method("POST", route.operation.as_ref(), &id.0)
+        let wrong_method = move |Extension(id): Extension<RequestId>, request: Request| {
+            let route = route.clone();
+            async move {
+                let operation = route.operation.as_ref();
+                match count(&route.api, &request) {
+                    Ok(()) => wrong_method("POST", operation, &id.0),
+                    Err(failure) => failure.into_response(operation, &id.0),
+                }
+            }
         };
         routed(handler, wrong_method)
     }
@@ -111,40 +108,44 @@ impl Route {
         H: Fn(Call) -> F,
         F: Future<Output = Result<Answer, Fault>>,
     {
-        let answer = match self.call(request_id, request).await {
-            Ok(call) => match AssertUnwindSafe(handle(call)).catch_unwind().await {
-                Ok(answer) => answer.map_err(Failure::from),
-                // The panic hook has said where. Nothing of ours is shared with the handler.
-                Err(_) => Err(Fault::bug("the handler panicked").into()),
-            },
-            Err(failure) => Err(failure),
-        };
-        match answer {
+        match self.answer(request_id, request, handle).await {
             Ok(answer) => self.respond(request_id, answer),
             Err(failure) => failure.into_response(self.operation.as_ref(), request_id),
+        }
+    }
+
+    async fn answer<H, F>(
+        &self,
+        request_id: &str,
+        request: Request,
+        handle: H,
+    ) -> Result<Answer, Failure>
+    where
+        H: Fn(Call) -> F,
+        F: Future<Output = Result<Answer, Fault>>,
+    {
+        let _in_flight = self.api.admission.enter()?;
+        let call = self.call(request_id, request).await?;
+        match AssertUnwindSafe(handle(call)).catch_unwind().await {
+            Ok(answer) => answer.map_err(Failure::from),
+            // The panic hook has said where. Nothing of ours is shared with the handler.
+            Err(_) => Err(Fault::bug("the handler panicked").into()),
         }
     }
 
     /// Checks everything about a request but its meaning.
     async fn call(&self, request_id: &str, request: Request) -> Result<Call, Failure> {
         let (head, body) = request.into_parts();
-        let token = head
-            .headers
-            .get(&TOKEN)
-            .and_then(|token| token.to_str().ok());
         let knock = Knock {
-            token,
+            token: headers::token(&head.headers),
             area: self.area,
-            address: head
-                .extensions
-                .get::<Peer>()
-                .map(|Peer(peer)| address::of(peer.ip(), &head.headers, self.api.trusted_proxies)),
+            address: self.api.client_address(&head.extensions, &head.headers),
             request_id,
         };
-        let caller = self.api.caller(knock).await?;
+        let caller = self.api.admit(knock).await?;
         check_content_type(&head.headers)?;
         let key = if self.takes_idempotency_key {
-            idempotency_key(&head.headers)?
+            headers::idempotency_key(&head.headers)?
         } else {
             None
         };
@@ -214,24 +215,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
     Err(Failure::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
-    let mut values = headers.get_all(&IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else {
-        return Ok(None);
-    };
-    let refused = |problem| Failure::from(Fault::field("idempotency-key", problem));
-    if values.next().is_some() {
-        return Err(refused("is given twice"));
-    }
-    let key = value
-        .to_str()
-        .map_err(|_| refused("must be printable ASCII"))?;
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(refused("must have 1 to 255 characters"));
-    }
-    Ok(Some(key.to_owned()))
-}
-
 /// Reads a body of at most `limit` bytes. One that is larger is read on and thrown away, within
 /// reason: a client that is still sending would see a broken connection rather than the answer.
 async fn read_body(body: Body, announced: usize, limit: usize) -> Result<Bytes, Fault> {
@@ -264,18 +247,17 @@ async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response<Body> {
-    let id = request
-        .headers()
-        .get(&REQUEST_ID)
-        .and_then(|id| id.to_str().ok())
-        .filter(|id| is_sane(id))
-        .map_or_else(|| new_id(api.entropy.as_ref()), ToOwned::to_owned);
+    let RequestId(id) = headers::request_id(request.headers(), api.entropy.as_ref());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let began = api.clock.now_ms();
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.run(request).await;
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        let headers = response.headers_mut().entry(header::RETRY_AFTER);
+        headers.or_insert(HeaderValue::from_static("1"));
     }
     let (status, ms) = (
         response.status().as_u16(),
@@ -288,20 +270,6 @@ async fn identify(
         tracing::info!(request_id = id, %method, path, status, ms, "answered");
     }
     response
-}
-
-/// An id that a client may choose: it ends up in logs and headers.
-fn is_sane(id: &str) -> bool {
-    let plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
-    (1..=128).contains(&id.len()) && id.bytes().all(plain)
-}
-
-fn new_id(entropy: &dyn Entropy) -> String {
-    uuid::Builder::from_random_bytes(random_16(entropy))
-        .into_uuid()
-        .as_hyphenated()
-        .to_string()
 }
 
 async fn not_get(Extension(id): Extension<RequestId>) -> Response<Body> {
@@ -322,11 +290,32 @@ fn wrong_method(
     response
 }
 
-async fn not_found(Extension(id): Extension<RequestId>, request: Request) -> Response<Body> {
-    let path: String = request.uri().path().chars().take(100).collect();
-    let sentence = format!("there is nothing at {path}");
-    Failure::http(StatusCode::NOT_FOUND, &sentence).into_response(None, &id.0)
+async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
+    let id = request.extensions().get::<RequestId>();
+    let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
+    let path = request.uri().path();
+    let is_sweep = path
+        .strip_prefix(SWEEP)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let failure = count(&api, &request).err().unwrap_or_else(|| {
+        let path: String = path.chars().take(100).collect();
+        let sentence = format!("there is nothing at {path}");
+        Failure::http(StatusCode::NOT_FOUND, &sentence)
+    });
+    if is_sweep {
+        failure.into_sweep_response(&id)
+    } else {
+        failure.into_response(None, &id)
+    }
+}
+
+/// Counts a request that reaches no operation.
+fn count(api: &Api, request: &Request) -> Result<(), Failure> {
+    match api.client_address(request.extensions(), request.headers()) {
+        Some(address) => api.admission.address(address).map_err(Failure::from),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

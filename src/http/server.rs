@@ -1,38 +1,89 @@
-//! The listener: connections, their timeouts, and stopping without cutting anyone off.
+//! The listeners: connections, their number and timeouts, and stopping without cutting anyone off.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::{Extension, Router};
+use axum::{
+    BoxError, Router,
+    body::{Body, Bytes, HttpBody},
+    http::{Request, Response},
+};
+use futures::future::BoxFuture;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::conn::auto::{Builder, Connection},
     service::TowerToHyperService,
 };
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+};
+use tower::Service;
 
 use crate::{
     api::address::Peer,
     shutdown::{self, Stop},
 };
 
+/// What a connection may hold of headers that are not whole yet, in bytes; more is answered 431.
+const HEADERS: usize = 64 * 1024;
+/// HTTP/2: the header list of one request, in bytes.
+const HEADER_LIST: u32 = 16 * 1024;
+/// HTTP/2: calls at once on one connection.
+const STREAMS: u32 = 256;
+/// HTTP/2: bytes of bodies that a client may send ahead of their being read, per call and in all.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// HTTP/2: how often a peer is asked whether it is there, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(20);
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, without negotiation.
+    Http2,
+}
+
 /// How patient the server is.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For the headers of a request; also how long an idle connection is kept.
+    /// For the headers of a request. HTTP/1.1: also how long an idle connection is kept.
     pub headers: Duration,
+    /// How long a connection without a request in work is kept, up to twice this.
+    pub idle: Duration,
     /// For requests in flight once the process should stop.
     pub stopping: Duration,
+    /// Connections at once; those beyond are closed as they come.
+    pub max_connections: usize,
 }
 
 /// Serves until `stop`, then lets requests in flight finish.
-pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mut stop: Stop) {
-    let connections = GracefulShutdown::new();
-    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(patience.headers);
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    protocol: Protocol,
+    patience: Patience,
+    mut stop: Stop,
+) {
+    let builder = builder(protocol, &patience);
+    let places = patience.max_connections.min(Semaphore::MAX_PERMITS);
+    let places = Arc::new(Semaphore::new(places));
+    // Closed when the last connection has ended.
+    let (alive, here) = watch::channel(());
+    let stop_of_connections = stop.clone();
     let mut stopping = pin!(shutdown::requested(&mut stop));
+    let mut full = false;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -40,7 +91,7 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
             accepted = listener.accept() => accepted,
         };
         let (stream, peer) = match accepted {
-            Ok((stream, peer)) => (stream, peer),
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, most likely: existing connections must end first.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -48,26 +99,177 @@ pub async fn serve(listener: TcpListener, router: Router, patience: Patience, mu
                 continue;
             }
         };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            if !full {
+                let most = patience.max_connections;
+                tracing::warn!(most, "too many connections: new ones are closed");
+            }
+            full = true;
+            continue;
+        };
+        full = false;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
         }
-        let service = TowerToHyperService::new(router.clone().layer(Extension(Peer(peer))));
+        let usage = Arc::new(Usage::default());
+        let service = TowerToHyperService::new(Tagged {
+            router: router.clone(),
+            peer: Peer(peer),
+            usage: Arc::clone(&usage),
+        });
         let connection = builder
             .serve_connection(TokioIo::new(stream), service)
             .into_owned();
-        let watched = connections.watch(connection);
+        let (stop, here) = (stop_of_connections.clone(), here.clone());
         tokio::spawn(async move {
-            if let Err(error) = watched.await {
-                tracing::debug!(%error, "a connection ended badly");
-            }
+            converse(connection, &usage, patience, stop).await;
+            drop((place, here));
         });
     }
-    drop(listener);
-    if tokio::time::timeout(patience.stopping, connections.shutdown())
+    drop((listener, here));
+    if tokio::time::timeout(patience.stopping, alive.closed())
         .await
         .is_err()
     {
         tracing::warn!("some requests did not finish in time and were cut off");
+    }
+}
+
+fn builder(protocol: Protocol, patience: &Patience) -> Builder<TokioExecutor> {
+    let builder = Builder::new(TokioExecutor::new());
+    match protocol {
+        Protocol::Http1 => {
+            let mut builder = builder.http1_only();
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(patience.headers)
+                .max_buf_size(HEADERS);
+            builder
+        }
+        Protocol::Http2 => {
+            let mut builder = builder.http2_only();
+            builder
+                .http2()
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING)
+                .keep_alive_timeout(PONG)
+                .max_concurrent_streams(STREAMS)
+                .max_header_list_size(HEADER_LIST)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW);
+            builder
+        }
+    }
+}
+
+/// Serves one connection until its end, until it is idle for too long, or until the process stops.
+async fn converse(
+    connection: Connection<'static, TokioIo<TcpStream>, TowerToHyperService<Tagged>, TokioExecutor>,
+    usage: &Usage,
+    patience: Patience,
+    mut stop: Stop,
+) {
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = usage.idle(patience.idle) => None,
+        () = shutdown::requested(&mut stop) => None,
+    };
+    let ended = match ended {
+        Some(ended) => Ok(ended),
+        None => {
+            connection.as_mut().graceful_shutdown();
+            // Who does not read its answers must not keep its place.
+            tokio::time::timeout(patience.stopping, connection).await
+        }
+    };
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection ended badly"),
+        Err(_) => tracing::debug!("a connection was cut off"),
+    }
+}
+
+/// What happens on a connection.
+#[derive(Default)]
+struct Usage {
+    /// Requests in work.
+    open: AtomicUsize,
+    /// Grows with each beginning and end of one.
+    moves: AtomicU64,
+}
+
+impl Usage {
+    /// Returns once nothing has happened, and nothing been in work, for `patience`.
+    async fn idle(&self, patience: Duration) {
+        let mut seen = self.moves.load(Ordering::SeqCst);
+        loop {
+            tokio::time::sleep(patience).await;
+            let moves = self.moves.load(Ordering::SeqCst);
+            if moves == seen && self.open.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            seen = moves;
+        }
+    }
+}
+
+/// A request in work: while it is there, its connection is not idle. An extension of every
+/// request, for those whose answer is a stream.
+#[derive(Clone)]
+pub struct InUse(#[expect(dead_code, reason = "is only held")] Arc<Held>);
+
+struct Held(Arc<Usage>);
+
+impl InUse {
+    fn begin(usage: &Arc<Usage>) -> Self {
+        usage.open.fetch_add(1, Ordering::SeqCst);
+        usage.moves.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::new(Held(Arc::clone(usage))))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.moves.fetch_add(1, Ordering::SeqCst);
+        self.0.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The router, for the requests of one connection.
+#[derive(Clone)]
+struct Tagged {
+    router: Router,
+    peer: Peer,
+    usage: Arc<Usage>,
+}
+
+impl<B> Service<Request<B>> for Tagged
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // A router always is.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let in_use = InUse::begin(&self.usage);
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(in_use.clone());
+        let answer = self.router.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            drop(in_use);
+            answer
+        })
     }
 }
 
@@ -96,7 +298,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let served = tokio::spawn(serve(listener, router, patience, stopped));
+        let served = tokio::spawn(serve(listener, router, Protocol::Http1, patience, stopped));
         Server {
             address,
             stop,
@@ -106,8 +308,18 @@ mod tests {
 
     const PATIENT: Patience = Patience {
         headers: Duration::from_secs(60),
+        idle: Duration::from_secs(60),
         stopping: Duration::from_secs(60),
+        max_connections: 100,
     };
+
+    /// Ends only because the server closes.
+    async fn until_closed(client: &mut TcpStream) -> Vec<u8> {
+        let mut answer = Vec::new();
+        // What the server did not read may make it an error.
+        let _ = client.read_to_end(&mut answer).await;
+        answer
+    }
 
     #[tokio::test]
     async fn stopping__should_finish_requests_in_flight_and_take_no_more() {
@@ -153,10 +365,125 @@ mod tests {
         let server = start(Router::new(), patience).await;
         let mut client = TcpStream::connect(server.address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nhost:").await.unwrap();
-        let mut answer = Vec::new();
-        // Ends only because the server closes.
-        let _ = client.read_to_end(&mut answer).await;
+        let answer = until_closed(&mut client).await;
         assert!(!answer.starts_with(b"HTTP/1.1 200"));
+        drop(server.stop);
+    }
+
+    #[tokio::test]
+    async fn headers_without_end__should_be_refused() {
+        let server = start(Router::new(), PATIENT).await;
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        let line = format!("x-much: {}\r\n", "x".repeat(1000));
+        // The server may close before everything is sent.
+        for _ in 0..2 * HEADERS / 1000 {
+            if client.write_all(line.as_bytes()).await.is_err() {
+                break;
+            }
+        }
+        let answer = until_closed(&mut client).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 431"),
+            "{answer}"
+        );
+        drop(server.stop);
+    }
+
+    #[tokio::test]
+    async fn idle_connections__should_be_closed() {
+        let idle = Patience {
+            idle: Duration::from_millis(20),
+            ..PATIENT
+        };
+        for protocol in [Protocol::Http1, Protocol::Http2] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (stop, stopped) = watch::channel(false);
+            tokio::spawn(serve(listener, Router::new(), protocol, idle, stopped));
+            let mut client = TcpStream::connect(address).await.unwrap();
+            // Says nothing at all.
+            until_closed(&mut client).await;
+            drop(stop);
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_in_work__should_keep_a_connection_however_long_they_take() {
+        let slow = || async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            "done"
+        };
+        let patience = Patience {
+            idle: Duration::from_millis(20),
+            ..PATIENT
+        };
+        let server = start(Router::new().route("/", get(slow)), patience).await;
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        // Then it is idle.
+        let answer = until_closed(&mut client).await;
+        assert!(answer.ends_with(b"done"));
+        drop(server.stop);
+    }
+
+    #[tokio::test]
+    async fn many_connections__should_be_closed_beyond_the_limit() {
+        let patience = Patience {
+            max_connections: 3,
+            ..PATIENT
+        };
+        let server = start(Router::new().route("/", get(|| async { "here" })), patience).await;
+        let ask = async |client: &mut TcpStream| -> String {
+            let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+            let mut answer = [0; 1000];
+            match client.write_all(request).await {
+                Ok(()) => {
+                    let read = client.read(&mut answer).await.unwrap_or(0);
+                    String::from_utf8_lossy(&answer[..read]).into_owned()
+                }
+                Err(_) => String::new(),
+            }
+        };
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut client = TcpStream::connect(server.address).await.unwrap();
+            assert!(ask(&mut client).await.ends_with("here"));
+            clients.push(client);
+        }
+        let mut beyond = TcpStream::connect(server.address).await.unwrap();
+        assert_eq!(until_closed(&mut beyond).await, b"");
+        // Those that are there are served on, and a place that is free is taken.
+        assert!(ask(&mut clients[0]).await.ends_with("here"));
+        drop(clients.pop());
+        loop {
+            let mut next = TcpStream::connect(server.address).await.unwrap();
+            if ask(&mut next).await.ends_with("here") {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(server.stop);
+    }
+
+    #[tokio::test]
+    async fn requests__should_know_their_peer() {
+        let whoami = |axum::Extension(Peer(peer)): axum::Extension<Peer>| async move {
+            peer.port().to_string()
+        };
+        let server = start(Router::new().route("/", get(whoami)), PATIENT).await;
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        let port = client.local_addr().unwrap().port().to_string();
+        client
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let answer = until_closed(&mut client).await;
+        assert!(answer.ends_with(port.as_bytes()));
         drop(server.stop);
     }
 }

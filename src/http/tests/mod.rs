@@ -2,24 +2,11 @@
 
 mod balances;
 mod life;
-mod routes;
+mod limits;
+pub(crate) mod routes;
 mod tokens;
 
 use super::*;
-
-#[test]
-fn request_id__should_be_the_clients_when_it_is_sane() {
-    for id in ["a", "0af7651916cd43dd8448eb211c80319c", "A-b_c.d:1"] {
-        assert!(is_sane(id), "{id}");
-    }
-    for id in ["", "a b", "a\u{7f}", "a/b", "\u{e9}", &"x".repeat(129)] {
-        assert!(!is_sane(id), "{id}");
-    }
-    assert_ne!(
-        new_id(&crate::adapters::OsEntropy),
-        new_id(&crate::adapters::OsEntropy)
-    );
-}
 
 #[test]
 fn content_type__should_be_json_whatever_its_parameters() {
@@ -41,26 +28,6 @@ fn content_type__should_be_json_whatever_its_parameters() {
     ] {
         assert_eq!(check(value), Err(415), "{value:?}");
     }
-}
-
-#[test]
-fn idempotency_key__should_have_1_to_255_characters() {
-    let key = |values: &[&str]| {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(
-                IDEMPOTENCY_KEY,
-                HeaderValue::from_str(value).expect("header"),
-            );
-        }
-        idempotency_key(&headers).map_err(|failure| failure.status().as_u16())
-    };
-    let longest = "k".repeat(255);
-    assert_eq!(key(&[]), Ok(None));
-    assert_eq!(key(&[&longest]), Ok(Some(longest.clone())));
-    assert_eq!(key(&[""]), Err(400));
-    assert_eq!(key(&[&format!("{longest}k")]), Err(400));
-    assert_eq!(key(&["a", "b"]), Err(400));
 }
 
 #[tokio::test]

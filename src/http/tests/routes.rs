@@ -14,6 +14,7 @@ use covault_actors::{
 use covault_core::{
     derive::RootKey,
     order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+    port::Entropy,
     signature::{Curve, Signature},
 };
 use secrecy::SecretString;
@@ -23,7 +24,11 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::{
     adapters::{OsEntropy, SystemClock},
-    api::auth::Tokens,
+    api::{
+        admission::{Admission, Rate, Terms},
+        auth::Tokens,
+        readiness::Readiness,
+    },
 };
 
 /// The generator of the curve: everyone knows its private half.
@@ -93,6 +98,22 @@ pub(super) async fn app_on(chains: Chains) -> Router {
 }
 
 async fn app_of(signers: Arc<dyn Signers>, chains: Chains, strict_idempotency: bool) -> Router {
+    let api = api_of(signers, chains, |api| {
+        api.strict_idempotency = strict_idempotency;
+    });
+    router(&api.await).expect("routes")
+}
+
+/// An API that was changed in something, over signers that never sign.
+pub(crate) async fn api_with(change: impl FnOnce(&mut Api)) -> Arc<Api> {
+    api_of(Arc::new(NoSigners), Chains::default(), change).await
+}
+
+async fn api_of(
+    signers: Arc<dyn Signers>,
+    chains: Chains,
+    change: impl FnOnce(&mut Api),
+) -> Arc<Api> {
     let gateway = Gateway::start(Orchestrator {
         store: Arc::new(MemoryStore::new()),
         signers,
@@ -106,23 +127,39 @@ async fn app_of(signers: Arc<dyn Signers>, chains: Chains, strict_idempotency: b
     })
     .await
     .expect("starts");
-    let api = Api {
+    let mut api = Api {
         gateway,
         bus_reachable: Box::new(|| false),
         tokens: Tokens::new(
             &SecretString::from("platform"),
             &SecretString::from("admin"),
         ),
+        admission: Admission::new(&UNLIMITED),
+        readiness: Readiness::default(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         max_body_bytes: 2000,
         body_timeout: Duration::from_secs(60),
         execute_wait_ms: 1000,
         trusted_proxies: 1,
-        strict_idempotency,
+        strict_idempotency: false,
     };
-    router(&Arc::new(api)).expect("routes")
+    change(&mut api);
+    Arc::new(api)
 }
+
+/// No limit but on what is in work.
+pub(crate) const UNLIMITED: Terms = Terms {
+    max_in_flight: 1000,
+    per_token: Rate {
+        per_second: 0,
+        burst: 0,
+    },
+    per_address: Rate {
+        per_second: 0,
+        burst: 0,
+    },
+};
 
 pub(super) struct Ask<'a> {
     pub method: Method,
@@ -376,7 +413,7 @@ async fn create_vault__should_take_an_ecdsa_backend_that_is_built_and_name_the_o
 }
 
 /// A vault that is ready.
-pub(super) async fn vault(app: &Router) -> String {
+pub(crate) async fn vault(app: &Router) -> String {
     let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");
     let body = json!({"name": "v", "threshold": 2, "signers": [key(1), key(2), key(3)]});
     for seed in 1..=3 {

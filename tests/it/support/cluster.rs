@@ -50,6 +50,7 @@ impl Cluster {
                 .unwrap()
                 .replace("redis://127.0.0.1:6379", &redis.url())
                 .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
+                .replace("127.0.0.1:8081", "127.0.0.1:0")
                 .replace("./data", folder.path().to_str().unwrap())
                 .replace("./deploy/policy.toml", policy_file.to_str().unwrap())
                 .replace(

@@ -1,0 +1,397 @@
+//! Admission: how many calls are in work at once, and how fast an address and a token may call.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::{IpAddr, Ipv6Addr},
+    num::NonZeroU32,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::TokenId,
+};
+use governor::{
+    Quota, RateLimiter,
+    clock::{Clock, DefaultClock, Reference},
+    middleware::NoOpMiddleware,
+    nanos::Nanos,
+    state::{InMemoryState, NotKeyed, StateStore},
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many addresses, and how many tokens, are remembered at most: those seen least lately are
+/// forgotten first. A key takes about 100 bytes.
+const REMEMBERED: usize = 100_000;
+/// What a call without a known token costs its address, beside what every call costs.
+const PENALTY: usize = 9;
+
+/// How fast somebody may call.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Calls per second for ever; 0: as fast as they can.
+    pub per_second: u32,
+    /// Calls at once, after a rest.
+    pub burst: u32,
+}
+
+/// What is admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Calls in work at once, those whose body is still being read included.
+    pub max_in_flight: usize,
+    /// For each token.
+    pub per_token: Rate,
+    /// For each address of a client.
+    pub per_address: Rate,
+}
+
+/// A call that was not admitted, or failed.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Why.
+    pub fault: Fault,
+    /// After how many seconds it is worth another try.
+    pub retry_after: Option<u64>,
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        let retry_after = match fault.class() {
+            Class::Limited | Class::Unavailable | Class::Peer { .. } => Some(1),
+            _ => None,
+        };
+        Self { fault, retry_after }
+    }
+}
+
+/// The gate that every call goes through.
+pub struct Admission {
+    in_flight: Arc<Semaphore>,
+    tokens: Option<Limiter<TokenId>>,
+    addresses: Option<Limiter<IpAddr>>,
+}
+
+/// A call in work; dropped when it is done.
+#[derive(Debug)]
+pub struct InFlight(#[expect(dead_code, reason = "is only held")] OwnedSemaphorePermit);
+
+impl Admission {
+    /// A gate on the machine's clock.
+    pub fn new(terms: &Terms) -> Self {
+        Self::on(terms, &Ticks::monotonic())
+    }
+
+    fn on(terms: &Terms, ticks: &Ticks) -> Self {
+        let permits = terms.max_in_flight.min(Semaphore::MAX_PERMITS);
+        Self {
+            in_flight: Arc::new(Semaphore::new(permits)),
+            tokens: Limiter::new(terms.per_token, ticks),
+            addresses: Limiter::new(terms.per_address, ticks),
+        }
+    }
+
+    /// Takes a place among the calls in work.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when there is none.
+    pub fn enter(&self) -> Result<InFlight, Refusal> {
+        Arc::clone(&self.in_flight)
+            .try_acquire_owned()
+            .map(InFlight)
+            .map_err(|_| Fault::unavailable("too many requests are in work; try again").into())
+    }
+
+    /// Counts a call of an address. IPv6 addresses of one /64 are one: a client has all of them.
+    ///
+    /// # Errors
+    /// [`Class::Limited`] when they come too fast.
+    pub fn address(&self, address: IpAddr) -> Result<(), Refusal> {
+        let Some(limiter) = &self.addresses else {
+            return Ok(());
+        };
+        limiter
+            .check(&network(address))
+            .map_err(|wait| limited("too many requests from this address", wait))
+    }
+
+    /// Counts a call of an address that had no known token once more, and heavily: guessing
+    /// tokens has to be slow.
+    pub fn unauthenticated(&self, address: IpAddr) {
+        if let Some(limiter) = &self.addresses {
+            let key = network(address);
+            // What is left is taken, also when it is less.
+            let _ = (0..PENALTY).try_for_each(|_| limiter.check(&key));
+        }
+    }
+
+    /// Counts a call with a token.
+    ///
+    /// # Errors
+    /// [`Class::Limited`] when they come too fast.
+    pub fn token(&self, token: &TokenId) -> Result<(), Refusal> {
+        let Some(limiter) = &self.tokens else {
+            return Ok(());
+        };
+        limiter
+            .check(token)
+            .map_err(|wait| limited("too many requests with this token", wait))
+    }
+}
+
+fn limited(what: &str, wait: Duration) -> Refusal {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    let seconds = seconds.max(1);
+    Refusal {
+        fault: Fault::new(
+            Class::Limited,
+            format!("{what}; try again in {seconds} seconds"),
+        ),
+        retry_after: Some(seconds),
+    }
+}
+
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(prefix))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// A clock that never goes back.
+#[derive(Clone)]
+struct Ticks(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Ticks {
+    fn monotonic() -> Self {
+        let clock = DefaultClock::default();
+        let began = clock.now();
+        Self(Arc::new(move || {
+            let since: Nanos = Reference::duration_since(&clock.now(), began);
+            since.into()
+        }))
+    }
+}
+
+impl Clock for Ticks {
+    type Instant = Duration;
+
+    fn now(&self) -> Duration {
+        (self.0)()
+    }
+}
+
+/// One rate for each key.
+struct Limiter<K: Hash + Eq + Clone> {
+    cells: RateLimiter<K, Recent<K>, Ticks, NoOpMiddleware<Duration>>,
+    ticks: Ticks,
+}
+
+impl<K: Hash + Eq + Clone> Limiter<K> {
+    fn new(rate: Rate, ticks: &Ticks) -> Option<Self> {
+        let per_second = NonZeroU32::new(rate.per_second)?;
+        let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
+        let quota = Quota::per_second(per_second).allow_burst(burst);
+        Some(Self {
+            cells: RateLimiter::new(quota, Recent::new(REMEMBERED), ticks.clone()),
+            ticks: ticks.clone(),
+        })
+    }
+
+    /// One call more; or how long to wait for it.
+    fn check(&self, key: &K) -> Result<(), Duration> {
+        self.cells
+            .check_key(key)
+            .map_err(|until| until.wait_time_from(self.ticks.now()))
+    }
+}
+
+/// The states of the keys seen last, in two generations: when the young one is full, the old one
+/// is forgotten and the young one becomes old. Whoever calls again is young again; so a spray of
+/// addresses cannot make clients that keep calling forgotten, nor the memory grow.
+struct Recent<K> {
+    generations: Mutex<Generations<K>>,
+    /// Keys in one generation.
+    most: usize,
+}
+
+struct Generations<K> {
+    young: HashMap<K, InMemoryState>,
+    old: HashMap<K, InMemoryState>,
+}
+
+impl<K> Recent<K> {
+    fn new(remembered: usize) -> Self {
+        Self {
+            generations: Mutex::new(Generations {
+                young: HashMap::new(),
+                old: HashMap::new(),
+            }),
+            most: (remembered / 2).max(1),
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone> StateStore for Recent<K> {
+    type Key = K;
+
+    fn measure_and_replace<T, F, E>(&self, key: &K, f: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let mut guard = self
+            .generations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let generations = &mut *guard;
+        if !generations.young.contains_key(key) {
+            let state = generations.old.remove(key).unwrap_or_default();
+            if generations.young.len() >= self.most {
+                generations.old = std::mem::take(&mut generations.young);
+            }
+            generations.young.insert(key.clone(), state);
+        }
+        generations
+            .young
+            .entry(key.clone())
+            .or_default()
+            .measure_and_replace(&NotKeyed::NonKey, f)
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const OFF: Rate = Rate {
+        per_second: 0,
+        burst: 0,
+    };
+
+    struct Gate {
+        admission: Admission,
+        now_ms: Arc<AtomicU64>,
+    }
+
+    fn gate(per_token: Rate, per_address: Rate) -> Gate {
+        let now_ms = Arc::new(AtomicU64::new(1_000));
+        let read = Arc::clone(&now_ms);
+        let ticks = Ticks(Arc::new(move || {
+            Duration::from_millis(read.load(Ordering::SeqCst))
+        }));
+        let terms = Terms {
+            max_in_flight: 2,
+            per_token,
+            per_address,
+        };
+        Gate {
+            admission: Admission::on(&terms, &ticks),
+            now_ms,
+        }
+    }
+
+    fn token(last: u8) -> TokenId {
+        TokenId::from_bytes([last; 16])
+    }
+
+    #[test]
+    fn places__should_be_counted_and_given_back() {
+        let gate = gate(OFF, OFF).admission;
+        let (one, _two) = (gate.enter().expect("one"), gate.enter().expect("two"));
+        let refusal = gate.enter().expect_err("full");
+        assert_eq!(*refusal.fault.class(), Class::Unavailable);
+        assert_eq!(refusal.retry_after, Some(1));
+        drop(one);
+        gate.enter().expect("a place was given back");
+    }
+
+    #[test]
+    fn token__should_have_its_burst_and_then_its_rate() {
+        let rate = Rate {
+            per_second: 2,
+            burst: 3,
+        };
+        let gate = gate(rate, OFF);
+        let call = |last| gate.admission.token(&token(last));
+        for _ in 0..3 {
+            call(1).expect("burst");
+        }
+        let refusal = call(1).expect_err("too fast");
+        assert_eq!(*refusal.fault.class(), Class::Limited);
+        assert_eq!(refusal.retry_after, Some(1));
+        // Another token has its own.
+        call(2).expect("another");
+        gate.now_ms.fetch_add(500, Ordering::SeqCst);
+        call(1).expect("half a second later");
+        call(1).expect_err("one only");
+    }
+
+    #[test]
+    fn wait__should_be_told_in_whole_seconds() {
+        for (ms, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
+            let refusal = limited("too many", Duration::from_millis(ms));
+            assert_eq!(refusal.retry_after, Some(seconds), "{ms}");
+        }
+    }
+
+    #[test]
+    fn unauthenticated_calls__should_weigh_more() {
+        let rate = Rate {
+            per_second: 1,
+            burst: 20,
+        };
+        let gate = gate(OFF, rate).admission;
+        let address = "192.0.2.1".parse().expect("address");
+        let mut calls = 0;
+        while gate.address(address).is_ok() {
+            gate.unauthenticated(address);
+            calls += 1;
+        }
+        assert_eq!(calls, 2);
+        gate.address("192.0.2.2".parse().expect("address"))
+            .expect("another address");
+    }
+
+    #[test]
+    fn addresses__should_be_one_within_a_network_of_ipv6() {
+        let of = |text: &str| network(text.parse().expect(text));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+
+    #[test]
+    fn nothing__should_be_limited_when_rates_are_off() {
+        let gate = gate(OFF, OFF).admission;
+        for _ in 0..10_000 {
+            gate.token(&token(1)).expect("off");
+            gate.address("192.0.2.1".parse().expect("address"))
+                .expect("off");
+        }
+    }
+
+    #[test]
+    fn memory__should_stay_bounded_and_keep_who_keeps_calling() {
+        let recent = Recent::<u32>::new(100);
+        let touch = |key| recent.measure_and_replace(&key, |state| Ok::<_, ()>((state, 7.into())));
+        assert_eq!(touch(0), Ok(None));
+        for stranger in 1..10_000 {
+            assert_eq!(touch(stranger), Ok(None));
+            if stranger % 40 == 0 {
+                assert_eq!(touch(0), Ok(Some(7.into())), "forgotten at {stranger}");
+            }
+            let generations = recent.generations.lock().expect("lock");
+            assert!(generations.young.len() + generations.old.len() <= 100);
+        }
+        assert_eq!(touch(1), Ok(None), "long ago");
+    }
+}

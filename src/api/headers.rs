@@ -1,0 +1,122 @@
+//! The headers of a call, which are the same over REST and as metadata of gRPC.
+
+use axum::http::{HeaderMap, HeaderName};
+use covault_core::{
+    fault::Fault,
+    port::{Entropy, random_16},
+};
+
+/// The id of a call, the client's or a new one.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The token.
+pub const TOKEN: HeaderName = HeaderName::from_static("x-mtoken");
+/// A client's name for a command that must be done once.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// The answer was given before.
+pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+/// It was given to another body.
+pub const IDEMPOTENCY_MISMATCH: HeaderName = HeaderName::from_static("idempotency-body-mismatch");
+
+const MAX_KEY: usize = 255;
+
+/// The id of the call being served, as an extension of the request.
+#[derive(Clone)]
+pub struct RequestId(pub String);
+
+/// The client's own id of the call when it is sane, else a new one.
+pub fn request_id(headers: &HeaderMap, entropy: &dyn Entropy) -> RequestId {
+    let given = headers
+        .get(&REQUEST_ID)
+        .and_then(|id| id.to_str().ok())
+        .filter(|id| is_sane(id));
+    RequestId(given.map_or_else(|| new_id(entropy), ToOwned::to_owned))
+}
+
+/// An id that a client may choose: it ends up in logs and headers.
+fn is_sane(id: &str) -> bool {
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    (1..=128).contains(&id.len()) && id.bytes().all(plain)
+}
+
+fn new_id(entropy: &dyn Entropy) -> String {
+    uuid::Builder::from_random_bytes(random_16(entropy))
+        .into_uuid()
+        .as_hyphenated()
+        .to_string()
+}
+
+/// The token as it was sent.
+pub fn token(headers: &HeaderMap) -> Option<&str> {
+    headers.get(&TOKEN).and_then(|token| token.to_str().ok())
+}
+
+/// The idempotency key.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Invalid`] when it does not have 1 to 255 printable characters,
+/// or is given twice.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
+    let mut values = headers.get_all(&IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let refused = |problem| Fault::field("idempotency-key", problem);
+    if values.next().is_some() {
+        return Err(refused("is given twice"));
+    }
+    let key = value
+        .to_str()
+        .map_err(|_| refused("must be printable ASCII"))?;
+    if key.is_empty() || key.len() > MAX_KEY {
+        return Err(refused("must have 1 to 255 characters"));
+    }
+    Ok(Some(key.to_owned()))
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+    use crate::adapters::OsEntropy;
+
+    #[test]
+    fn request_id__should_be_the_clients_when_it_is_sane() {
+        for id in ["a", "0af7651916cd43dd8448eb211c80319c", "A-b_c.d:1"] {
+            assert!(is_sane(id), "{id}");
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_static(id));
+            assert_eq!(request_id(&headers, &OsEntropy).0, id);
+        }
+        for id in ["", "a b", "a\u{7f}", "a/b", "\u{e9}", &"x".repeat(129)] {
+            assert!(!is_sane(id), "{id}");
+        }
+        assert_ne!(new_id(&OsEntropy), new_id(&OsEntropy));
+    }
+
+    #[test]
+    fn idempotency_key__should_have_1_to_255_characters() {
+        let key = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(
+                    IDEMPOTENCY_KEY,
+                    HeaderValue::from_str(value).expect("header"),
+                );
+            }
+            idempotency_key(&headers).map_err(|fault| fault.public().to_owned())
+        };
+        let longest = "k".repeat(255);
+        assert_eq!(key(&[]), Ok(None));
+        assert_eq!(key(&[&longest]), Ok(Some(longest.clone())));
+        let length = "idempotency-key: must have 1 to 255 characters".to_owned();
+        assert_eq!(key(&[""]), Err(length.clone()));
+        assert_eq!(key(&[&format!("{longest}k")]), Err(length));
+        assert_eq!(
+            key(&["a", "b"]),
+            Err("idempotency-key: is given twice".to_owned())
+        );
+    }
+}

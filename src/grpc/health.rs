@@ -1,0 +1,145 @@
+//! `grpc.health.v1.Health`: what `/readyz` says, for the whole server and for each service.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use covault_core::fault::{Class, Fault};
+use futures::{Stream, stream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
+    health_server::Health,
+};
+
+use super::status;
+use crate::{
+    api::{Api, headers::RequestId},
+    http::server::InUse,
+    shutdown::{self, Stop},
+};
+
+/// How often a watcher's answer is looked for anew.
+const EVERY: Duration = Duration::from_secs(2);
+/// Watchers at once: anybody may be one.
+const WATCHERS: usize = 256;
+
+/// Asks when it is asked, so that nothing can be out of date.
+pub struct ByAsking {
+    api: Arc<Api>,
+    /// Full names of the services.
+    services: Arc<[String]>,
+    stop: Stop,
+    watchers: Arc<Semaphore>,
+}
+
+impl ByAsking {
+    /// Health of `services`, and of the server, whose name is empty.
+    pub fn new(api: Arc<Api>, services: Vec<String>, stop: Stop) -> Self {
+        Self {
+            api,
+            services: services.into(),
+            stop,
+            watchers: Arc::new(Semaphore::new(WATCHERS)),
+        }
+    }
+
+    fn knows(&self, service: &str) -> bool {
+        service.is_empty() || self.services.iter().any(|name| name == service)
+    }
+}
+
+async fn serving(api: &Api, stop: &Stop, request_id: &str) -> ServingStatus {
+    if !*stop.borrow() && api.ready(request_id).await.is_ok() {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    }
+}
+
+fn answer(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: status.into(),
+    }
+}
+
+fn request_id<T>(request: &Request<T>) -> String {
+    let id = request.extensions().get::<RequestId>();
+    id.map(|RequestId(id)| id.clone()).unwrap_or_default()
+}
+
+#[async_trait::async_trait]
+impl Health for ByAsking {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        if !self.knows(&request.get_ref().service) {
+            return Err(Status::not_found("there is no such service"));
+        }
+        let status = serving(&self.api, &self.stop, &request_id(&request)).await;
+        Ok(Response::new(answer(status)))
+    }
+
+    type WatchStream =
+        Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send + 'static>>;
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let id = request_id(&request);
+        let place = Arc::clone(&self.watchers).try_acquire_owned();
+        let place = place.map_err(|_| {
+            let fault = Fault::new(Class::Limited, "too many watch the health of this server");
+            status::of(fault, &id)
+        })?;
+        let watcher = Watcher {
+            api: Arc::clone(&self.api),
+            known: self.knows(&request.get_ref().service),
+            stop: self.stop.clone(),
+            request_id: id,
+            last: None,
+            _held: (place, request.extensions().get::<InUse>().cloned()),
+        };
+        let answers = stream::unfold(watcher, |mut watcher| async move {
+            let status = watcher.next().await?;
+            Some((Ok(answer(status)), watcher))
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// Somebody who is told of each change.
+struct Watcher {
+    api: Arc<Api>,
+    known: bool,
+    stop: Stop,
+    request_id: String,
+    last: Option<ServingStatus>,
+    _held: (OwnedSemaphorePermit, Option<InUse>),
+}
+
+impl Watcher {
+    /// The next change; nothing once the process stops, which is told before.
+    async fn next(&mut self) -> Option<ServingStatus> {
+        loop {
+            let stopping = *self.stop.borrow();
+            let now = if self.known {
+                serving(&self.api, &self.stop, &self.request_id).await
+            } else {
+                ServingStatus::ServiceUnknown
+            };
+            if self.last != Some(now) {
+                self.last = Some(now);
+                return Some(now);
+            }
+            if stopping {
+                return None;
+            }
+            tokio::select! {
+                () = shutdown::requested(&mut self.stop) => {}
+                () = tokio::time::sleep(EVERY) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The gRPC API: what surrounds an operation of [`crate::api`] here (token, size, deadline,
+//! status, request id). There is no code per operation, only the schema and [`api::served`].
+
+mod codec;
+mod deadline;
+mod health;
+mod reflection;
+mod status;
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    middleware::{self, Next},
+    response::IntoResponse as _,
+    routing::post,
+};
+use covault_actors::gateway::Caller;
+use covault_core::{
+    fault::{Class, Fault},
+    schema::service,
+};
+use futures::FutureExt as _;
+use tokio::sync::oneshot;
+use tonic::{Code, Status, server::Grpc};
+use tonic_health::pb::health_server::HealthServer;
+
+use self::{codec::Raw, health::ByAsking};
+use crate::{
+    api::{
+        self, Answer, Api, Call, Form, Knock, Served,
+        auth::Area,
+        headers::{self, IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED, REQUEST_ID, RequestId},
+    },
+    shutdown::Stop,
+};
+
+/// The largest question about health, in bytes.
+const HEALTH_QUESTION: usize = 16 * 1024;
+
+/// How an operation is called.
+struct Method {
+    api: Arc<Api>,
+    area: Area,
+    served: Served,
+    /// The longest that a call may take.
+    longest: Duration,
+}
+
+/// Every method. No call takes longer than `longest`, whatever its client is willing to wait;
+/// streams end at `stop`.
+///
+/// # Errors
+/// [`Class::Bug`] when the schema cannot be read.
+pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, Fault> {
+    let mut router = Router::new();
+    let mut services = Vec::new();
+    for operation in service::operations()? {
+        let path = operation.grpc_path();
+        if let Some((service, _)) = path.trim_start_matches('/').split_once('/')
+            && !services.iter().any(|known| known == service)
+        {
+            services.push(service.to_owned());
+        }
+        let method = Arc::new(Method {
+            api: Arc::clone(api),
+            area: Area::of(operation.family()),
+            served: api::served(&operation),
+            longest,
+        });
+        let serve = move |request: Request| Arc::clone(&method).serve(request);
+        router = router.route(&path, post(serve));
+    }
+    let health = HealthServer::new(ByAsking::new(Arc::clone(api), services, stop.clone()))
+        .max_decoding_message_size(HEALTH_QUESTION);
+    let patience = api.body_timeout;
+    let strangers = Router::new()
+        .route_service("/grpc.health.v1.Health/{method}", health)
+        .merge(reflection::routes(api, stop)?)
+        .route_layer(middleware::from_fn(move |request: Request, next: Next| {
+            answered_within(patience, request, next)
+        }));
+    Ok(router
+        .merge(strangers)
+        .fallback(unknown)
+        .layer(middleware::from_fn_with_state(Arc::clone(api), identify)))
+}
+
+impl Method {
+    async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
+        if !is_grpc(request.headers()) {
+            // What the protocol demands: whoever asks knows nothing of statuses.
+            return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
+        }
+        let id = request.extensions().get::<RequestId>();
+        let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
+        match self.answer(&id, request).await {
+            Ok(response) => response.into_response(),
+            Err(status) => status.into_http(),
+        }
+    }
+
+    async fn answer(
+        &self,
+        id: &str,
+        request: Request,
+    ) -> Result<Response<tonic::body::Body>, Status> {
+        let asked = deadline::asked(request.headers()).map_err(|fault| status::of(fault, id))?;
+        let longest = asked.map_or(self.longest, |asked| asked.min(self.longest));
+        let in_flight = self.api.admission.enter();
+        let _in_flight = in_flight.map_err(|refusal| status::of(refusal, id))?;
+        // What a command has begun is done all the same.
+        tokio::time::timeout(longest, self.unary(id, request))
+            .await
+            .unwrap_or_else(|_| {
+                let ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(request_id = id, ms, "call not answered within its deadline");
+                let sentence =
+                    "the call was not answered within its deadline; it may still be done";
+                Err(Status::deadline_exceeded(sentence))
+            })
+    }
+
+    async fn unary(
+        &self,
+        id: &str,
+        request: Request,
+    ) -> Result<Response<tonic::body::Body>, Status> {
+        let knock = Knock {
+            token: headers::token(request.headers()),
+            area: self.area,
+            address: self
+                .api
+                .client_address(request.extensions(), request.headers()),
+            request_id: id,
+        };
+        let caller = self.api.admit(knock).await;
+        let caller = caller.map_err(|refusal| status::of(refusal, id))?;
+        let key = if self.served.takes_idempotency_key {
+            headers::idempotency_key(request.headers()).map_err(|fault| status::of(fault, id))?
+        } else {
+            None
+        };
+        // Dropped once the message is there.
+        let (arriving, arrived) = oneshot::channel::<()>();
+        let mut arriving = Some(arriving);
+        let service = tower::service_fn(move |message: tonic::Request<Bytes>| {
+            drop(arriving.take());
+            self.run(id, caller.clone(), key.clone(), message.into_inner())
+        });
+        let mut grpc = Grpc::new(Raw).max_decoding_message_size(self.api.max_body_bytes);
+        let response = tokio::select! {
+            biased;
+            response = grpc.unary(service, request) => response,
+            () = late(self.api.body_timeout, arrived) => {
+                return Err(Status::deadline_exceeded("the message did not arrive in time"));
+            }
+        };
+        let too_large = Status::from_header_map(response.headers())
+            .is_some_and(|status| status.code() == Code::OutOfRange);
+        if too_large {
+            // The library's own code and sentence for this are others than the contract's.
+            let sentence = format!(
+                "the message is larger than {} bytes",
+                self.api.max_body_bytes
+            );
+            return Err(status::of(Fault::new(Class::TooLarge, sentence), id));
+        }
+        Ok(response)
+    }
+
+    async fn run(
+        &self,
+        id: &str,
+        caller: Caller,
+        idempotency: Option<String>,
+        body: Bytes,
+    ) -> Result<tonic::Response<Bytes>, Status> {
+        let call = Call {
+            api: Arc::clone(&self.api),
+            caller,
+            body,
+            form: Form::Protobuf,
+            idempotency,
+        };
+        let answer = match AssertUnwindSafe((self.served.handler)(call))
+            .catch_unwind()
+            .await
+        {
+            Ok(answer) => answer,
+            // The panic hook has said where. Nothing of ours is shared with the handler.
+            Err(_) => Err(Fault::bug("the handler panicked")),
+        };
+        self.respond(answer.map_err(|fault| status::of(fault, id))?)
+    }
+
+    fn respond(&self, answer: Answer) -> Result<tonic::Response<Bytes>, Status> {
+        if answer.body_mismatch && self.api.strict_idempotency {
+            let sentence = "this idempotency key was used with another body";
+            return Err(Status::already_exists(sentence));
+        }
+        let mut response = tonic::Response::new(answer.body);
+        let metadata: &mut HeaderMap = response.metadata_mut().as_mut();
+        if answer.replayed {
+            metadata.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+        }
+        if answer.body_mismatch {
+            metadata.insert(IDEMPOTENCY_MISMATCH, HeaderValue::from_static("true"));
+        }
+        Ok(response)
+    }
+}
+
+/// Returns if the message has not arrived after `patience`.
+async fn late(patience: Duration, arrived: oneshot::Receiver<()>) {
+    if tokio::time::timeout(patience, arrived).await.is_ok() {
+        // It is there, and the call takes the time that it needs.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// `application/grpc`, also with `+proto`; not gRPC-Web, which is framed in another way.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|kind| matches!(kind.trim(), "application/grpc" | "application/grpc+proto"))
+}
+
+/// Those who need no token get an answer, or its beginning, soon or never.
+async fn answered_within(patience: Duration, request: Request, next: Next) -> Response<Body> {
+    tokio::time::timeout(patience, next.run(request))
+        .await
+        .unwrap_or_else(|_| {
+            Status::deadline_exceeded("the message did not arrive in time").into_http()
+        })
+}
+
+async fn unknown(request: Request) -> Response<Body> {
+    let path: String = request.uri().path().chars().take(100).collect();
+    Status::unimplemented(format!("there is no method {path}")).into_http()
+}
+
+/// Gives every call an id, its answer too, and the log a line.
+async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response<Body> {
+    let id = headers::request_id(request.headers(), api.entropy.as_ref());
+    let path = request.uri().path().to_owned();
+    let began = api.clock.now_ms();
+    request.extensions_mut().insert(id.clone());
+    let mut response = next.run(request).await;
+    let RequestId(id) = id;
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    // An error has its status in the headers: there is no message after which it could come.
+    let status = Status::from_header_map(response.headers());
+    let code = status.map_or(Code::Ok, |status| status.code());
+    let ms = api.clock.now_ms().saturating_sub(began);
+    if path.starts_with("/grpc.health.") {
+        tracing::debug!(request_id = id, path, ?code, ms, "answered");
+    } else {
+        tracing::info!(request_id = id, path, ?code, ms, "answered");
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

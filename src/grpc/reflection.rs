@@ -1,0 +1,107 @@
+//! Reflection: the schema for tools such as grpcurl. It is public, and asks for no token; so it
+//! has few places.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::Response,
+    middleware::{self, Next},
+};
+use covault_core::{
+    fault::{Class, Fault},
+    schema::DESCRIPTOR_SET,
+};
+use futures::StreamExt as _;
+use tokio::sync::Semaphore;
+use tonic_reflection::server::Builder;
+
+use super::status;
+use crate::{
+    api::{
+        Api,
+        headers::{self, RequestId},
+    },
+    http::server::InUse,
+    shutdown::{self, Stop},
+};
+
+/// Conversations at once.
+const PLACES: usize = 64;
+/// How long one may last.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The largest question, in bytes.
+const LARGEST: usize = 16 * 1024;
+
+struct Gate {
+    api: Arc<Api>,
+    places: Arc<Semaphore>,
+    stop: Stop,
+}
+
+/// The routes, in both versions of the protocol.
+///
+/// # Errors
+/// [`Class::Bug`] when the schema cannot be read.
+pub fn routes(api: &Arc<Api>, stop: &Stop) -> Result<Router, Fault> {
+    // The bytes, not what they decode to: decoding would lose the schema's own options.
+    let builder = || {
+        Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let v1 = builder().build_v1().map_err(Fault::bug)?;
+    let v1alpha = builder().build_v1alpha().map_err(Fault::bug)?;
+    let gate = Arc::new(Gate {
+        api: Arc::clone(api),
+        places: Arc::new(Semaphore::new(PLACES)),
+        stop: stop.clone(),
+    });
+    Ok(Router::new()
+        .route_service(
+            "/grpc.reflection.v1.ServerReflection/{method}",
+            v1.max_decoding_message_size(LARGEST),
+        )
+        .route_service(
+            "/grpc.reflection.v1alpha.ServerReflection/{method}",
+            v1alpha.max_decoding_message_size(LARGEST),
+        )
+        .route_layer(middleware::from_fn_with_state(gate, bounded)))
+}
+
+/// Ends the client's half of the conversation, and with it the conversation, when it lasts too
+/// long or the process stops.
+async fn bounded(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response<Body> {
+    let id = request.extensions().get::<RequestId>();
+    let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
+    let address = gate
+        .api
+        .client_address(request.extensions(), request.headers());
+    if let Some(address) = address
+        && let Err(refusal) = gate.api.admission.address(address)
+    {
+        return status::of(refusal, &id).into_http();
+    }
+    let Ok(place) = Arc::clone(&gate.places).try_acquire_owned() else {
+        let fault = Fault::new(Class::Limited, "too many use reflection now; try again");
+        return status::of(fault, &id).into_http();
+    };
+    let held = (place, request.extensions().get::<InUse>().cloned());
+    let mut stop = gate.stop.clone();
+    let end = Box::pin(async move {
+        tokio::select! {
+            () = shutdown::requested(&mut stop) => {}
+            () = tokio::time::sleep(LONGEST) => {}
+        }
+    });
+    let request = request.map(|body| {
+        let chunks = body.into_data_stream().take_until(end);
+        // With the body goes what is held.
+        Body::from_stream(chunks.inspect(move |_| {
+            let _ = &held;
+        }))
+    });
+    next.run(request).await
+}

@@ -1,0 +1,330 @@
+//! Calls of operations.
+
+use covault_core::schema::{service::Family, wire};
+
+use super::*;
+use crate::{
+    api::admission::{Admission, Rate, Terms},
+    http::tests::routes::{UNLIMITED, vault},
+};
+
+fn id(status: &Status) -> &str {
+    let id = status.metadata().get("x-request-id").expect("request id");
+    id.to_str().expect("text")
+}
+
+#[tokio::test]
+async fn every_operation__should_be_reached_at_its_path() {
+    let server = Server::start(|_| ()).await;
+    for operation in service::operations().expect("schema") {
+        let path = operation.grpc_path();
+        let answer = send(&server.router, &path, with_token(Bytes::new())).await;
+        match answer {
+            // An empty message is a question too.
+            Ok(answer) => assert!(answer.metadata().contains_key("x-request-id"), "{path}"),
+            Err(status) => {
+                let expected: &[Code] = match operation.family() {
+                    Family::Platform => &[Code::InvalidArgument],
+                    Family::Sweep => &[Code::Unauthenticated, Code::PermissionDenied],
+                };
+                assert!(expected.contains(&status.code()), "{path}: {status:?}");
+                assert!(!status.message().is_empty() && !id(&status).is_empty());
+            }
+        }
+    }
+    let path = format!("{PLATFORM}/GetWalletLists");
+    let status = send(&server.router, &path, with_token(Bytes::new())).await;
+    let status = status.expect_err("no such method");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().ends_with("GetWalletLists") && !id(&status).is_empty());
+}
+
+#[tokio::test]
+async fn refusals__should_have_the_status_of_their_class() {
+    let server = Server::start(|_| ()).await;
+    let path = format!("{PLATFORM}/GetSigningRequestDetails");
+    let uuid = |uuid: &str| {
+        let request = wire::GetSigningRequestDetailsRequest { uuid: uuid.into() };
+        Bytes::from(request.encode_to_vec())
+    };
+    let large = uuid(&"x".repeat(2001));
+    let mut named = with("platform", uuid("x"));
+    let metadata = named.metadata_mut();
+    metadata.insert("x-request-id", "my-id".parse().expect("metadata"));
+    let mut hurried = with("platform", uuid("x"));
+    let metadata = hurried.metadata_mut();
+    metadata.insert("grpc-timeout", "soon".parse().expect("metadata"));
+    for (request, code, sentence) in [
+        (
+            tonic::Request::new(uuid("x")),
+            Code::Unauthenticated,
+            "unauthenticated",
+        ),
+        (
+            with("wrong", uuid("x")),
+            Code::Unauthenticated,
+            "unauthenticated",
+        ),
+        (
+            with("admin", uuid("x")),
+            Code::PermissionDenied,
+            "the admin token",
+        ),
+        (
+            with("platform", uuid("x")),
+            Code::InvalidArgument,
+            "Invalid uuid",
+        ),
+        (named, Code::InvalidArgument, "Invalid uuid"),
+        (
+            with("platform", Bytes::from_static(&[0xff; 9])),
+            Code::InvalidArgument,
+            "the message cannot be decoded",
+        ),
+        (
+            with("platform", large),
+            Code::ResourceExhausted,
+            "the message is larger than 2000 bytes",
+        ),
+        (hurried, Code::InvalidArgument, "grpc-timeout: must be"),
+    ] {
+        let given = request.metadata().get("x-request-id").cloned();
+        let status = send(&server.router, &path, request)
+            .await
+            .expect_err(sentence);
+        assert_eq!(status.code(), code, "{status:?}");
+        assert!(status.message().starts_with(sentence), "{status:?}");
+        match given {
+            Some(_) => assert_eq!(id(&status), "my-id"),
+            None => assert_eq!(id(&status).len(), 36),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_grpc__should_be_refused_as_the_protocol_says() {
+    let server = Server::start(|_| ()).await;
+    for kind in [
+        "application/json",
+        "application/grpc-web",
+        "application/grpc+json",
+    ] {
+        let mut request = without_end(&format!("{PLATFORM}/GetWalletList"), None);
+        let value = HeaderValue::from_static(kind);
+        request.headers_mut().insert("content-type", value);
+        let response = server
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("answers");
+        assert_eq!(response.status(), 415, "{kind}");
+    }
+}
+
+/// A vault, made over REST: the transports share what they serve.
+async fn vault_of(server: &Server) -> String {
+    vault(&crate::http::router(&server.api).expect("routes")).await
+}
+
+#[tokio::test]
+async fn idempotency_key__should_give_the_first_answer_again() {
+    for strict in [false, true] {
+        let server = Server::start(|api| api.strict_idempotency = strict).await;
+        let vault = vault_of(&server).await;
+        let create = async |key: &'static str, name: &str| -> Called<wire::CreateWalletResponse> {
+            let mut request = with_token(wire::CreateWalletRequest {
+                vault_uuid: vault.clone(),
+                network_type: wire::NetworkType::Evm.into(),
+                name: name.into(),
+                ..Default::default()
+            });
+            let key = tonic::metadata::MetadataValue::from_static(key);
+            request.metadata_mut().insert("idempotency-key", key);
+            server.call("CreateWallet", request).await
+        };
+        let first = create("a", "one").await.expect("made");
+        assert!(!first.metadata().contains_key("idempotency-replayed"));
+        let again = create("a", "one").await.expect("replayed");
+        assert_eq!(again.get_ref(), first.get_ref());
+        assert_eq!(
+            again.metadata().get("idempotency-replayed").expect("said"),
+            "true"
+        );
+        assert!(!again.metadata().contains_key("idempotency-body-mismatch"));
+        let other = create("a", "two").await;
+        if strict {
+            assert_eq!(other.expect_err("strict").code(), Code::AlreadyExists);
+        } else {
+            let other = other.expect("the letter");
+            assert_eq!(other.get_ref(), first.get_ref());
+            let said = other.metadata().get("idempotency-body-mismatch");
+            assert_eq!(said.expect("said"), "true");
+        }
+        let refused = create("", "one").await.expect_err("empty");
+        assert_eq!(refused.code(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn nonce__should_be_0_when_it_is_there_and_0() {
+    let server = Server::start(|_| ()).await;
+    let vault_uuid = vault_of(&server).await;
+    let wallet: tonic::Response<wire::CreateWalletResponse> = server
+        .call(
+            "CreateWallet",
+            with_token(wire::CreateWalletRequest {
+                vault_uuid,
+                network_type: wire::NetworkType::Evm.into(),
+                ..Default::default()
+            }),
+        )
+        .await
+        .expect("made");
+    let from = wallet.into_inner().details.expect("wallet").address;
+    let create = async |nonce: Option<i64>| -> Called<wire::CreateSigningRequestResponse> {
+        use wire::create_signing_request_request::Type;
+        let send = wire::EvmSendNative {
+            // No chain that is known: the nonce has to be given.
+            chain_id: 987_654_321,
+            to: from.clone(),
+            from: from.clone(),
+            value: "1".into(),
+            gas_fee: Some(wire::EvmGas {
+                max_fee: Some("100".into()),
+                max_priority_fee: Some("1".into()),
+                gas_limit: Some("21000".into()),
+            }),
+            nonce,
+        };
+        let request = wire::CreateSigningRequestRequest {
+            r#type: Some(Type::EvmSendNative(send)),
+            ..Default::default()
+        };
+        server
+            .call("CreateSigningRequest", with_token(request))
+            .await
+    };
+    let made = create(Some(0)).await.expect("made").into_inner();
+    let request = made.signing_request.expect("request");
+    assert_eq!(
+        request.status,
+        i32::from(wire::signing_request::Status::Pending)
+    );
+    match request.r#type.expect("kind") {
+        wire::signing_request::Type::EvmSendNative(send) => assert_eq!(send.nonce, Some(0)),
+        other => panic!("{other:?}"),
+    }
+    let status = create(None).await.expect_err("no nonce");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("nonce"), "{status:?}");
+}
+
+#[tokio::test]
+async fn deadlines__should_end_a_call() {
+    let path = format!("{PLATFORM}/GetWalletList");
+    let short = Duration::from_millis(10);
+    // The client's, the server's, and that of a message on its way.
+    for (timeout, longest, body, sentence) in [
+        (Some("10m"), LONG, LONG, "the call was not answered"),
+        (None, short, LONG, "the call was not answered"),
+        (Some("1H"), short, LONG, "the call was not answered"),
+        (None, LONG, short, "the message did not arrive"),
+    ] {
+        let server = Server::patient(longest, |api| api.body_timeout = body).await;
+        let request = without_end(&path, timeout);
+        let response = server
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("answers");
+        let status = status_of(&response);
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        assert!(status.message().starts_with(sentence), "{status:?}");
+        // Its place is free again.
+        assert!(response.headers().contains_key("x-request-id"));
+    }
+}
+
+/// A method that runs `handler`.
+async fn method(
+    handler: impl Fn(Call) -> futures::future::BoxFuture<'static, Result<Answer, Fault>>
+    + Send
+    + Sync
+    + 'static,
+) -> Router {
+    let method = Arc::new(Method {
+        api: api_with(|api| api.body_timeout = Duration::from_millis(10)).await,
+        area: Area::Platform,
+        served: Served {
+            handler: Arc::new(handler),
+            takes_idempotency_key: false,
+        },
+        longest: LONG,
+    });
+    let api = Arc::clone(&method.api);
+    let serve = move |request: Request| Arc::clone(&method).serve(request);
+    Router::new()
+        .route("/a.B/C", post(serve))
+        .layer(middleware::from_fn_with_state(api, identify))
+}
+
+#[tokio::test]
+async fn panic__should_be_our_fault() {
+    let router = method(|_| Box::pin(async { panic!("on purpose") })).await;
+    let mut request = with_token(Bytes::new());
+    let metadata = request.metadata_mut();
+    metadata.insert("x-request-id", "r-9".parse().expect("metadata"));
+    let status = send(&router, "/a.B/C", request).await.expect_err("panics");
+    assert_eq!(status.code(), Code::Internal);
+    assert_eq!(status.message(), "internal error, see request id r-9");
+}
+
+#[tokio::test]
+async fn handler__should_have_the_time_that_its_message_has_not() {
+    let slow = |call: Call| -> futures::future::BoxFuture<'static, Result<Answer, Fault>> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok(Answer::new(call.body))
+        })
+    };
+    let router = method(slow).await;
+    let message = Bytes::from_static(b"\x00\x01 any bytes");
+    let answer = send(&router, "/a.B/C", with_token(message.clone())).await;
+    assert_eq!(answer.expect("in time").into_inner(), message);
+    let mut hurried = with_token(message);
+    hurried.set_timeout(Duration::from_millis(20));
+    let status = send(&router, "/a.B/C", hurried).await.expect_err("late");
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn limits__should_be_those_of_rest() {
+    let terms = Terms {
+        max_in_flight: 1,
+        per_token: Rate {
+            per_second: 1,
+            burst: 2,
+        },
+        ..UNLIMITED
+    };
+    let server = Server::start(|api| api.admission = Admission::new(&terms)).await;
+    let list = async || -> Called<wire::GetWalletListResponse> {
+        let request = with_token(wire::GetWalletListRequest::default());
+        server.call("GetWalletList", request).await
+    };
+    let never = without_end(&format!("{PLATFORM}/GetWalletList"), None);
+    let mut never = Box::pin(server.router.clone().oneshot(never));
+    assert!(futures::poll!(&mut never).is_pending());
+    let status = list().await.expect_err("full");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.metadata().get("retry-after").expect("when"), "1");
+    drop(never);
+    list()
+        .await
+        .expect("there is a place, and it is the second call of the token");
+    let status = list().await.expect_err("too fast");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.metadata().get("retry-after").expect("when"), "1");
+}

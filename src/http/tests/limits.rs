@@ -1,0 +1,309 @@
+//! What is refused before it reaches an operation: too much, too fast, too slow; and in the shape
+//! of the sweep API below `/v1/sweep`.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::http::Method;
+use covault_core::schema::service::Family;
+use futures::poll;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::{
+    routes::{Ask, UNLIMITED, api_with, post},
+    *,
+};
+use crate::api::{
+    address::Peer,
+    admission::{Admission, Rate, Terms},
+};
+
+const PATH: &str = "/v1/getWalletList";
+
+/// A request from an address.
+fn request(peer: &str, token: &str, path: &str, body: Body) -> Request {
+    let peer: SocketAddr = peer.parse().expect("peer");
+    let mut request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header("x-mtoken", token)
+        .header("content-type", "application/json")
+        .body(body)
+        .expect("request");
+    request.extensions_mut().insert(Peer(peer));
+    request
+}
+
+async fn answer(app: &Router, request: Request) -> (u16, HeaderMap, Value) {
+    let response = app.clone().oneshot(request).await.expect("answers");
+    let (head, body) = response.into_parts();
+    assert!(!head.headers[REQUEST_ID].is_empty());
+    let body = axum::body::to_bytes(body, 1 << 20).await.expect("body");
+    let body = serde_json::from_slice(&body).expect("JSON");
+    (head.status.as_u16(), head.headers, body)
+}
+
+async fn app(terms: Terms) -> Router {
+    let api = api_with(|api| api.admission = Admission::new(&terms)).await;
+    router(&api).expect("routes")
+}
+
+/// So slow that nothing comes back during a test.
+const TWO: Rate = Rate {
+    per_second: 1,
+    burst: 2,
+};
+
+#[tokio::test]
+async fn token__should_be_told_when_to_come_again() {
+    let app = app(Terms {
+        per_token: TWO,
+        ..UNLIMITED
+    })
+    .await;
+    let ask = || post(PATH, json!({}));
+    for _ in 0..2 {
+        assert_eq!(ask().of(&app).await.0, 200);
+    }
+    let (status, headers, body) = ask().of(&app).await;
+    assert_eq!(
+        (status, &headers["retry-after"]),
+        (429, &HeaderValue::from(1))
+    );
+    assert_eq!(body["detailsList"], json!([]));
+    let message = body["error"]["message"].as_str().expect("message");
+    assert!(
+        message.starts_with("too many requests with this token"),
+        "{body}"
+    );
+    // Another token has calls left.
+    let mut admin = post("/admin/v1/listVaults", json!({}));
+    admin.headers[0] = ("x-mtoken", "admin");
+    assert_eq!(admin.of(&app).await.0, 200);
+}
+
+#[tokio::test]
+async fn address__should_be_limited_before_its_token_is_looked_at() {
+    let terms = Terms {
+        per_address: TWO,
+        ..UNLIMITED
+    };
+    let app = app(terms).await;
+    let call = |peer: &'static str, token: &'static str, path: &'static str| {
+        answer(&app, request(peer, token, path, Body::from("{}")))
+    };
+    // The first guess uses up everything.
+    assert_eq!(call("192.0.2.1:1000", "guess", PATH).await.0, 401);
+    for (token, path) in [
+        ("guess", PATH),
+        ("platform", PATH),
+        ("platform", "/nothing"),
+    ] {
+        let (status, headers, body) = call("192.0.2.1:2000", token, path).await;
+        assert_eq!(status, 429, "{body}");
+        assert_eq!(headers["retry-after"], "1");
+    }
+    let mut get = request("192.0.2.1:1", "platform", PATH, Body::empty());
+    *get.method_mut() = Method::GET;
+    assert_eq!(answer(&app, get).await.0, 429);
+    // Others are not hindered, nor is who asks for health.
+    assert_eq!(call("192.0.2.2:1000", "platform", PATH).await.0, 200);
+    let mut livez = request("192.0.2.1:1", "", "/livez", Body::empty());
+    *livez.method_mut() = Method::GET;
+    assert_eq!(answer(&app, livez).await.0, 200);
+}
+
+#[tokio::test]
+async fn requests_in_work__should_be_bounded_with_those_whose_body_is_on_its_way() {
+    let app = app(Terms {
+        max_in_flight: 1,
+        ..UNLIMITED
+    })
+    .await;
+    let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+    let slow = request("192.0.2.1:1", "platform", PATH, never);
+    let mut slow = Box::pin(app.clone().oneshot(slow));
+    assert!(poll!(&mut slow).is_pending());
+    let (status, headers, body) = post(PATH, json!({})).of(&app).await;
+    assert_eq!(
+        (status, &headers["retry-after"]),
+        (503, &HeaderValue::from(1))
+    );
+    assert_eq!(
+        body["error"]["message"],
+        "too many requests are in work; try again"
+    );
+    drop(slow);
+    assert_eq!(post(PATH, json!({})).of(&app).await.0, 200);
+}
+
+#[tokio::test]
+async fn slow_body__should_be_given_up() {
+    let api = api_with(|api| api.body_timeout = Duration::from_millis(10)).await;
+    let app = router(&api).expect("routes");
+    for (path, shape) in [(PATH, "/error/message"), ("/v1/sweep/wallets", "/reason")] {
+        let never = futures::stream::pending::<Result<Bytes, std::io::Error>>();
+        let request = request("192.0.2.1:1", "platform", path, Body::from_stream(never));
+        let (status, _, body) = answer(&app, request).await;
+        // Nothing of a sweep body is read without a sweep token.
+        let expected = if path == PATH { 408 } else { 401 };
+        assert_eq!(status, expected, "{body}");
+        assert!(body.pointer(shape).expect("shape").is_string(), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn unavailable__should_say_when_to_try_again() {
+    let api = api_with(|_| ()).await;
+    let app = router(&api).expect("routes");
+    let ready = Ask {
+        method: Method::GET,
+        ..post("/readyz", json!({}))
+    };
+    let (status, headers, _) = ready.of(&app).await;
+    assert_eq!(
+        (status, &headers["retry-after"]),
+        (503, &HeaderValue::from(1))
+    );
+}
+
+#[tokio::test]
+async fn sweep__should_have_its_own_shape_of_errors_wherever_they_come_from() {
+    let app = app(Terms {
+        per_address: TWO,
+        ..UNLIMITED
+    })
+    .await;
+    let paths: Vec<String> = service::operations()
+        .expect("schema")
+        .iter()
+        .filter(|operation| operation.family() == Family::Sweep)
+        .map(Operation::http_path)
+        .collect();
+    assert_eq!(paths, ["/v1/sweep/wallets", "/v1/sweep/addWatchAddress"]);
+    let check = |answer: (u16, HeaderMap, Value), expected: (u16, &str), reason: &str| {
+        let (status, _, body) = answer;
+        assert_eq!(status, expected.0, "{body}");
+        let keys: Vec<_> = body.as_object().expect("object").keys().collect();
+        assert_eq!(keys, ["code", "error", "reason"]);
+        assert_eq!(body["code"], json!(expected.0));
+        assert_eq!(body["error"], json!(expected.1));
+        let given = body["reason"].as_str().expect("reason");
+        assert!(given.starts_with(reason), "{body}");
+    };
+    for path in &paths {
+        let ask = || post(path, json!({}));
+        let get = Ask {
+            method: Method::GET,
+            ..ask()
+        };
+        let get = get.of(&app).await;
+        assert_eq!(get.1["allow"], "POST");
+        check(get, (405, "Method Not Allowed"), "wrong method");
+        let unauthorized = (401, "Unauthorized");
+        for token in ["wrong", "platform"] {
+            let mut other = ask();
+            other.headers[0].1 = token;
+            if token == "wrong" {
+                check(other.of(&app).await, unauthorized, "unauthenticated");
+            } else {
+                let (status, _, body) = other.of(&app).await;
+                assert!(matches!(status, 401 | 403), "{body}");
+                assert_eq!(body["code"], json!(status));
+            }
+        }
+        // An address of its own per path.
+        let peer = if path.ends_with("wallets") {
+            "192.0.2.1:1"
+        } else {
+            "192.0.2.2:1"
+        };
+        for expected in [unauthorized, (429, "Too Many Requests")] {
+            let request = request(peer, "wrong", path, Body::from("{}"));
+            check(answer(&app, request).await, expected, "");
+        }
+    }
+    for path in [
+        "/v1/sweep",
+        "/v1/sweep/",
+        "/v1/sweep/wallet",
+        "/v1/sweep/wallets/x",
+    ] {
+        check(
+            post(path, json!({})).of(&app).await,
+            (404, "Not Found"),
+            "there is nothing at",
+        );
+    }
+    let (_, _, body) = post("/v1/sweeps", json!({})).of(&app).await;
+    assert!(body["error"]["message"].is_string(), "{body}");
+}
+
+#[tokio::test]
+async fn sweep__should_refuse_bodies_in_its_shape() {
+    // A route as the router makes it, whose token opens it.
+    let api = api_with(|_| ()).await;
+    let operations = service::operations().expect("schema");
+    let operation = operations
+        .into_iter()
+        .find(|operation| operation.name() == "addWatchAddress")
+        .expect("operation");
+    let route = Route {
+        api: Arc::clone(&api),
+        area: Area::Platform,
+        operation: Some(operation),
+        takes_idempotency_key: false,
+    };
+    let decode = |call: Call| async move {
+        call.request::<covault_core::schema::wire::AddWatchAddressRequest>()?;
+        panic!("what a handler must not do")
+    };
+    let app = Router::new()
+        .route("/sweep", route.post(decode))
+        .layer(middleware::from_fn_with_state(api, identify));
+    let large = "x".repeat(2001);
+    for (body, kind, status, error, reason) in [
+        ("{", "application/json", 400, "Bad Request", ""),
+        (
+            "{\"x\": 1}",
+            "application/json",
+            400,
+            "Bad Request",
+            "x: unknown field",
+        ),
+        (
+            "{}",
+            "text/plain",
+            415,
+            "Unsupported Media Type",
+            "wrong content type",
+        ),
+        (
+            &large,
+            "application/json",
+            413,
+            "Payload Too Large",
+            "the body is larger",
+        ),
+        (
+            "{}",
+            "application/json",
+            500,
+            "Internal Server Error",
+            "internal server error",
+        ),
+    ] {
+        let ask = Ask {
+            method: Method::POST,
+            path: "/sweep",
+            headers: vec![("x-mtoken", "platform"), ("content-type", kind)],
+            body: body.to_owned(),
+        };
+        let (given, _, answer) = ask.of(&app).await;
+        assert_eq!(given, status, "{answer}");
+        assert_eq!(answer["code"], json!(status));
+        assert_eq!(answer["error"], json!(error));
+        let given = answer["reason"].as_str().expect("reason");
+        assert!(given.starts_with(reason) && !given.is_empty(), "{answer}");
+    }
+}
