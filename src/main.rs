@@ -9,6 +9,7 @@ mod config;
 mod files;
 mod http;
 mod metrics;
+mod openapi;
 mod passphrase;
 mod shutdown;
 mod signers;

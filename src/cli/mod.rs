@@ -3,6 +3,7 @@
 mod client;
 mod dev;
 mod node;
+mod openapi;
 mod progress;
 mod recover;
 mod serve;
@@ -37,6 +38,9 @@ enum Command {
     #[command(subcommand)]
     Node(node::Command),
     Recover(recover::Args),
+    /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
+    /// page to read and try it at /docs.
+    Openapi,
 }
 
 /// Runs a command to its end.
@@ -58,6 +62,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Vault(command) => vault::run(command).await,
             Command::Node(command) => node::run(command).await,
             Command::Recover(args) => recover::run(args),
+            Command::Openapi => openapi::run(),
         }
     })
 }

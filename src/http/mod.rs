@@ -2,6 +2,7 @@
 //! The operations of `/v1` are those of [`crate::api`]; `/admin/v1` has its own here.
 
 pub mod admin;
+mod docs;
 pub mod error;
 pub mod health;
 pub mod nodes;
@@ -79,6 +80,7 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     }
     let router = router
         .merge(admin::routes(api))
+        .merge(docs::routes()?)
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify));
     Ok(router)
@@ -219,6 +221,10 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let key = value
         .to_str()
         .map_err(|_| refused("must be printable ASCII"))?;
+    // A tab is fine in a header, but not printable.
+    if key.contains('\t') {
+        return Err(refused("must be printable ASCII"));
+    }
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(refused("must have 1 to 255 characters"));
     }
