@@ -14,6 +14,10 @@ check:
     cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
 
+# Writes docs/openapi.json anew, from the schema
+openapi:
+    cargo run --quiet --features cggmp24 -- openapi > docs/openapi.json
+
 # Everything that must pass: installs what is missing, then all checks and tests
 test *arguments:
     bash tests/run {{arguments}}

@@ -10,6 +10,7 @@ mod files;
 mod grpc;
 mod http;
 mod metrics;
+mod openapi;
 mod passphrase;
 mod shutdown;
 mod signers;

@@ -68,6 +68,10 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
     let key = value
         .to_str()
         .map_err(|_| refused("must be printable ASCII"))?;
+    // A tab is fine in a header, but not printable.
+    if key.contains('\t') {
+        return Err(refused("must be printable ASCII"));
+    }
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(refused("must have 1 to 255 characters"));
     }

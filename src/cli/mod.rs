@@ -3,6 +3,7 @@
 mod client;
 mod dev;
 mod node;
+mod openapi;
 mod progress;
 mod recover;
 mod serve;
@@ -45,6 +46,9 @@ enum Command {
     #[command(subcommand)]
     Sweep(sweep::Command),
     Recover(recover::Args),
+    /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
+    /// page to read and try it at /docs.
+    Openapi,
 }
 
 /// Runs a command to its end.
@@ -68,6 +72,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Token(command) => token::run(command).await,
             Command::Sweep(command) => sweep::run(command).await,
             Command::Recover(args) => recover::run(args),
+            Command::Openapi => openapi::run(),
         }
     })
 }

@@ -22,7 +22,7 @@ use super::status;
 use crate::{
     api::{
         Api,
-        headers::{self, RequestId},
+        headers::RequestId,
     },
     http::server::InUse,
     shutdown::{self, Stop},

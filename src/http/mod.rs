@@ -2,6 +2,7 @@
 //! The operations of `/v1` are those of [`crate::api`]; `/admin/v1` has its own here.
 
 pub mod admin;
+mod docs;
 pub mod error;
 pub mod health;
 pub mod nodes;
@@ -73,6 +74,7 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     let not_found_in = Arc::clone(api);
     let router = router
         .merge(admin::routes(api))
+        .merge(docs::routes()?)
         .fallback(move |request: Request| not_found(Arc::clone(&not_found_in), request))
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify));
     Ok(router)

@@ -13,6 +13,7 @@ mod tests;
 
 use prost_reflect::DynamicMessage;
 
+pub(in crate::schema) use self::decode::wrapped;
 use super::reflect;
 use crate::fault::{Class, Fault};
 

@@ -1,5 +1,6 @@
 //! The schema: wire types made from `proto/platform.proto`, and their JSON mapping.
 
+pub mod describe;
 pub mod json;
 mod reflect;
 pub mod service;

@@ -9,7 +9,8 @@ use prost_reflect::{
 use super::DESCRIPTOR_SET;
 use crate::fault::Fault;
 
-const PACKAGE: &str = "mpcvault.platform.v1";
+/// The package of the schema.
+pub(super) const PACKAGE: &str = "mpcvault.platform.v1";
 
 /// The pool, and the fields with the JSON rules that the schema's own options express.
 struct Reflection {

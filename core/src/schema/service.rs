@@ -4,7 +4,7 @@
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDescriptor, Value};
 
-use super::{json, reflect, wire};
+use super::{describe, json, reflect, wire};
 use crate::fault::Fault;
 
 /// What an operation belongs to: each has tokens and a shape of errors of its own.
@@ -71,6 +71,11 @@ impl Operation {
     pub fn grpc_path(&self) -> String {
         let service = self.method.parent_service().full_name();
         format!("/{service}/{}", self.method.name())
+    }
+
+    /// What it does, in the words of the schema.
+    pub fn description(&self) -> String {
+        describe::comment(&self.method)
     }
 
     /// The message that it takes.

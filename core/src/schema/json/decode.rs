@@ -211,7 +211,7 @@ fn unmapped(field: &FieldDescriptor) -> Fault {
 }
 
 /// The value field of a wrapper type, which JSON shows bare.
-pub(super) fn wrapped(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
+pub(in crate::schema) fn wrapped(descriptor: &MessageDescriptor) -> Option<FieldDescriptor> {
     let name = descriptor.full_name().strip_prefix("google.protobuf.")?;
     name.ends_with("Value").then(|| descriptor.get_field(1))?
 }

@@ -1,0 +1,368 @@
+//! Operations: what each takes, and all that it can answer.
+
+use covault_core::{
+    fault::Fault,
+    schema::{
+        describe,
+        service::{Family, Operation},
+    },
+};
+use prost_reflect::{FieldDescriptor, Kind};
+use serde_json::{Map, Value, json};
+
+use super::{
+    examples,
+    schemas::{Schemas, Side},
+    shape::{described, nullable},
+};
+
+/// The operations that take an idempotency key (`crate::api::served` agrees: see the tests).
+pub const WITH_KEY: [&str; 3] = ["createSigningRequest", "createBatchPayment", "createWallet"];
+/// Its failures carry the reason why a signing request failed.
+const EXECUTE: &str = "executeSigningRequests";
+
+const SIGNING: &str = "Signing requests";
+const BATCHES: &str = "Batch payments";
+const WALLETS: &str = "Wallets";
+const SWEEP: &str = "Deposit and sweep";
+const HEALTH: &str = "Health";
+
+/// The groups of operations.
+pub fn tags() -> Value {
+    json!([
+        {"name": SIGNING, "description": "Transactions and messages, signed by a vault's keys."},
+        {"name": WALLETS, "description": "Wallets and balances."},
+        {"name": BATCHES, "description": "Payments to many, completed by a person in the console."},
+        {"name": SWEEP, "description": "Deposit and watch addresses, with tokens of their own."},
+        {"name": HEALTH, "description": "For orchestration; no token is needed."},
+    ])
+}
+
+fn tag(operation: &Operation) -> &'static str {
+    match (operation.family(), operation.name()) {
+        (Family::Sweep, _) => SWEEP,
+        (_, "createBatchPayment" | "getBatchPaymentDetails") => BATCHES,
+        (_, name) if name.contains("Wallet") || name == "getBalance" => WALLETS,
+        _ => SIGNING,
+    }
+}
+
+/// Headers of answers.
+pub fn headers() -> Value {
+    let text =
+        |description: &str| json!({"description": description, "schema": {"type": "string"}});
+    let yes = |description: &str| json!({"description": description, "schema": {"type": "string", "enum": ["true"]}});
+    json!({
+        "x-request-id": {
+            "description": "Id of the request; the log has it too.",
+            "required": true,
+            "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,128}$"},
+        },
+        "idempotency-replayed": yes(
+            "There when the idempotency key was used before: the answer is that of the first call."
+        ),
+        "idempotency-body-mismatch": yes("There when that first call had another body."),
+        "retry-after": {
+            "description": "When to come again, in seconds.",
+            "schema": {"type": "string", "pattern": "^[0-9]+$"},
+        },
+        "allow": text("The method that is right."),
+    })
+}
+
+/// The path item of an operation.
+pub fn item(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+    let name = operation.name();
+    let description = operation.description();
+    let summary = description
+        .split(['.', ':', ';'])
+        .next()
+        .unwrap_or_default();
+    let takes_key = WITH_KEY.contains(&name);
+    let success = success(operation, schemas)?;
+    let failure = failure(operation, schemas)?;
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), done(operation, success, takes_key));
+    for (status, description) in STATUSES {
+        if *status != "422" || takes_key {
+            responses.insert((*status).to_owned(), refused(status, description, &failure));
+        }
+    }
+    let mut post = json!({
+        "operationId": name,
+        "tags": [tag(operation)],
+        "summary": summary,
+        "description": description,
+        "requestBody": {
+            "required": true,
+            "content": {"application/json": {
+                "schema": schemas.message(&operation.request(), Side::Request),
+                "examples": examples::shown(name)?,
+            }},
+        },
+        "responses": responses,
+        "security": [match operation.family() {
+            Family::Platform => json!({"platformToken": []}),
+            Family::Sweep => json!({"sweepToken": []}),
+        }],
+    });
+    if let (Some(post), true) = (post.as_object_mut(), takes_key) {
+        post.insert("parameters".to_owned(), json!([idempotency_key()]));
+    }
+    Ok(json!({"post": post}))
+}
+
+fn idempotency_key() -> Value {
+    json!({
+        "name": "idempotency-key",
+        "in": "header",
+        "required": false,
+        "description": "Makes retries safe: a call with a key that this token used for this \
+            operation within the last 24 hours does nothing and gives the first call's answer. \
+            1 to 255 printable ASCII characters; a UUID v4 is a good one. A call that was refused \
+            leaves its key free.",
+        "schema": {
+            "type": "string", "minLength": 1, "maxLength": 255,
+            "pattern": "^[!-~]([ -~]*[!-~])?$",
+        },
+        "example": "5f0c1a3e-8d5f-4c55-9b44-0d5f5f3f7a01",
+    })
+}
+
+const STATUSES: &[(&str, &str)] = &[
+    (
+        "400",
+        "The request is wrong: malformed JSON, a field that cannot be accepted (the message begins \
+         with its path), `Invalid uuid`, `Invalid chain id`.",
+    ),
+    ("401", "The token is missing or unknown."),
+    (
+        "403",
+        "The token may not do this: `IP is not allowed`, a vault that it does not open, a \
+         read-only token, a token of the other kind.",
+    ),
+    ("405", "Another method than POST."),
+    ("408", "The body did not arrive in time."),
+    (
+        "409",
+        "It is there already (a wallet's ref), or in a state that does not allow this.",
+    ),
+    ("413", "The body is too large."),
+    ("415", "The content type is not `application/json`."),
+    (
+        "422",
+        "The idempotency key was used with another body, where the service is set to refuse that.",
+    ),
+    ("429", "Too many requests: come again later."),
+    (
+        "500",
+        "The service is at fault. The message holds nothing but the request id.",
+    ),
+    (
+        "503",
+        "Signers, store, bus or chain nodes cannot be reached, or too much is in work: try again.",
+    ),
+];
+
+fn done(operation: &Operation, schema: Value, takes_key: bool) -> Value {
+    let mut headers = json!({"x-request-id": header("x-request-id")});
+    if let (Some(headers), true) = (headers.as_object_mut(), takes_key) {
+        for name in ["idempotency-replayed", "idempotency-body-mismatch"] {
+            headers.insert(name.to_owned(), header(name));
+        }
+    }
+    let mut response = json!({
+        "description": if operation.name() == EXECUTE {
+            "The outcome. `error` is set when the request failed."
+        } else {
+            "Done."
+        },
+        "headers": headers,
+        "content": {"application/json": {"schema": schema}},
+    });
+    let links = links(operation.name());
+    if let (Some(response), false) = (response.as_object_mut(), links.is_empty()) {
+        response.insert("links".to_owned(), Value::Object(links));
+    }
+    response
+}
+
+fn refused(status: &str, description: &str, schema: &Value) -> Value {
+    let mut headers = json!({"x-request-id": header("x-request-id")});
+    let more = match status {
+        "429" | "503" => Some("retry-after"),
+        "405" => Some("allow"),
+        _ => None,
+    };
+    if let (Some(headers), Some(name)) = (headers.as_object_mut(), more) {
+        headers.insert(name.to_owned(), header(name));
+    }
+    json!({
+        "description": description,
+        "headers": headers,
+        "content": {"application/json": {"schema": schema}},
+    })
+}
+
+fn header(name: &str) -> Value {
+    json!({"$ref": format!("#/components/headers/{name}")})
+}
+
+/// What can be asked next of what an operation made.
+fn links(operation: &str) -> Map<String, Value> {
+    let next: &[(&str, &str, &str)] = match operation {
+        "createSigningRequest" => &[
+            ("getSigningRequestDetails", "uuid", "/signingRequest/uuid"),
+            ("executeSigningRequests", "uuid", "/signingRequest/uuid"),
+            ("rejectSigningRequest", "uuid", "/signingRequest/uuid"),
+        ],
+        "createBatchPayment" => &[("getBatchPaymentDetails", "uuid", "/batchPayment/uuid")],
+        "createWallet" => &[("getWalletInfo", "address", "/details/address")],
+        _ => &[],
+    };
+    next.iter()
+        .map(|(to, field, pointer)| {
+            let body = json!({*field: format!("$response.body#{pointer}")});
+            (
+                (*to).to_owned(),
+                json!({"operationId": to, "requestBody": body}),
+            )
+        })
+        .collect()
+}
+
+/// The schema of the answer with status 200.
+fn success(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+    let response = operation.response();
+    if operation.family() == Family::Sweep {
+        return Ok(schemas.message(&response, Side::Response));
+    }
+    let execute = operation.name() == EXECUTE;
+    let error = error(operation, schemas)?;
+    let fields = response.fields().map(|field| {
+        let schema = match (field.name(), field.kind()) {
+            ("error", _) if execute => nullable(error.clone()),
+            ("error", _) => json!({"type": "null"}),
+            // What succeeded has a result.
+            (_, Kind::Message(message)) if !execute && !field.is_list() => {
+                schemas.message(&message, Side::Response)
+            }
+            _ => schemas.shown_field(&field),
+        };
+        let comment = match field.name() {
+            "error" if !execute => "Always null: the call did not fail.".to_owned(),
+            _ => describe::comment(&field),
+        };
+        (field, described(schema, &comment))
+    });
+    let schema = all_of_them(fields);
+    Ok(schemas.add(response.name(), schema))
+}
+
+/// The schema of every answer with another status.
+fn failure(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+    if operation.family() == Family::Sweep {
+        return Ok(schemas.add("SweepError", sweep_error()));
+    }
+    let error = error(operation, schemas)?;
+    let response = operation.response();
+    let fields = response.fields().map(|field| {
+        let schema = match (field.name(), field.kind()) {
+            ("error", _) => error.clone(),
+            _ if field.is_list() => json!({"type": "array", "items": {}, "maxItems": 0}),
+            (_, Kind::Message(_)) => json!({"type": "null"}),
+            _ => json!({"type": "string", "const": ""}),
+        };
+        (field, schema)
+    });
+    let schema = described(
+        all_of_them(fields),
+        "The call failed: the result is null or empty.",
+    );
+    let name = response.name().replace("Response", "Failure");
+    Ok(schemas.add(&name, schema))
+}
+
+fn all_of_them(fields: impl Iterator<Item = (FieldDescriptor, Value)>) -> Value {
+    let properties: Map<String, Value> = fields
+        .map(|(field, schema)| (field.json_name().to_owned(), schema))
+        .collect();
+    let required: Vec<&String> = properties.keys().collect();
+    json!({"type": "object", "required": required, "properties": properties})
+}
+
+/// `error` of an operation: exactly one of the two codes, which the operation decides.
+fn error(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
+    let message = describe::message("Error")?;
+    let (name, code) = if operation.name() == EXECUTE {
+        (
+            "ExecuteSigningRequestsError",
+            "execute_signing_requests_error_code",
+        )
+    } else {
+        ("ServiceError", "service_error_code")
+    };
+    let fields = message
+        .fields()
+        .filter(|field| ["message", code].contains(&field.name()))
+        .map(|field| {
+            let schema = schemas.shown_field(&field);
+            let comment = describe::comment(&field);
+            (field, described(schema, &comment))
+        });
+    let schema = described(all_of_them(fields), &describe::comment(&message));
+    Ok(schemas.add(name, schema))
+}
+
+fn sweep_error() -> Value {
+    json!({
+        "type": "object",
+        "description": "Why the call failed.",
+        "required": ["code", "error", "reason"],
+        "properties": {
+            "code": {"type": "integer", "description": "The HTTP status."},
+            "error": {"type": "string", "description": "The status in words."},
+            "reason": {"type": "string", "description": "What is wrong."},
+        },
+    })
+}
+
+/// `/livez` and `/readyz`.
+pub fn health() -> [(&'static str, Value); 2] {
+    let answer = |description: &str, field: &str, is: bool| {
+        let mut properties = json!({field: {"type": "boolean", "const": is}});
+        let mut required = vec![field];
+        if let (Some(properties), false) = (properties.as_object_mut(), is) {
+            properties.insert("reason".to_owned(), json!({"type": "string"}));
+            required.push("reason");
+        }
+        json!({
+            "description": description,
+            "headers": {"x-request-id": header("x-request-id")},
+            "content": {"application/json": {"schema": {
+                "type": "object", "required": required, "properties": properties,
+            }}},
+        })
+    };
+    let item = |name: &str, summary: &str, responses: Value| {
+        json!({"get": {
+            "operationId": name,
+            "tags": [HEALTH],
+            "summary": summary,
+            "responses": responses,
+            "security": [],
+        }})
+    };
+    let live = json!({"200": answer("The process runs.", "live", true)});
+    let ready = json!({
+        "200": answer("The store can be written and the bus reached.", "ready", true),
+        "503": answer("It cannot work now.", "ready", false),
+    });
+    [
+        ("/livez", item("livez", "Says that the process runs", live)),
+        (
+            "/readyz",
+            item("readyz", "Says whether the service can work", ready),
+        ),
+    ]
+}

@@ -1,0 +1,211 @@
+#![allow(non_snake_case)]
+
+use std::collections::BTreeSet;
+
+use covault_core::{
+    payload::{Kind, Payload},
+    schema::{json as mapping, wire},
+};
+
+use super::*;
+
+fn post<'a>(document: &'a Value, path: &str) -> &'a Value {
+    &document["paths"][path]["post"]
+}
+
+/// Every string at a key `$ref`, wherever it stands.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_str() {
+                    Some(target) if key == "$ref" => {
+                        found.insert(target.to_owned());
+                    }
+                    _ => references(value, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn committed_document__should_be_that_of_the_schema() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let same =
+        serde_json::from_str::<Value>(&committed).ok() == Some(document().expect("document"));
+    assert!(
+        same,
+        "docs/openapi.json is not that of the schema: run `just openapi` and look at the difference"
+    );
+}
+
+#[test]
+fn document__should_have_every_operation_and_resolve_every_reference() {
+    let document = document().expect("document");
+    assert_eq!(document["info"]["version"], "0.0.1");
+    let operations = service::operations().expect("operations");
+    for operation in &operations {
+        let post = post(&document, &operation.http_path());
+        assert_eq!(post["operationId"], operation.name());
+        assert_ne!(post["description"], "", "{}", operation.name());
+    }
+    let paths = document["paths"].as_object().expect("paths");
+    assert_eq!(paths.len(), operations.len() + operations::health().len());
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    assert!(found.len() > 100, "{}", found.len());
+    let mut used = BTreeSet::new();
+    for reference in &found {
+        let pointer = reference.strip_prefix('#').expect("of this document");
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+        used.extend(
+            reference
+                .strip_prefix("#/components/schemas/")
+                .map(ToOwned::to_owned),
+        );
+    }
+    let made = document["components"]["schemas"]
+        .as_object()
+        .expect("schemas");
+    let unused: Vec<_> = made.keys().filter(|name| !used.contains(*name)).collect();
+    assert!(unused.is_empty(), "{unused:?}");
+}
+
+#[test]
+fn document__should_describe_every_field() {
+    let document = document().expect("document");
+    let kinds = [
+        "CreateSigningRequestRequest",
+        "SigningRequest",
+        "BatchPayment",
+        "CreateBatchPaymentRequest",
+    ];
+    for (name, schema) in document["components"]["schemas"]
+        .as_object()
+        .expect("schemas")
+    {
+        if kinds.contains(&name.as_str()) || name.ends_with("Failure") || name.ends_with("Error") {
+            continue;
+        }
+        for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
+            assert!(schema["description"].is_string(), "{name}.{field}");
+        }
+    }
+}
+
+#[test]
+fn document__should_say_which_operations_take_a_key_as_they_do() {
+    for operation in service::operations().expect("operations") {
+        if crate::api::served(&operation).takes_idempotency_key {
+            assert!(
+                operations::WITH_KEY.contains(&operation.name()),
+                "{}",
+                operation.name()
+            );
+        }
+    }
+}
+
+/// Every rule is for a field that there is: a message without a rule of its own name would lose
+/// it silently.
+#[test]
+fn document__should_limit_what_requests_hold() {
+    let document = document().expect("document");
+    let at = |pointer: &str| {
+        document
+            .pointer(&format!("/components/schemas/{pointer}"))
+            .unwrap_or(&Value::Null)
+    };
+    for (pointer, expected) in [
+        ("CreateWalletRequest/properties/name/maxLength", json!(85)),
+        ("CreateWalletRequest/properties/ref/maxLength", json!(500)),
+        (
+            "CreateWalletRequest/required",
+            json!(["vaultUuid", "networkType"]),
+        ),
+        (
+            "EVMBatchSendNativeInput/properties/recipients/maxItems",
+            json!(254),
+        ),
+        (
+            "SolanaSendCustomInput/properties/txBase64/maxItems",
+            json!(5),
+        ),
+        (
+            "SolanaSendCustomInput/properties/txBase64/minItems",
+            json!(1),
+        ),
+        (
+            "StellarSendNativeInput/properties/memo/maxLength",
+            json!(28),
+        ),
+        (
+            "CreateDepositWalletRequest/properties/ref/pattern",
+            json!("^[A-Za-z0-9_.:@-]{1,128}$"),
+        ),
+        (
+            "EVMSendCustomInput/properties/input/pattern",
+            json!(shape::PADDED),
+        ),
+        (
+            "CreateSigningRequestRequest/additionalProperties",
+            json!(false),
+        ),
+    ] {
+        let found = at(pointer);
+        let found = match found {
+            // Optional patterns stand beside `null`.
+            Value::Null => panic!("{pointer} is not there"),
+            found => found,
+        };
+        assert_eq!(*found, expected, "{pointer}");
+    }
+    let kinds = at("CreateSigningRequestRequest/allOf/0/oneOf")
+        .as_array()
+        .expect("kinds");
+    assert_eq!(kinds.len(), Kind::ALL.len());
+}
+
+#[test]
+fn examples__should_be_accepted_by_the_decoder() {
+    fn decodes<T: prost::Message + prost::Name + Default>(body: &[u8]) -> Result<(), Fault> {
+        mapping::decode::<T>(body).map(drop)
+    }
+    for operation in service::operations().expect("operations") {
+        for (name, request) in examples::requests(operation.name()).expect("examples") {
+            let body = request.to_string();
+            let body = body.as_bytes();
+            let decoded = match operation.name() {
+                "createSigningRequest" => {
+                    mapping::decode::<wire::CreateSigningRequestRequest>(body).and_then(|request| {
+                        Payload::parse(&request.r#type.expect("a payload kind")).map(drop)
+                    })
+                }
+                "getSigningRequestDetails" => {
+                    decodes::<wire::GetSigningRequestDetailsRequest>(body)
+                }
+                "getSigningRequestList" => decodes::<wire::GetSigningRequestListRequest>(body),
+                "executeSigningRequests" => decodes::<wire::ExecuteSigningRequestsRequest>(body),
+                "rejectSigningRequest" => decodes::<wire::RejectSigningRequestRequest>(body),
+                "createBatchPayment" => decodes::<wire::CreateBatchPaymentRequest>(body),
+                "getBatchPaymentDetails" => decodes::<wire::GetBatchPaymentDetailsRequest>(body),
+                "createWallet" => decodes::<wire::CreateWalletRequest>(body),
+                "updateWallet" => decodes::<wire::UpdateWalletRequest>(body),
+                "getWalletInfo" => decodes::<wire::GetWalletInfoRequest>(body),
+                "getWalletList" => decodes::<wire::GetWalletListRequest>(body),
+                "getBalance" => decodes::<wire::GetBalanceRequest>(body),
+                "resimulation" => decodes::<wire::ResimulationRequest>(body),
+                "createDepositWallet" => decodes::<wire::CreateDepositWalletRequest>(body),
+                "addWatchAddress" => decodes::<wire::AddWatchAddressRequest>(body),
+                other => panic!("{other} is not known here"),
+            };
+            assert!(decoded.is_ok(), "{} {name}: {decoded:?}", operation.name());
+        }
+    }
+    let kinds = examples::requests("createSigningRequest").expect("examples");
+    assert_eq!(kinds.len(), Kind::ALL.len(), "one of every payload kind");
+}
