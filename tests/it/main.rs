@@ -27,3 +27,4 @@ mod restore;
 mod secrets;
 mod simulation;
 mod support;
+mod tokens;
