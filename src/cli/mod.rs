@@ -105,3 +105,14 @@ fn answer(text: impl std::fmt::Display) {
     // A reader that has gone (`covault dev | head -1`) is no reason to end.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn cli__should_be_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -28,3 +28,4 @@ mod restore;
 mod secrets;
 mod simulation;
 mod support;
+mod tokens;
