@@ -20,10 +20,7 @@ use tonic_reflection::server::Builder;
 
 use super::status;
 use crate::{
-    api::{
-        Api,
-        headers::RequestId,
-    },
+    api::{Api, headers::RequestId},
     http::server::InUse,
     shutdown::{self, Stop},
 };

@@ -15,6 +15,7 @@ use covault_core::{
     derive::RootKey,
     order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
     port::Entropy,
+    schema::service::Family,
     signature::{Curve, Signature},
 };
 use secrecy::SecretString;

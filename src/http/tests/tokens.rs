@@ -6,6 +6,7 @@ use super::{
     routes::{Ask, app, post, vault},
     *,
 };
+use crate::api::address::Peer;
 
 async fn admin(app: &Router, operation: &str, body: Value) -> (u16, Value) {
     let path = format!("/admin/v1/{operation}");
