@@ -148,6 +148,23 @@ impl<A> Lanes<A> {
         Some(account)
     }
 
+    /// Takes out a request that is to be ended, unless something is handed out to it: what comes after
+    /// it in the lane may build on that. True when nothing is, from now on nothing will be either.
+    pub fn withdraw(&mut self, request: RequestId) -> (bool, Option<Account>) {
+        let account = self.member.get(&request);
+        let lane = account.and_then(|account| self.lanes.get(account));
+        let holds = |lane: &Lane<A>| lane.reserved.values().any(|other| *other == request);
+        if lane.is_some_and(holds) {
+            return (false, None);
+        }
+        (true, self.leave(request))
+    }
+
+    /// The account in whose lane a request is.
+    pub fn account(&self, request: RequestId) -> Option<&Account> {
+        self.member.get(&request)
+    }
+
     /// The request is over, or starts again: it gives back what it holds here. Returns its lane,
     /// where the next may now be first.
     pub fn leave(&mut self, request: RequestId) -> Option<Account> {
@@ -181,6 +198,23 @@ mod tests {
 
     fn request(id: u8) -> RequestId {
         RequestId::from_bytes([id; 16])
+    }
+
+    #[test]
+    fn lanes__should_let_go_of_those_alone_who_hold_nothing() {
+        let mut lanes = Lanes::default();
+        for id in 1..=2 {
+            lanes.join(account(), request(id));
+            lanes.ask(request(id), ()).unwrap();
+        }
+        lanes.next(&account()).unwrap();
+        lanes.reserve(&account(), vec![Resource::Nonce(7)], request(1));
+        assert_eq!(lanes.withdraw(request(1)), (false, None));
+        assert_eq!(lanes.withdraw(request(2)), (true, Some(account())));
+        assert!(lanes.next(&account()).is_none());
+        // Nothing is handed out to it any more.
+        assert!(lanes.ask(request(2), ()).is_none());
+        assert_eq!(lanes.withdraw(request(2)), (true, None));
     }
 
     #[test]

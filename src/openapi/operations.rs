@@ -125,7 +125,6 @@ fn idempotency_key() -> Value {
             "type": "string", "minLength": 1, "maxLength": 255,
             "pattern": "^[!-~]([ -~]*[!-~])?$",
         },
-        "example": "5f0c1a3e-8d5f-4c55-9b44-0d5f5f3f7a01",
     })
 }
 

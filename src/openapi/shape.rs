@@ -20,15 +20,15 @@ pub fn reference(name: &str) -> Value {
 
 /// Also `null`.
 pub fn nullable(mut schema: Value) -> Value {
-    let null = json!({"type": "null"});
+    let nothing = json!({"type": "null"});
     if let Some(options) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
-        options.push(null);
+        options.push(nothing);
         return schema;
     }
     match schema.get_mut("type") {
         Some(Value::Array(types)) => types.push(json!("null")),
         Some(kind) => *kind = json!([kind.clone(), "null"]),
-        None => return json!({"anyOf": [schema, null]}),
+        None => return json!({"anyOf": [schema, nothing]}),
     }
     if let Some(values) = schema.get_mut("enum").and_then(Value::as_array_mut) {
         values.push(Value::Null);

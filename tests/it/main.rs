@@ -16,10 +16,12 @@ mod cluster;
 mod crash;
 mod dev;
 mod errors;
+mod grpc;
 mod life;
 mod life_crash;
 mod networks;
 mod nodes;
+mod openapi;
 mod platform;
 mod policy;
 #[cfg(feature = "cggmp24")]

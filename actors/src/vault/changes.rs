@@ -44,7 +44,13 @@ impl Live {
             }
         };
         if wallet.status == Status::Archived {
-            for actor in self.requests.values() {
+            for (request, actor) in self.requests.clone() {
+                let account = self.lanes.account(request);
+                if account.is_some_and(|account| account.address == wallet.address)
+                    && !self.withdraw(request).await
+                {
+                    continue;
+                }
                 // One that has just ended needs it no more.
                 let _ = actor.cast(signing::Msg::WalletArchived(id));
             }
@@ -52,9 +58,23 @@ impl Live {
         Ok(wallet.to_wire())
     }
 
+    /// Takes a request out of its lane, unless it has been given a number or outputs there: those that
+    /// were settled after it build on them, so that a gap would hold them up for ever.
+    async fn withdraw(&mut self, request: RequestId) -> bool {
+        let (free, account) = self.lanes.withdraw(request);
+        if let Some(account) = account {
+            self.serve(&account).await;
+        }
+        free
+    }
+
     /// Has the request's actor end it: it alone knows whether it is too late. One that has no actor
     /// now (it failed and starts again later) is ended here.
     pub(super) async fn reject(&mut self, id: RequestId, reply: RpcReplyPort<Result<(), Fault>>) {
+        if !self.withdraw(id).await {
+            let _ = reply.send(Err(not_rejected("it is being signed")));
+            return;
+        }
         match self.requests.get(&id) {
             // When it has just ended the port is dropped, and whoever waits looks again.
             Some(actor) => {

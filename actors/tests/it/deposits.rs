@@ -109,8 +109,14 @@ fn says(fault: &Fault, class: Class, reason: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deposit_wallet__should_be_one_per_token_network_and_ref_also_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || Arc::new(RedbStore::open(&folder.path().join("store.redb")).unwrap());
-    let world = World::on(open());
+    // What was stopped may hold the file for a moment longer.
+    let open = async || loop {
+        match RedbStore::open(&folder.path().join("store.redb")) {
+            Ok(store) => break Arc::new(store),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+        }
+    };
+    let world = World::on(open().await);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let token = sweeper(&gateway, "shop", vault).await;
@@ -148,7 +154,7 @@ async fn deposit_wallet__should_be_one_per_token_network_and_ref_also_after_a_re
     assert!(wallets.iter().all(|wallet| wallet.r#ref.is_empty()));
     gateway.stop().await;
     drop((gateway, world));
-    let world = World::on(open());
+    let world = World::on(open().await);
     let gateway = world.start().await;
     let again = deposit(&gateway, &caller, "EVM", "order-1").await.unwrap();
     assert_eq!(again, first);

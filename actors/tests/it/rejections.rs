@@ -138,7 +138,7 @@ async fn reject__should_end_a_request_whose_actor_waits_for_its_restart() {
     let vault = vault(&gateway, "main").await;
     let from = wallet(&gateway, vault, NetworkType::Tron).await.address;
     let kind = Kind::TronSendNative(wire::TronSendNative {
-        to: from.clone(),
+        to: "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t".into(),
         from,
         value: "1".into(),
     });

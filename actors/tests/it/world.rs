@@ -146,6 +146,14 @@ impl World {
     }
 
     pub async fn start_with(&self, store: Arc<dyn Store>, chains: Chains) -> Gateway {
+        self.try_start_with(store, chains).await.unwrap()
+    }
+
+    pub async fn try_start_with(
+        &self,
+        store: Arc<dyn Store>,
+        chains: Chains,
+    ) -> Result<Gateway, Fault> {
         Gateway::start(Orchestrator {
             store,
             signers: Arc::clone(&self.signers) as Arc<dyn Signers>,
@@ -155,7 +163,6 @@ impl World {
             settings: self.settings.clone(),
         })
         .await
-        .unwrap()
     }
 
     /// Every request in the store, in no order that means anything.

@@ -321,9 +321,9 @@ async fn limits__should_be_those_of_rest() {
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.metadata().get("retry-after").expect("when"), "1");
     drop(never);
-    list()
-        .await
-        .expect("there is a place, and it is the second call of the token");
+    // There is a place, and it is the second call of the token; it names no vault.
+    let status = list().await.expect_err("no vault");
+    assert_eq!(status.code(), Code::InvalidArgument);
     let status = list().await.expect_err("too fast");
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(status.metadata().get("retry-after").expect("when"), "1");

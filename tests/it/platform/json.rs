@@ -110,7 +110,10 @@ async fn names_and_nulls(world: &World) {
     assert_eq!(status, 200, "{answer}");
     let shown = &answer["signingRequest"];
     assert_eq!(shown["evmSendNative"]["gasFee"]["maxFee"], "10");
-    assert_eq!(shown["evmSendNative"]["gasFee"]["maxPriorityFee"], "");
+    assert_eq!(
+        shown["evmSendNative"]["gasFee"]["maxPriorityFee"],
+        Value::Null
+    );
     assert_eq!(shown["notes"], Value::Null);
 
     for (body, path) in [

@@ -203,7 +203,7 @@ async fn batches__should_be_stored_with_every_recipient_checked() {
     let (api, vault) = (world.api(), &world.dev.vault);
     let bitcoin = api.wallet(vault, "NETWORK_TYPE_BITCOIN").await;
     let sui = api.wallet(vault, "NETWORK_TYPE_SUI").await;
-    let recipient = |address: &str| json!({"address": address, "amount": "5", "notes": "rent"});
+    let recipient = |address: &str| json!({"address": address, "amount": "1000", "notes": "rent"});
     let kinds = [
         (
             "evmBatchSendNative",

@@ -1,0 +1,170 @@
+//! The OpenAPI document of a running service: schemathesis compares the two, and clients that are
+//! generated from the document work.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::{Value, json};
+
+use super::support::*;
+
+fn file(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A program of tests/python.
+fn python_tool(name: &str) -> Command {
+    let path = file("tests/python/venv/bin").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: run `bash tests/run` once",
+        path.display()
+    );
+    Command::new(path)
+}
+
+/// Runs a program to its end and gives what it prints; it must succeed.
+async fn run(mut command: Command) -> String {
+    let shown = format!("{command:?}");
+    // On another thread: the test's own tasks go on.
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{shown}\n{}\n{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+fn variables(dev: &Dev) -> [(&'static str, String); 4] {
+    let text = |name: &str| dev.info[name].as_str().map(ToOwned::to_owned);
+    let token = dev.api.token.clone();
+    [
+        ("COVAULT_URL", dev.api.base.clone()),
+        ("COVAULT_VAULT", dev.vault.clone()),
+        (
+            "COVAULT_SWEEP_TOKEN",
+            text("sweepToken").unwrap_or_else(|| token.clone()),
+        ),
+        ("COVAULT_TOKEN", token),
+    ]
+}
+
+/// The document that the service serves, in a file.
+async fn document(dev: &Dev, folder: &Path) -> std::path::PathBuf {
+    let url = format!("{}/openapi.json", dev.api.base);
+    let response = http_client().get(url).send().await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    let path = folder.join("document.json");
+    fs::write(&path, response.text().await.unwrap()).unwrap();
+    path
+}
+
+/// What call.ts and call.py print: one wallet made and found, one signature, one refusal.
+async fn assert_called(dev: &Dev, printed: &str, name: &str) {
+    let answer: Value = serde_json::from_str(printed.trim()).unwrap();
+    let wallet = dev.api.ok("getWalletInfo", json!({"ref": name})).await;
+    assert_eq!(
+        answer,
+        json!({
+            "address": wallet["details"]["address"],
+            "ref": name,
+            "signatures": 1,
+            "refused": "ref: is not that of a wallet",
+            "status": 400,
+        })
+    );
+}
+
+#[tokio::test]
+async fn service__should_be_as_its_document_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let strict = [("COVAULT_IDEMPOTENCY_STRICT", "true")];
+    let dev = Dev::start_with(&folder.path().join("dev"), &[], &strict).await;
+    let mut command = python_tool("python");
+    command
+        .arg(file("tests/openapi/check.py"))
+        .arg(folder.path())
+        .envs(variables(&dev));
+    let printed = run(command).await;
+    // What it says in the end; that it tried nothing would be a success too.
+    assert!(printed.contains("No issues found"), "{printed}");
+    let operations = printed.lines().filter_map(|line| {
+        let (_, number) = line.split_once("Tested:")?;
+        number.trim().parse::<usize>().ok()
+    });
+    assert!(operations.max() >= Some(15), "{printed}");
+}
+
+#[tokio::test]
+async fn typescript_client__should_compile_and_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let path = folder.path().join("typescript");
+    fs::create_dir(&path).unwrap();
+    for name in ["call.ts", "tsconfig.json"] {
+        fs::copy(file("tests/openapi").join(name), path.join(name)).unwrap();
+    }
+    let node = node_tool("node_modules/node/bin/node");
+    let mut generate = Command::new(&node);
+    generate
+        .arg(node_tool("node_modules/.bin/openapi-ts"))
+        .args([
+            "--client",
+            "@hey-api/client-fetch",
+            "--no-log-file",
+            "--output",
+        ])
+        .arg(path.join("client"))
+        .arg("--input")
+        .arg(document(&dev, folder.path()).await)
+        .current_dir(&path);
+    run(generate).await;
+    let mut compile = Command::new(&node);
+    compile
+        .arg(node_tool("node_modules/.bin/tsc"))
+        .arg("--project")
+        .arg(&path);
+    run(compile).await;
+    let mut call = Command::new(&node);
+    call.arg(path.join("out/call.js")).envs(variables(&dev));
+    assert_called(&dev, &run(call).await, "from-typescript").await;
+}
+
+#[tokio::test]
+async fn python_client__should_type_check_and_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let path = folder.path().join("python");
+    fs::create_dir(&path).unwrap();
+    fs::copy(file("tests/openapi/call.py"), path.join("call.py")).unwrap();
+    let mut generate = python_tool("openapi-python-client");
+    generate
+        .args(["generate", "--meta", "none", "--overwrite", "--path"])
+        .arg(document(&dev, folder.path()).await)
+        .arg("--config")
+        .arg(file("tests/openapi/python.yaml"))
+        .arg("--output-path")
+        .arg(path.join("covault_client"))
+        .current_dir(&path);
+    let printed = run(generate).await;
+    // It leaves out what it does not understand, and succeeds.
+    assert!(!printed.to_lowercase().contains("warning"), "{printed}");
+    let mut check = python_tool("mypy");
+    check
+        .args([
+            "--strict",
+            "--cache-dir",
+            "mypy",
+            "call.py",
+            "covault_client",
+        ])
+        .current_dir(&path);
+    run(check).await;
+    let mut call = python_tool("python");
+    call.arg(path.join("call.py")).envs(variables(&dev));
+    assert_called(&dev, &run(call).await, "from-python").await;
+}
