@@ -44,7 +44,8 @@ async fn tokens__should_open_what_they_are_for() {
     let app = app().await;
     let (platform, id) = made(&app, token("shop", "platform")).await;
     let (sweep, _) = made(&app, token("deposits", "sweep")).await;
-    let broken = format!("{}x", &platform[..platform.len() - 1]);
+    let last = if platform.ends_with('x') { "y" } else { "x" };
+    let broken = format!("{}{last}", &platform[..platform.len() - 1]);
     // 400: the token was taken and the body looked at.
     for (token, expected) in [
         (platform.as_str(), [400, 401, 403]),
