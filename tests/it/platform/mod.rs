@@ -16,7 +16,7 @@ pub struct World {
     pub dev: Dev,
     pub evm: String,
     pub solana: String,
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
 }
 
 impl World {
@@ -33,31 +33,18 @@ impl World {
             dev,
             evm,
             solana,
-            folder,
+            _folder: folder,
         }
     }
 
     /// Runs a command of an operator, which must succeed, and gives what it prints.
     pub fn command(&self, arguments: &[&str]) -> String {
-        let admin = self.folder.path().join("admin-token");
-        std::fs::write(&admin, self.dev.info["adminToken"].as_str().unwrap()).unwrap();
-        let mut command = covault();
-        command.args(arguments);
-        command.args(["--url", &self.dev.api.base, "--token-file"]);
-        let (done, out, err) = outcome_of(command.arg(admin));
-        assert!(done, "{arguments:?}: {err}");
-        out
+        self.dev.command(arguments)
     }
 
     /// The API with a new token of every vault.
     pub fn token(&self, arguments: &[&str]) -> Api {
-        self.token_of(&[arguments, &["--all-vaults"]].concat())
-    }
-
-    /// The API with a new token.
-    pub fn token_of(&self, arguments: &[&str]) -> Api {
-        let token = self.command(&[&["token", "create"], arguments].concat());
-        Api::new(&self.dev.api.base, token.trim())
+        self.dev.token(&[arguments, &["--all-vaults"]].concat())
     }
 
     pub fn api(&self) -> &Api {

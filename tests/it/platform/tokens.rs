@@ -147,7 +147,7 @@ async fn token_of_some_vaults__should_reach_no_other() {
     let world = World::start().await;
     let mut arguments = vec!["--name", "shop", "--kind", "platform", "--access", "full"];
     arguments.extend(["--vault", "default"]);
-    let shop = world.token_of(&arguments);
+    let shop = world.dev.token(&arguments);
     shop.ok("getWalletList", json!({"vaultUuid": world.dev.vault}))
         .await;
     let stranger = "00000000-0000-4000-8000-000000000000";

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::Api;
+use super::{Api, outcome_of};
 
 /// How long anything may take to come up on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -249,6 +249,24 @@ impl Dev {
             info["platformToken"].as_str().unwrap(),
         );
         (process, api, info)
+    }
+
+    /// Runs a command of an operator, which must succeed, and gives what it prints.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        let admin = self.data.with_extension("admin-token");
+        fs::write(&admin, self.info["adminToken"].as_str().unwrap()).unwrap();
+        let mut command = covault();
+        command.args(arguments);
+        command.args(["--url", &self.api.base, "--token-file"]);
+        let (done, out, err) = outcome_of(command.arg(admin));
+        assert!(done, "{arguments:?}: {err}");
+        out
+    }
+
+    /// The API with a new token, made as `covault token create` says.
+    pub fn token(&self, arguments: &[&str]) -> Api {
+        let token = self.command(&[&["token", "create"], arguments].concat());
+        Api::new(&self.api.base, token.trim())
     }
 
     /// Starts again on the same folder.
