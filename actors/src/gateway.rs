@@ -31,6 +31,7 @@ use crate::{
     rows::Operation,
     rpc::EndpointHealth,
     settings::Orchestrator,
+    simulations,
     store::{Key, Space},
     vault, views,
 };
@@ -102,6 +103,11 @@ pub enum Command {
     CreateSigningRequest(wire::CreateSigningRequestRequest),
     /// rejectSigningRequest.
     RejectSigningRequest {
+        /// The uuid as the client sent it.
+        uuid: String,
+    },
+    /// resimulation.
+    Resimulate {
         /// The uuid as the client sent it.
         uuid: String,
     },
@@ -182,6 +188,8 @@ pub enum Receipt {
     SigningRequest(Box<wire::SigningRequest>),
     /// The request is rejected.
     Rejected,
+    /// What a request's transaction would do; the bytes of `simulation`.
+    Simulation(Vec<u8>),
     /// The batch, pending.
     BatchPayment(Box<wire::BatchPayment>),
     /// The vault.
@@ -436,6 +444,7 @@ impl Inner {
             // repeating the others does no harm.
             Command::UpdateWallet(_)
             | Command::RejectSigningRequest { .. }
+            | Command::Resimulate { .. }
             | Command::CreateVault { .. }
             | Command::ReplaceSigners { .. }
             | Command::ReshareVault { .. }
@@ -489,6 +498,10 @@ impl Inner {
             Command::RejectSigningRequest { uuid } => {
                 self.reject_request(caller, &uuid).await?;
                 Receipt::Rejected
+            }
+            Command::Resimulate { uuid } => {
+                let request = views::request(&self.context, caller, uuid.parse()?).await?;
+                Receipt::Simulation(simulations::again(&self.context, &request).await?)
             }
             Command::CreateBatchPayment(request) => {
                 Receipt::BatchPayment(Box::new(self.create_batch(caller, request, pledge).await?))

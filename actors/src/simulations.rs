@@ -10,17 +10,17 @@ use std::{
 };
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     ids::RequestId,
     payload::Payload,
-    request::{Draft, Request},
+    request::{Draft, Request, State},
 };
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
     context::Context,
     rows::{self, Simulated},
-    rpc::Trial,
+    rpc::{ChainClient, Trial},
     store::{Batch, CommitError, Expect},
 };
 
@@ -79,12 +79,7 @@ pub fn start(
         tracing::debug!(request = %request.id, "too many simulations run; this one is left out");
         return;
     };
-    let trial = Trial {
-        payload: payload.clone(),
-        facts: draft.facts.clone(),
-        unsigned: draft.unsigned.clone(),
-        public_key: request.public_key.clone(),
-    };
+    let trial = trial(request, payload, draft);
     let id = request.id;
     let task_context = Arc::clone(context);
     let task = async move {
@@ -93,11 +88,11 @@ pub fn start(
         if again && !matches!(shown(&context, id).await, Ok(None)) {
             return;
         }
-        let tried = tokio::time::timeout(PATIENCE, client.simulate(&trial)).await;
-        let Some(json) = tried.ok().flatten().and_then(|tried| tried.to_json()) else {
+        let Some(json) = tried(&*client, &trial).await else {
             return;
         };
-        if let Err(fault) = keep(&context, id, json).await {
+        // The first one counts: later ones may have seen the transaction itself on the chain.
+        if let Err(fault) = keep(&context, id, json, Expect::Absent).await {
             tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
         }
     };
@@ -108,18 +103,79 @@ pub fn start(
     }
 }
 
-/// The first one counts: later ones may have seen the transaction itself on the chain.
-async fn keep(context: &Context, request: RequestId, json: Vec<u8>) -> Result<(), Fault> {
+fn trial(request: &Request, payload: &Payload, draft: &Draft) -> Trial {
+    Trial {
+        payload: payload.clone(),
+        facts: draft.facts.clone(),
+        unsigned: draft.unsigned.clone(),
+        public_key: request.public_key.clone(),
+    }
+}
+
+async fn tried(client: &dyn ChainClient, trial: &Trial) -> Option<Vec<u8>> {
+    let tried = tokio::time::timeout(PATIENCE, client.simulate(trial)).await;
+    tried.ok().flatten().and_then(|tried| tried.to_json())
+}
+
+/// Has a node try the transaction of a request once more, and keeps what it says in the place of
+/// what was known. Only what waits for its signature is tried: before that there is no transaction,
+/// and after it the chain may have it.
+///
+/// # Errors
+/// [`Class::WrongState`] where there is nothing to try, and [`Class::Unavailable`] when no node
+/// says anything.
+pub async fn again(context: &Context, request: &Request) -> Result<Vec<u8>, Fault> {
+    let refused = |reason: &str| {
+        let sentence = format!("the request cannot be simulated again: {reason}");
+        Err(Fault::new(Class::WrongState, sentence))
+    };
+    let draft = match &request.state {
+        State::Prepared { draft, .. } | State::Signing { draft, .. } => draft,
+        State::Received
+        | State::Screened { .. }
+        | State::AwaitingApproval { .. }
+        | State::Preparing { .. } => return refused("its transaction is not built yet"),
+        State::Signed { .. } | State::Broadcasting { .. } => return refused("it is signed"),
+        State::Succeeded { .. } | State::Failed { .. } => return refused("it is over"),
+    };
+    if draft.unsigned.bytes.is_empty() {
+        return refused("a message does nothing on a chain");
+    }
+    if !context.settings.simulate {
+        return refused("simulations are switched off here (serve.simulate)");
+    }
+    let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
+    let client = context.chains.get(request.network, payload.chain_id());
+    let Some(client) = client.cloned() else {
+        return refused("no node is configured for its chain");
+    };
+    let Ok(_place) = context.simulations.places.try_acquire() else {
+        return Err(Fault::unavailable(
+            "too many simulations run; try again later",
+        ));
+    };
+    let trial = trial(request, &payload, draft);
+    let Some(json) = tried(&*client, &trial).await else {
+        return Err(Fault::unavailable(
+            "no node of the chain could try the transaction now; try again later",
+        ));
+    };
+    keep(context, request.id, json.clone(), Expect::Any).await?;
+    Ok(json)
+}
+
+async fn keep(
+    context: &Context,
+    request: RequestId,
+    json: Vec<u8>,
+    expect: Expect,
+) -> Result<(), Fault> {
     let row = Simulated {
         at_ms: context.now_ms(),
         json,
     };
     let mut batch = Batch::new();
-    batch.put(
-        rows::simulation(request),
-        Expect::Absent,
-        rows::encode(&row)?,
-    );
+    batch.put(rows::simulation(request), expect, rows::encode(&row)?);
     match context.store.commit(batch).await {
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),

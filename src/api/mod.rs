@@ -264,6 +264,7 @@ pub fn served(operation: &Operation) -> Served {
         "getSigningRequestDetails" => plain(signing_requests::details),
         "getSigningRequestList" => plain(signing_requests::list),
         "rejectSigningRequest" => plain(signing_requests::reject),
+        "resimulation" => plain(signing_requests::resimulate),
         "createBatchPayment" => once(batches::create),
         "getBatchPaymentDetails" => plain(batches::details),
         "createWallet" => once(wallets::create),

@@ -66,3 +66,19 @@ pub async fn reject(call: Call) -> Result<Answer, Fault> {
         _ => None,
     })
 }
+
+/// resimulation: tries the transaction of a pending request once more.
+pub async fn resimulate(call: Call) -> Result<Answer, Fault> {
+    let request: wire::ResimulationRequest = call.request()?;
+    let command = Command::Resimulate {
+        uuid: request.signing_request_uuid,
+    };
+    let done = call.submit(command).await?;
+    done.answer(&call, |receipt| match receipt {
+        Receipt::Simulation(simulation) => Some(wire::ResimulationResponse {
+            simulation,
+            error: None,
+        }),
+        _ => None,
+    })
+}

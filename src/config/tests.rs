@@ -20,6 +20,9 @@ fn defaults__should_be_complete() {
     let (config, ignored) = Config::layer(None, Vec::new()).expect("the defaults load");
     assert!(ignored.is_empty());
     assert_eq!(config.serve.listen, "127.0.0.1:8080");
+    assert_eq!(config.serve.grpc_listen, "127.0.0.1:8081");
+    // A call that waits for an outcome must be able to tell it.
+    assert!(config.serve.grpc_timeout_ms > config.serve.execute_wait_ms);
     assert_eq!(config.serve.max_body_bytes, 1 << 20);
     assert_eq!(
         config.serve.identity_file(),
@@ -35,6 +38,33 @@ fn defaults__should_be_complete() {
     assert!(config.chains.evm().expect("ids").is_empty());
     assert!(config.evm.abi_files.is_empty());
     assert!(config.serve.simulate);
+}
+
+#[test]
+fn limits__should_be_settings_that_make_sense() {
+    let config = layered(
+        "[limits]\nper_token_per_second = 0\n[serve]\nmax_connections = 7",
+        &[
+            ("COVAULT_LIMITS_PER_IP_BURST", "9"),
+            ("COVAULT_SERVE_GRPC_LISTEN", ""),
+        ],
+    )
+    .expect("loads");
+    assert_eq!(config.limits.per_token_per_second, 0);
+    assert_eq!(config.limits.per_ip_burst, 9);
+    assert_eq!(config.serve.max_connections.get(), 7);
+    assert_eq!(config.serve.grpc_listen, "");
+    for (file, name) in [
+        ("[serve]\nmax_connections = 0", "serve.max_connections"),
+        ("[serve]\nmax_in_flight = 0", "serve.max_in_flight"),
+        (
+            "[limits]\nper_ip_per_second = -1",
+            "limits.per_ip_per_second",
+        ),
+    ] {
+        let problem = problem(file, &[]);
+        assert!(problem.contains(name), "{problem}");
+    }
 }
 
 #[test]

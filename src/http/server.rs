@@ -178,6 +178,9 @@ async fn converse(
     };
     let ended = match ended {
         Some(ended) => Ok(ended),
+        // Nothing was asked on it: there is nothing to end, and a peer that has not even greeted
+        // cannot be told.
+        None if usage.is_new() => return,
         None => {
             connection.as_mut().graceful_shutdown();
             // Who does not read its answers must not keep its place.
@@ -201,6 +204,11 @@ struct Usage {
 }
 
 impl Usage {
+    /// Whether there was no request yet.
+    fn is_new(&self) -> bool {
+        self.moves.load(Ordering::SeqCst) == 0
+    }
+
     /// Returns once nothing has happened, and nothing been in work, for `patience`.
     async fn idle(&self, patience: Duration) {
         let mut seen = self.moves.load(Ordering::SeqCst);

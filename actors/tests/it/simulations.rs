@@ -3,10 +3,14 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
+    gateway::{Command, Receipt},
     rpc::Simulation,
     store::{Scan, Space},
 };
-use covault_core::{fault::ExecuteCode, payload::Payload};
+use covault_core::{
+    fault::{Class, ExecuteCode, Fault},
+    payload::Payload,
+};
 use serde_json::{Value, json};
 
 use crate::{chain_double::Trying, world::*};
@@ -212,4 +216,55 @@ async fn simulation__should_be_made_once_however_often_it_is_signed() {
     assert_eq!(outcome(&gateway, &uuid).await.error, None);
     assert_eq!(simulation(&gateway, &uuid).await, first);
     assert_eq!(world.evm.tried.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_be_signed() {
+    let world = World::new();
+    world
+        .evm
+        .try_by(Trying::Says(Simulation::fails("no funds")));
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let again = async |caller: &covault_actors::gateway::Caller, uuid: &str| {
+        let command = Command::Resimulate { uuid: uuid.into() };
+        match gateway.submit(caller, command, None).await?.receipt {
+            Receipt::Simulation(shown) => Ok(shown),
+            other => panic!("{other:?}"),
+        }
+    };
+    let refused = async |uuid: &str| {
+        let fault: Fault = again(&admin(), uuid).await.unwrap_err();
+        (fault.class().clone(), fault.public().to_owned())
+    };
+    let pending = create(&gateway, send(&from)).await;
+    assert_eq!(simulation(&gateway, &pending.uuid).await["success"], false);
+    world.evm.try_by(passes());
+    let shown = again(&admin(), &pending.uuid).await.unwrap();
+    let read: Value = serde_json::from_slice(&shown).unwrap();
+    assert_eq!(read["success"], true);
+    assert_eq!(details(&gateway, &pending.uuid).await.simulation, shown);
+    assert_eq!(rows(&world).await, 1);
+
+    // What no node says replaces nothing.
+    world.evm.try_by(Trying::Cannot);
+    assert_eq!(refused(&pending.uuid).await.0, Class::Unavailable);
+    assert_eq!(details(&gateway, &pending.uuid).await.simulation, shown);
+    let fault = again(&stranger(), &pending.uuid).await.unwrap_err();
+    assert_eq!(fault.public(), "Invalid uuid");
+    assert_eq!(refused("x").await.1, "Invalid uuid");
+    let message = create(&gateway, raw(&from)).await;
+    let (class, said) = refused(&message.uuid).await;
+    assert_eq!(class, Class::WrongState);
+    assert!(
+        said.ends_with("a message does nothing on a chain"),
+        "{said}"
+    );
+    world.evm.down.store(true, Ordering::SeqCst);
+    let waiting = create(&gateway, send(&from)).await;
+    let (class, said) = refused(&waiting.uuid).await;
+    assert_eq!(class, Class::WrongState);
+    assert!(said.ends_with("is not built yet"), "{said}");
 }

@@ -212,6 +212,7 @@ async fn every_operation__should_be_routed_and_name_itself_when_it_is_not_built(
         "getSigningRequestDetails",
         "getSigningRequestList",
         "rejectSigningRequest",
+        "resimulation",
         "createBatchPayment",
         "getBatchPaymentDetails",
         "createWallet",
