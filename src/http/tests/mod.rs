@@ -60,6 +60,7 @@ fn idempotency_key__should_have_1_to_255_characters() {
     assert_eq!(key(&[""]), Err(400));
     assert_eq!(key(&[&format!("{longest}k")]), Err(400));
     assert_eq!(key(&["a", "b"]), Err(400));
+    assert_eq!(key(&["a\tb"]), Err(400));
 }
 
 #[tokio::test]
