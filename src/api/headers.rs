@@ -122,5 +122,9 @@ mod tests {
             key(&["a", "b"]),
             Err("idempotency-key: is given twice".to_owned())
         );
+        assert_eq!(
+            key(&["a\tb"]),
+            Err("idempotency-key: must be printable ASCII".to_owned())
+        );
     }
 }

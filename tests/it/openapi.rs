@@ -24,7 +24,8 @@ fn python_tool(name: &str) -> Command {
 
 /// Runs a program to its end and gives what it prints; it must succeed.
 async fn run(mut command: Command) -> String {
-    let shown = format!("{command:?}");
+    // Not the whole command: tokens are in its environment.
+    let program = command.get_program().to_owned();
     // On another thread: the test's own tasks go on.
     let output = tokio::task::spawn_blocking(move || command.output().unwrap())
         .await
@@ -32,7 +33,8 @@ async fn run(mut command: Command) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
         output.status.success(),
-        "{shown}\n{}\n{}",
+        "{}\n{}\n{}",
+        program.display(),
         text(&output.stdout),
         text(&output.stderr)
     );
