@@ -160,11 +160,6 @@ impl<A> Lanes<A> {
         (true, self.leave(request))
     }
 
-    /// The account in whose lane a request is.
-    pub fn account(&self, request: RequestId) -> Option<&Account> {
-        self.member.get(&request)
-    }
-
     /// The request is over, or starts again: it gives back what it holds here. Returns its lane,
     /// where the next may now be first.
     pub fn leave(&mut self, request: RequestId) -> Option<Account> {

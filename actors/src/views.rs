@@ -374,6 +374,9 @@ async fn ready(context: &Context) -> Result<(), Fault> {
         return found.clone();
     }
     let found = probe(context).await;
+    if let Err(fault) = &found {
+        tracing::warn!(?fault, "not ready");
+    }
     *last = Some((context.now_ms(), found.clone()));
     found
 }

@@ -9,7 +9,7 @@ use super::{Answer, Call, unexpected};
 pub async fn create(call: Call) -> Result<Answer, Fault> {
     let command = Command::CreateBatchPayment(call.request()?);
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::BatchPayment(batch) => Some(wire::CreateBatchPaymentResponse {
             batch_payment: Some(*batch),
             error: None,

@@ -9,7 +9,7 @@ use super::{Answer, Call};
 pub async fn create_wallet(call: Call) -> Result<Answer, Fault> {
     let command = Command::CreateDepositWallet(call.request()?);
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::Deposit(wallet) => Some(wallet),
         _ => None,
     })
@@ -19,7 +19,7 @@ pub async fn create_wallet(call: Call) -> Result<Answer, Fault> {
 pub async fn add_watch(call: Call) -> Result<Answer, Fault> {
     let command = Command::AddWatchAddress(call.request()?);
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::Watch(watch) => Some(watch),
         _ => None,
     })

@@ -8,30 +8,31 @@ mod balances;
 mod batches;
 mod deposits;
 pub mod headers;
-pub mod readiness;
 mod signing_requests;
 mod wallets;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::{
     body::Bytes,
-    http::{Extensions, HeaderMap},
+    http::{Extensions, HeaderMap, HeaderValue},
 };
-use covault_actors::gateway::{Caller, Command, Gateway, IdempotencyKey, Receipt};
+use covault_actors::gateway::{
+    Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted,
+};
 use covault_core::{
     fault::{Class, Fault},
     port::{Clock, Entropy},
     schema::{json, service::Operation},
 };
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use sha2::{Digest as _, Sha256};
 
 use self::{
     address::Peer,
     admission::{Admission, Refusal},
     auth::{Area, Tokens},
-    readiness::Readiness,
+    headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
 };
 
 /// What the API needs.
@@ -44,8 +45,6 @@ pub struct Api {
     pub tokens: Tokens,
     /// How much, and how fast.
     pub admission: Admission,
-    /// Whether the service can work.
-    pub readiness: Readiness,
     /// For request times in the log.
     pub clock: Arc<dyn Clock>,
     /// For request ids.
@@ -88,6 +87,19 @@ impl Api {
     pub fn client_address(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
         let Peer(peer) = extensions.get::<Peer>()?;
         Some(address::of(peer.ip(), headers, self.trusted_proxies))
+    }
+
+    /// Whether the store can be written, signers be reached and the bus too.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] with what is away.
+    pub async fn ready(&self, request_id: &str) -> Result<(), Fault> {
+        let caller = auth::internal(request_id);
+        self.gateway.view(&caller, Query::Ready).await?;
+        if (self.bus_reachable)() {
+            return Ok(());
+        }
+        Err(Fault::unavailable("the bus cannot be reached"))
     }
 
     /// Who calls, if neither the address nor the token calls too fast. The address is counted
@@ -149,6 +161,29 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Says in the headers of a response what the idempotency key did.
+    pub fn mark(&self, headers: &mut HeaderMap) {
+        let yes = HeaderValue::from_static("true");
+        if self.replayed {
+            headers.insert(IDEMPOTENCY_REPLAYED, yes.clone());
+        }
+        if self.body_mismatch {
+            headers.insert(IDEMPOTENCY_MISMATCH, yes);
+        }
+    }
+
+    /// What a handler answers, also when it panics.
+    ///
+    /// # Errors
+    /// The handler's; [`Class::Bug`] when it panicked.
+    pub async fn of(handler: impl Future<Output = Result<Self, Fault>>) -> Result<Self, Fault> {
+        // The panic hook has said where. Nothing of ours is shared with the handler.
+        AssertUnwindSafe(handler)
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| Err(Fault::bug("the handler panicked")))
+    }
+
     /// An answer from state.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self {
@@ -157,13 +192,6 @@ impl Answer {
             body_mismatch: false,
         }
     }
-}
-
-/// What a command made, and what its idempotency key did.
-pub struct Done {
-    receipt: Receipt,
-    replayed: bool,
-    body_mismatch: bool,
 }
 
 impl Call {
@@ -184,18 +212,13 @@ impl Call {
     ///
     /// # Errors
     /// As [`Gateway::submit`].
-    pub async fn submit(&self, command: Command) -> Result<Done, Fault> {
+    pub async fn submit(&self, command: Command) -> Result<Submitted, Fault> {
         let idempotency = self.idempotency.clone().map(|key| IdempotencyKey {
             key,
             body_hash: Sha256::digest(&self.body).into(),
         });
         let gateway = &self.api.gateway;
-        let done = gateway.submit(&self.caller, command, idempotency).await?;
-        Ok(Done {
-            receipt: done.receipt,
-            replayed: done.replayed,
-            body_mismatch: done.body_mismatch,
-        })
+        gateway.submit(&self.caller, command, idempotency).await
     }
 
     /// The answer from state.
@@ -208,24 +231,22 @@ impl Call {
             Form::Protobuf => Bytes::from(message.encode_to_vec()),
         }))
     }
-}
 
-impl Done {
-    /// Makes the answer to a command of its receipt; `message` makes nothing of one that it does
-    /// not expect.
+    /// The answer to a command, made of its receipt; `message` makes nothing of one that it does not
+    /// expect.
     ///
     /// # Errors
     /// [`Class::Bug`] for such a receipt.
-    pub fn answer<T: prost::Message + prost::Name>(
-        self,
-        call: &Call,
+    pub fn answer_to<T: prost::Message + prost::Name>(
+        &self,
+        done: Submitted,
         message: impl FnOnce(Receipt) -> Option<T>,
     ) -> Result<Answer, Fault> {
-        let message = message(self.receipt).ok_or_else(|| unexpected(&"another receipt"))?;
+        let message = message(done.receipt).ok_or_else(|| unexpected(&"another receipt"))?;
         Ok(Answer {
-            replayed: self.replayed,
-            body_mismatch: self.body_mismatch,
-            ..call.answer(&message)?
+            replayed: done.replayed,
+            body_mismatch: done.body_mismatch,
+            ..self.answer(&message)?
         })
     }
 }

@@ -9,7 +9,7 @@ use super::{Answer, Call, unexpected};
 pub async fn create(call: Call) -> Result<Answer, Fault> {
     let command = Command::CreateSigningRequest(call.request()?);
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::SigningRequest(request) => Some(wire::CreateSigningRequestResponse {
             signing_request: Some(*request),
             error: None,
@@ -61,7 +61,7 @@ pub async fn reject(call: Call) -> Result<Answer, Fault> {
     let request: wire::RejectSigningRequestRequest = call.request()?;
     let command = Command::RejectSigningRequest { uuid: request.uuid };
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::Rejected => Some(wire::RejectSigningRequestResponse { error: None }),
         _ => None,
     })
@@ -74,7 +74,7 @@ pub async fn resimulate(call: Call) -> Result<Answer, Fault> {
         uuid: request.signing_request_uuid,
     };
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::Simulation(simulation) => Some(wire::ResimulationResponse {
             simulation,
             error: None,

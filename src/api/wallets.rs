@@ -12,7 +12,7 @@ use super::{Answer, Call, unexpected};
 pub async fn create(call: Call) -> Result<Answer, Fault> {
     let command = Command::CreateWallet(call.request()?);
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::Wallet(wallet) => Some(wire::CreateWalletResponse {
             details: Some(wallet),
             error: None,
@@ -25,7 +25,7 @@ pub async fn create(call: Call) -> Result<Answer, Fault> {
 pub async fn update(call: Call) -> Result<Answer, Fault> {
     let command = Command::UpdateWallet(call.request()?);
     let done = call.submit(command).await?;
-    done.answer(&call, |receipt| match receipt {
+    call.answer_to(done, |receipt| match receipt {
         Receipt::Wallet(wallet) => Some(wire::UpdateWalletResponse {
             details: Some(wallet),
             error: None,

@@ -7,7 +7,7 @@ mod health;
 mod reflection;
 mod status;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -23,9 +23,8 @@ use covault_core::{
     fault::{Class, Fault},
     schema::service,
 };
-use futures::FutureExt as _;
 use tokio::sync::oneshot;
-use tonic::{Code, Status, server::Grpc};
+use tonic::{Code, Status, metadata::MetadataMap, server::Grpc};
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{codec::Raw, health::ByAsking};
@@ -33,7 +32,7 @@ use crate::{
     api::{
         self, Answer, Api, Call, Form, Knock, Served,
         auth::Area,
-        headers::{self, IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED, REQUEST_ID, RequestId},
+        headers::{self, REQUEST_ID, RequestId},
     },
     shutdown::Stop,
 };
@@ -186,14 +185,7 @@ impl Method {
             form: Form::Protobuf,
             idempotency,
         };
-        let answer = match AssertUnwindSafe((self.served.handler)(call))
-            .catch_unwind()
-            .await
-        {
-            Ok(answer) => answer,
-            // The panic hook has said where. Nothing of ours is shared with the handler.
-            Err(_) => Err(Fault::bug("the handler panicked")),
-        };
+        let answer = Answer::of((self.served.handler)(call)).await;
         self.respond(answer.map_err(|fault| status::of(fault, id))?)
     }
 
@@ -202,15 +194,14 @@ impl Method {
             let sentence = "this idempotency key was used with another body";
             return Err(Status::already_exists(sentence));
         }
-        let mut response = tonic::Response::new(answer.body);
-        let metadata: &mut HeaderMap = response.metadata_mut().as_mut();
-        if answer.replayed {
-            metadata.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
-        }
-        if answer.body_mismatch {
-            metadata.insert(IDEMPOTENCY_MISMATCH, HeaderValue::from_static("true"));
-        }
-        Ok(response)
+        let mut headers = HeaderMap::new();
+        answer.mark(&mut headers);
+        let metadata = MetadataMap::from_headers(headers);
+        Ok(tonic::Response::from_parts(
+            metadata,
+            answer.body,
+            tonic::Extensions::new(),
+        ))
     }
 }
 

@@ -8,7 +8,7 @@ pub mod health;
 pub mod nodes;
 pub mod server;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -23,13 +23,13 @@ use covault_core::{
     fault::{Class, Fault},
     schema::service::{self, Operation},
 };
-use futures::{FutureExt as _, StreamExt as _};
+use futures::StreamExt as _;
 
 use self::error::Failure;
 use crate::api::{
     self, Answer, Api, Call, Form, Knock,
     auth::Area,
-    headers::{self, IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED, REQUEST_ID, RequestId},
+    headers::{self, REQUEST_ID, RequestId},
 };
 
 /// A body that is too large is read on up to so many times the limit.
@@ -128,11 +128,7 @@ impl Route {
     {
         let _in_flight = self.api.admission.enter()?;
         let call = self.call(request_id, request).await?;
-        match AssertUnwindSafe(handle(call)).catch_unwind().await {
-            Ok(answer) => answer.map_err(Failure::from),
-            // The panic hook has said where. Nothing of ours is shared with the handler.
-            Err(_) => Err(Fault::bug("the handler panicked").into()),
-        }
+        Answer::of(handle(call)).await.map_err(Failure::from)
     }
 
     /// Checks everything about a request but its meaning.
@@ -182,14 +178,8 @@ impl Route {
             return Failure::http(StatusCode::UNPROCESSABLE_ENTITY, sentence)
                 .into_response(self.operation.as_ref(), request_id);
         }
-        let mut response = error::json(StatusCode::OK, answer.body);
-        let headers = response.headers_mut();
-        if answer.replayed {
-            headers.insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
-        }
-        if answer.body_mismatch {
-            headers.insert(IDEMPOTENCY_MISMATCH, HeaderValue::from_static("true"));
-        }
+        let mut response = error::json(StatusCode::OK, answer.body.clone());
+        answer.mark(response.headers_mut());
         response
     }
 }

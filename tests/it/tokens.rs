@@ -1,31 +1,11 @@
 //! API tokens and deposits as operators and clients see them.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use super::support::*;
 
 const EVM: &str = "NETWORK_TYPE_EVM";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
-
-/// Runs a command that asks `dev`: whether it succeeded, standard output, standard error.
-fn ask(dev: &Dev, folder: &tempfile::TempDir, words: &[&str]) -> (bool, String, String) {
-    let file = folder.path().join("admin-token");
-    fs::write(&file, dev.info["adminToken"].as_str().unwrap()).unwrap();
-    let mut command = covault();
-    command
-        .args(words)
-        .args(["--url", &dev.api.base, "--token-file"]);
-    outcome_of(command.arg(file))
-}
-
-/// One that must succeed.
-fn run(dev: &Dev, folder: &tempfile::TempDir, words: &[&str]) -> (String, String) {
-    let (done, out, err) = ask(dev, folder, words);
-    assert!(done, "{words:?}: {out}\n{err}");
-    (out, err)
-}
 
 /// The status of a call with a token, as a proxy passes it on.
 async fn from(dev: &Dev, token: &str, forwarded: &str) -> u16 {
@@ -51,7 +31,8 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
         let mut words = vec!["token", "create", "--name", name, "--kind", kind];
         words.extend(["--vault", dev.vault.as_str(), "--access", access]);
         words.extend(more);
-        let (out, err) = run(&dev, &folder, &words);
+        let (done, out, err) = dev.ask(&words);
+        assert!(done, "{words:?}: {out}\n{err}");
         // Alone on standard output, and there only.
         let token = out.trim().to_owned();
         assert_eq!((out.lines().count(), token.len()), (1, 53), "{out}");
@@ -103,16 +84,16 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
         "--target",
         TARGET,
     ];
-    let (shown, _) = run(&dev, &folder, &configure);
+    let shown = dev.command(&configure);
     assert!(shown.contains(TARGET) && shown.contains("EVM"), "{shown}");
-    let (again, _) = run(&dev, &folder, &["sweep", "show", "--token", "deposits"]);
+    let again = dev.command(&["sweep", "show", "--token", "deposits"]);
     assert_eq!(again, shown);
     let (status, made) = deposits.post("sweep/wallets", order.clone()).await;
     assert_eq!((status, &made["ref"]), (200, &json!("order-1")), "{made}");
     assert_eq!(deposits.post("sweep/wallets", order).await, (200, made));
 
     // Listed without a secret; what is wrong is said.
-    let (list, _) = run(&dev, &folder, &["token", "list"]);
+    let list = dev.command(&["token", "list"]);
     for word in [
         "shop",
         "reader",
@@ -123,7 +104,7 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
     ] {
         assert!(list.contains(word), "{word}: {list}");
     }
-    let (list, _) = run(&dev, &folder, &["token", "list", "--json"]);
+    let list = dev.command(&["token", "list", "--json"]);
     let list: Value = serde_json::from_str(&list).unwrap();
     assert_eq!(list["tokens"].as_array().unwrap().len(), 3);
     let twice = [
@@ -137,16 +118,16 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
         "--access",
         "full",
     ];
-    let (done, _, err) = ask(&dev, &folder, &twice);
+    let (done, _, err) = dev.ask(&twice);
     assert!(
         !done && err.contains("a token of this name exists"),
         "{err}"
     );
 
     // At once.
-    run(&dev, &folder, &["token", "revoke", "shop"]);
+    dev.command(&["token", "revoke", "shop"]);
     assert_eq!(from(&dev, &shop, "203.0.113.5").await, 401);
-    let (list, _) = run(&dev, &folder, &["token", "list"]);
+    let list = dev.command(&["token", "list"]);
     assert!(list.contains("revoked"), "{list}");
     let log = dev.process.log();
     for token in [&shop, &reader, &sweep] {

@@ -44,13 +44,7 @@ impl Live {
             }
         };
         if wallet.status == Status::Archived {
-            for (request, actor) in self.requests.clone() {
-                let account = self.lanes.account(request);
-                if account.is_some_and(|account| account.address == wallet.address)
-                    && !self.withdraw(request).await
-                {
-                    continue;
-                }
+            for actor in self.requests.values() {
                 // One that has just ended needs it no more.
                 let _ = actor.cast(signing::Msg::WalletArchived(id));
             }
@@ -68,7 +62,7 @@ impl Live {
         free
     }
 
-    /// Has the request's actor end it: it alone knows whether it is too late. One that has no actor
+    /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that has no actor
     /// now (it failed and starts again later) is ended here.
     pub(super) async fn reject(&mut self, id: RequestId, reply: RpcReplyPort<Result<(), Fault>>) {
         if !self.withdraw(id).await {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::request::Audit;
+use crate::request::{Audit, Illegal};
 
 /// Where a batch stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,16 +37,6 @@ pub struct Step {
     pub next: State,
     /// What happened.
     pub audit: Audit,
-}
-
-/// The event cannot happen in the state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{event} cannot happen in {state}")]
-pub struct Illegal {
-    /// The state's name.
-    pub state: &'static str,
-    /// The event's name.
-    pub event: &'static str,
 }
 
 impl State {

@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fault::Fault,
     ids::{BatchId, TokenId, VaultId, WalletId},
+    payload::field::at_most_chars,
     schema::wire::{self, batch_payment::Status},
 };
 
-pub use machine::{Event, Illegal, State, Step};
+pub use machine::{Event, State, Step};
 pub use payment::{Payment, WireEcho, WireKind};
 
 /// Most characters (Unicode scalar values) of a batch's name.
@@ -79,16 +80,6 @@ impl BatchPayment {
 /// # Errors
 /// [`crate::fault::Class::Invalid`] naming the field.
 pub fn check_labels(name: &str, notes: &str) -> Result<(), Fault> {
-    at_most("name", name, MAX_NAME)?;
-    at_most("notes", notes, MAX_NOTES)
-}
-
-fn at_most(field: &str, text: &str, most: usize) -> Result<(), Fault> {
-    if text.chars().count() > most {
-        return Err(Fault::field(
-            field,
-            format_args!("has more than {most} characters"),
-        ));
-    }
-    Ok(())
+    at_most_chars("name", name, MAX_NAME)?;
+    at_most_chars("notes", notes, MAX_NOTES)
 }

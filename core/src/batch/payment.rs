@@ -1,17 +1,16 @@
 //! The five batch kinds: each is checked as a whole, recipient by recipient.
 
-use alloy_primitives::{Address, U256};
+use alloy_primitives::U256;
 use prost::Message as _;
 
-use super::{MAX_RECIPIENT_NOTES, at_most};
+use super::MAX_RECIPIENT_NOTES;
 use crate::{
     amount::parse_u256,
-    chain::evm::parse_address,
     fault::{Class, Fault},
     network::Network,
     payload::{
-        KnownChains, bitcoin,
-        field::{amount, recipients_in_range, required},
+        KnownChains, bitcoin, evm,
+        field::{amount, at_most_chars, recipients_in_range},
         sui,
     },
     schema::wire::{self, BatchPaymentRecipient},
@@ -169,7 +168,7 @@ impl Payment {
         for (index, recipient) in self.recipients().iter().enumerate() {
             let field = format!("recipients[{index}].notes");
             let notes = recipient.notes.as_deref().unwrap_or_default();
-            at_most(&field, notes, MAX_RECIPIENT_NOTES)?;
+            at_most_chars(&field, notes, MAX_RECIPIENT_NOTES)?;
         }
         Ok(())
     }
@@ -276,18 +275,9 @@ fn evm_recipients(given: &[BatchPaymentRecipient]) -> Result<Vec<BatchPaymentRec
 }
 
 fn address(name: &str, text: &str) -> Result<String, Fault> {
-    parse_address(required(name, text)?)
-        .map(|address: Address| address.to_checksum(None))
-        .map_err(|error| Fault::field(name, error))
+    Ok(evm::address(name, text)?.to_checksum(None))
 }
 
-/// 0 is what the wire shows when the field is left out.
 fn chain_id(given: u64) -> Result<u64, Fault> {
-    if given == 0 {
-        return Err(Fault::field("chainId", "is required, e.g. 1 for Ethereum"));
-    }
-    if i64::try_from(given).is_err() {
-        return Err(Fault::field("chainId", "is out of range"));
-    }
-    Ok(given)
+    evm::chain_id(given)?.ok_or_else(|| Fault::field("chainId", "is required, e.g. 1 for Ethereum"))
 }

@@ -443,14 +443,15 @@ impl EvmTransaction {
 }
 
 /// 0 is what the wire shows when the field is left out.
-fn chain_id(given: u64) -> Result<Option<u64>, Fault> {
+pub(crate) fn chain_id(given: u64) -> Result<Option<u64>, Fault> {
     if i64::try_from(given).is_err() {
         return Err(Fault::field("chainId", "is out of range"));
     }
     Ok((given != 0).then_some(given))
 }
 
-fn address(name: &str, text: &str) -> Result<Address, Fault> {
+/// An address that must be there.
+pub(crate) fn address(name: &str, text: &str) -> Result<Address, Fault> {
     required(name, text)?;
     parse_address(text).map_err(|error| Fault::field(name, error))
 }

@@ -62,6 +62,17 @@ pub(crate) fn at_most_bytes(name: &str, text: &str, limit: usize) -> Result<(), 
     Ok(())
 }
 
+/// A text of at most `limit` Unicode scalar values; may be empty.
+pub(crate) fn at_most_chars(name: &str, text: &str, limit: usize) -> Result<(), Fault> {
+    if text.chars().count() > limit {
+        return Err(Fault::field(
+            name,
+            format_args!("has more than {limit} characters"),
+        ));
+    }
+    Ok(())
+}
+
 /// Token decimals: 0 to 255.
 pub(crate) fn decimals(decimals: Option<i64>) -> Result<(), Fault> {
     match decimals.map(u8::try_from) {

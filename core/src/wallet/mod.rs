@@ -10,6 +10,7 @@ use crate::{
     fault::{Class, Fault},
     ids::{VaultId, WalletId},
     network::Network,
+    payload::field::at_most_chars,
     schema::wire,
     signature::Curve,
 };
@@ -133,19 +134,8 @@ impl Wallet {
 /// # Errors
 /// [`crate::fault::Class::Invalid`] naming the field.
 pub fn check_labels(name: &str, reference: &str) -> Result<(), Fault> {
-    if name.chars().count() > MAX_NAME {
-        return Err(Fault::field(
-            "name",
-            format!("has more than {MAX_NAME} characters"),
-        ));
-    }
-    if reference.chars().count() > MAX_REF {
-        return Err(Fault::field(
-            "ref",
-            format!("has more than {MAX_REF} characters"),
-        ));
-    }
-    Ok(())
+    at_most_chars("name", name, MAX_NAME)?;
+    at_most_chars("ref", reference, MAX_REF)
 }
 
 #[cfg(test)]

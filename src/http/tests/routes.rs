@@ -28,7 +28,7 @@ use crate::{
     api::{
         admission::{Admission, Rate, Terms},
         auth::Tokens,
-        readiness::Readiness,
+        headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
     },
 };
 
@@ -136,7 +136,6 @@ async fn api_of(
             &SecretString::from("admin"),
         ),
         admission: Admission::new(&UNLIMITED),
-        readiness: Readiness::default(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         max_body_bytes: 2000,

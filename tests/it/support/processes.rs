@@ -251,15 +251,20 @@ impl Dev {
         (process, api, info)
     }
 
-    /// Runs a command of an operator, which must succeed, and gives what it prints.
-    pub fn command(&self, arguments: &[&str]) -> String {
+    /// Runs a command of an operator: whether it succeeded, standard output, standard error.
+    pub fn ask(&self, arguments: &[&str]) -> (bool, String, String) {
         let admin = self.data.with_extension("admin-token");
         fs::write(&admin, self.info["adminToken"].as_str().unwrap()).unwrap();
         let mut command = covault();
         command.args(arguments);
         command.args(["--url", &self.api.base, "--token-file"]);
-        let (done, out, err) = outcome_of(command.arg(admin));
-        assert!(done, "{arguments:?}: {err}");
+        outcome_of(command.arg(admin))
+    }
+
+    /// One that must succeed; gives what it prints.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        let (done, out, err) = self.ask(arguments);
+        assert!(done, "{arguments:?}: {out}\n{err}");
         out
     }
 
