@@ -18,6 +18,8 @@ struct Lane<A> {
     asked: HashMap<RequestId, A>,
     /// Their turn came and there was nothing for them.
     put_off: HashSet<RequestId>,
+    /// They could not ask while others behind them could.
+    passed: HashSet<RequestId>,
     /// Handed out; of what is on disk too, no numbers.
     reserved: BTreeMap<Resource, RequestId>,
 }
@@ -28,6 +30,7 @@ impl<A> Default for Lane<A> {
             queue: VecDeque::new(),
             asked: HashMap::new(),
             put_off: HashSet::new(),
+            passed: HashSet::new(),
             reserved: BTreeMap::new(),
         }
     }
@@ -66,6 +69,7 @@ impl<A> Lanes<A> {
     pub fn ask(&mut self, request: RequestId, ask: A) -> Option<Account> {
         let account = self.member.get(&request)?.clone();
         let lane = self.lanes.entry(account.clone()).or_default();
+        lane.passed.remove(&request);
         if lane.put_off.remove(&request) {
             lane.queue.push_back(request);
         } else if !lane.queue.contains(&request) {
@@ -77,9 +81,10 @@ impl<A> Lanes<A> {
         Some(account)
     }
 
-    /// A request cannot ask now: it goes to the end of the queue when somebody behind it has
-    /// asked already, and keeps its place otherwise (a node that is down holds up all alike).
-    /// Returns the lane when it went.
+    /// A request cannot ask now: it goes to the end of the queue when somebody behind it had asked
+    /// the last time already, and keeps its place otherwise. A node that is down holds up all alike,
+    /// and what others are told while this one is being refused says nothing of this one: it tries
+    /// once more. Returns the lane when it went.
     pub fn step_back(&mut self, request: RequestId) -> Option<Account> {
         let account = self.member.get(&request)?;
         let lane = self.lanes.get_mut(account)?;
@@ -91,8 +96,13 @@ impl<A> Lanes<A> {
                 .skip(place)
                 .any(|other| lane.asked.contains_key(other))
         {
+            lane.passed.remove(&request);
             return None;
         }
+        if lane.passed.insert(request) {
+            return None;
+        }
+        lane.passed.remove(&request);
         lane.queue.remove(place);
         lane.queue.push_back(request);
         Some(account.clone())
@@ -168,6 +178,7 @@ impl<A> Lanes<A> {
         lane.queue.retain(|other| *other != request);
         lane.asked.remove(&request);
         lane.put_off.remove(&request);
+        lane.passed.remove(&request);
         lane.reserved.retain(|_, other| *other != request);
         if lane.queue.is_empty() && lane.put_off.is_empty() && lane.reserved.is_empty() {
             self.lanes.remove(&account);
@@ -257,13 +268,31 @@ mod tests {
         }
         assert_eq!(lanes.step_back(request(1)), None, "nobody can");
         lanes.ask(request(2), 2).unwrap();
-        assert_eq!(lanes.step_back(request(3)), None, "nobody waits for it");
+        for _ in 0..2 {
+            assert_eq!(lanes.step_back(request(3)), None, "nobody waits for it");
+        }
+        // Its try may have begun before the node answered the second.
+        assert_eq!(lanes.step_back(request(1)), None);
+        assert!(lanes.next(&account()).is_none());
         assert_eq!(lanes.step_back(request(1)), Some(account()));
         assert_eq!(lanes.next(&account()).unwrap().1, 2);
         lanes.ask(request(1), 1).unwrap();
         lanes.ask(request(3), 3).unwrap();
         assert_eq!(lanes.next(&account()).unwrap().1, 3);
         assert_eq!(lanes.next(&account()).unwrap().1, 1);
+    }
+
+    #[test]
+    fn lanes__should_keep_the_place_of_whoever_asks_after_all() {
+        let mut lanes = Lanes::default();
+        for id in 1..=2 {
+            lanes.join(account(), request(id));
+        }
+        lanes.ask(request(2), 2).unwrap();
+        assert_eq!(lanes.step_back(request(1)), None);
+        lanes.ask(request(1), 1).unwrap();
+        assert_eq!(lanes.next(&account()).unwrap().1, 1);
+        assert_eq!(lanes.next(&account()).unwrap().1, 2);
     }
 
     #[test]

@@ -251,6 +251,8 @@ async fn advance(
     *request = next;
     *version = number;
     if request.state.is_final() {
+        // Before anybody hears of its end: what has ended waits for nothing.
+        context.note_delay(request.id, None);
         context.waiters.ended(request.id);
     }
     Ok(())

@@ -104,6 +104,8 @@ pub struct Disk {
     pub active: Option<Generation>,
     /// Not in use.
     pub prepared: Vec<ReshareOrder>,
+    /// The last epoch that it was told of.
+    known: Option<u32>,
 }
 
 impl Nodes {
@@ -173,18 +175,27 @@ pub fn take(counter: &AtomicUsize) -> bool {
 
 impl Disk {
     /// As a node does that is shown a proof.
-    fn learn(&mut self, node: &NodeId, order: &ReshareOrder) {
+    fn learn(&mut self, node: &NodeId, order: &ReshareOrder) -> Result<(), Fault> {
         if self.active.as_ref() == Some(&order.new) {
-            return;
+            return Ok(());
+        }
+        // Word that was on its way when a later generation came.
+        if self.known > Some(order.new.epoch) {
+            return Err(Fault::field("new.epoch", "is older than the one in use"));
         }
         let epoch = self.active.as_ref().map(|active| active.epoch);
-        assert!(epoch < Some(order.new.epoch), "told of an old generation");
+        assert!(
+            epoch < Some(order.new.epoch),
+            "two generations of one epoch"
+        );
+        self.known = Some(order.new.epoch);
         self.active = None;
         if order.new.holders.contains(node) {
             assert!(self.prepared.contains(order), "nobody has this");
             self.active = Some(order.new.clone());
         }
         self.prepared.retain(|it| it.new.epoch > order.new.epoch);
+        Ok(())
     }
 }
 
@@ -274,7 +285,7 @@ impl Signers for OneKey {
                 threshold: order.threshold,
                 holders: order.signers.clone(),
             }),
-            prepared: Vec::new(),
+            ..Disk::default()
         };
         let disks = order.signers.iter().map(|node| (*node, made.clone()));
         nodes
@@ -404,7 +415,7 @@ impl Signers for OneKey {
             if self.is_away(node) {
                 return Err(Fault::unavailable("is away"));
             }
-            disks.entry(*node).or_default().learn(node, order);
+            disks.entry(*node).or_default().learn(node, order)?;
             match lost == Some(*node) {
                 true => Err(Fault::unavailable("node-2 has not confirmed")),
                 false => Ok(()),
