@@ -12,7 +12,7 @@ use covault_actors::{
     gateway::Gateway,
     rpc::{Chains, Ports},
     settings::{Orchestrator, Settings},
-    store::redb::RedbStore,
+    store::{Store, redb::RedbStore},
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::{
@@ -36,12 +36,13 @@ use crate::{
         auth::{Tokens, new_token},
     },
     chain_nodes,
-    config::{Config, Limits, Serve, Signer},
+    config::{Config, Limits, Roles, Serve, Signer},
     files, grpc,
     http::{
         self,
         server::{self, Patience, Protocol},
     },
+    sharing,
     shutdown::Stop,
     signers::ClusterSigners,
 };
@@ -224,6 +225,7 @@ pub struct Running {
     api: Arc<Api>,
     patience: Patience,
     longest_call: Duration,
+    roles: Roles,
 }
 
 /// Starts the orchestrator on a data folder that this process owns.
@@ -239,6 +241,8 @@ pub async fn orchestrator(
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
     let calls = abis::of(&config.evm)?;
+    let sharing = sharing::of(config, &identity)?;
+    let roles = config.cluster.roles;
     let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
@@ -254,8 +258,13 @@ pub async fn orchestrator(
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
     };
+    let store: Arc<dyn Store> = Arc::new(store);
+    anyhow::ensure!(
+        roles.run_vaults() || !store.exclusive(),
+        "a process without vaults needs a store that it can share with those that have them"
+    );
     let gateway = Gateway::start(Orchestrator {
-        store: Arc::new(store),
+        store,
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
@@ -269,6 +278,7 @@ pub async fn orchestrator(
             calls,
             ..Settings::default()
         },
+        sharing,
     })
     .await
     .map_err(explain)?;
@@ -297,6 +307,7 @@ pub async fn orchestrator(
         bus,
         api,
         patience,
+        roles,
         longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
 }
@@ -354,7 +365,11 @@ impl Running {
     /// # Errors
     /// When a router cannot be built.
     pub async fn serve(self, listeners: Listeners, stop: Stop) -> anyhow::Result<()> {
-        let rest = http::router(&self.api).map_err(explain)?;
+        let rest = if self.roles.serve_api() {
+            http::router(&self.api).map_err(explain)?
+        } else {
+            http::health_alone(&self.api)
+        };
         let grpc = grpc::router(&self.api, self.longest_call, &stop).map_err(explain)?;
         let serve = |listener, router, protocol| {
             server::serve(listener, router, protocol, self.patience, stop.clone())

@@ -50,6 +50,7 @@ impl Inner {
             if wallet.status == Status::Archived {
                 return Err(wallets::archived(from));
             }
+            let owner = context.of_vault(wallet.vault)?;
             let made = BatchPayment {
                 id: context.new_batch_id(),
                 vault: wallet.vault,
@@ -68,7 +69,7 @@ impl Inner {
             if let Some(pledge) = &pledge {
                 pledge.add_to(&mut batch, &shown.encode_to_vec(), made.created_at_ms)?;
             }
-            match context.store.commit(batch).await {
+            match owner.store.commit(batch).await {
                 Ok(()) => return Ok(shown),
                 // The wallet got another name, or was archived, just now.
                 Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}

@@ -245,9 +245,7 @@ impl Inner {
         change: nodes::Change,
     ) -> Result<Receipt, Fault> {
         operators_only(caller)?;
-        let directory = self.directory()?;
-        let message = |reply| directory::Msg::ChangeNodes(change, reply);
-        answer(directory.call(message, self.context.call_timeout()).await)??;
+        nodes::change(&self.context, change).await?;
         Ok(Receipt::NodesChanged)
     }
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
-    settings::{Orchestrator, Settings},
+    settings::{Orchestrator, Settings, Sharing},
     store::memory::MemoryStore,
 };
 
@@ -76,19 +76,16 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         entropy: Arc::new(Count(AtomicU8::new(0))),
         chains: Chains::default(),
         settings: Settings::default(),
+        sharing: Sharing::default(),
     }));
-    let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
     for number in 1..=2 {
-        let admit = |reply| {
-            let change = nodes::Change::Admit {
-                id: NodeId([number; 32]),
-                name: String::new(),
-            };
-            Msg::ChangeNodes(change, reply)
+        let admit = nodes::Change::Admit {
+            id: NodeId([number; 32]),
+            name: String::new(),
         };
-        let admitted = directory.call(admit, None).await.unwrap();
-        admitted.unwrap().unwrap();
+        nodes::change(&context, admit).await.unwrap();
     }
+    let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
     let create = |reply| {
         Msg::CreateVault(Box::new(NewVault {
             name: "main".into(),
@@ -105,6 +102,9 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         .unwrap()
         .unwrap()
         .unwrap();
+    let Made::Vault(vault) = vault else {
+        panic!("{vault:?}")
+    };
     let find = async || {
         let message = |reply| Msg::GetVault(vault.id, reply);
         let found = directory.call(message, None).await.unwrap().unwrap();

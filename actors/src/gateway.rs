@@ -10,22 +10,25 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::{TokenId, VaultId},
+    ids::{OrchestratorId, TokenId, VaultId},
     order::NodeId,
     schema::wire,
     scheme::Scheme,
     token::{Access, ApiToken, NewToken, TokenHash},
 };
 use prost::Message as _;
-use ractor::{Actor, ActorRef, rpc::CallResult};
+use ractor::{Actor, ActorCell, ActorRef, rpc::CallResult};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
     context::Context,
     directory,
     idempotency::{self, Earlier, Entry, InWork, Pledge},
+    leases::{self, Keeper},
     nodes,
+    place::Desk,
     port::{NodeView, StrangerView},
+    post::Post,
     request_index,
     root::{self, DirectoryAddress, Root},
     rows::Operation,
@@ -327,9 +330,11 @@ pub struct Gateway {
 /// What every clone of the door shares.
 pub(crate) struct Inner {
     pub(crate) context: Arc<Context>,
-    root: ActorRef<root::Msg>,
+    /// The actor above all others.
+    root: ActorCell,
     pub(crate) directory: watch::Receiver<DirectoryAddress>,
     pub(crate) in_work: InWork,
+    pub(crate) post: Arc<dyn Post>,
     /// One permit per command in work.
     commands: Semaphore,
     /// One permit per live request.
@@ -345,22 +350,42 @@ impl Gateway {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
     pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
+        let post = Arc::clone(&orchestrator.sharing.post);
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
         request_index::complete(&context).await?;
+        if context.store.exclusive()
+            && context.runs_vaults
+            && let Err(fault) = leases::take_all(&context).await
+        {
+            tracing::warn!(
+                ?fault,
+                "the vaults are taken as soon as the store can be used"
+            );
+        }
         let (address, mut directory) = watch::channel(None);
-        let arguments = (Arc::clone(&context), address);
-        let (root, _) = Actor::spawn(None, Root, arguments)
-            .await
-            .map_err(Fault::bug)?;
-        directory
-            .wait_for(Option::is_some)
-            .await
-            .map_err(Fault::bug)?;
+        let root = if context.runs_vaults {
+            let arguments = (Arc::clone(&context), address);
+            let (root, _) = Actor::spawn(None, Root, arguments)
+                .await
+                .map_err(Fault::bug)?;
+            directory
+                .wait_for(Option::is_some)
+                .await
+                .map_err(Fault::bug)?;
+            root.get_cell()
+        } else {
+            let arguments = (Arc::clone(&context), directory.clone());
+            let (keeper, _) = Actor::spawn(None, Keeper, arguments)
+                .await
+                .map_err(Fault::bug)?;
+            keeper.get_cell()
+        };
         let settings = &context.settings;
-        Ok(Self {
+        let gateway = Self {
             inner: Arc::new(Inner {
+                post,
                 commands: Semaphore::new(permits(settings.max_commands)),
                 live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
                 live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
@@ -370,7 +395,11 @@ impl Gateway {
                 in_work: InWork::default(),
                 closing: AtomicBool::new(false),
             }),
-        })
+        };
+        let inner = &gateway.inner;
+        let desk = Arc::new(Desk(Arc::downgrade(inner)));
+        inner.post.open(inner.context.tenures.me(), desk).await?;
+        Ok(gateway)
     }
 
     /// Stops: refuses new commands, lets those in work come to their end, and stops every
@@ -379,6 +408,10 @@ impl Gateway {
         self.inner.closing.store(true, Ordering::SeqCst);
         // Who waits for a request to end asks again, of the next process.
         self.inner.context.waiters.close();
+        // Others are to know before anything is given back.
+        if self.inner.context.runs_vaults {
+            let _ = self.inner.root.send_message(root::Msg::Leave);
+        }
         let all = permits(self.inner.context.settings.max_commands);
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let in_work = self.inner.commands.acquire_many(all);
@@ -394,6 +427,20 @@ impl Gateway {
             tracing::warn!(%error, "the actors did not stop in time");
         }
         self.inner.context.simulations.close().await;
+        self.inner.post.close(self.inner.context.tenures.me()).await;
+        leases::give_back(&self.inner.context).await;
+    }
+
+    /// Which orchestrator this is: another one after each start.
+    pub fn orchestrator(&self) -> OrchestratorId {
+        self.inner.context.tenures.me()
+    }
+
+    /// How many vaults are here, and how many orchestrators are alive as far as this one sees.
+    pub fn shares(&self) -> (usize, usize) {
+        let tenures = &self.inner.context.tenures;
+        let others = tenures.able().map_or(1, |able| able.len());
+        (tenures.vaults(), others)
     }
 
     /// Does something. When it returns, the effect is on disk.
@@ -436,6 +483,36 @@ impl Inner {
         }
         full_access(caller)?;
         let _slot = self.commands.try_acquire().map_err(|_| too_many())?;
+        self.dispatch(caller, command, idempotency).await
+    }
+
+    /// Does what another process was asked for; `None` when this one is stopping.
+    pub(crate) async fn submit_posted(
+        &self,
+        caller: &Caller,
+        command: Command,
+        idempotency: Option<IdempotencyKey>,
+    ) -> Option<Result<Submitted, Fault>> {
+        let slot = self.commands.try_acquire();
+        if self.closing.load(Ordering::SeqCst) {
+            return None;
+        }
+        if let Err(fault) = full_access(caller) {
+            return Some(Err(fault));
+        }
+        if slot.is_err() {
+            return Some(Err(too_many()));
+        }
+        Some(self.submit_here(caller, command, idempotency).await)
+    }
+
+    /// Does what can be done in this process.
+    pub(crate) async fn submit_here(
+        &self,
+        caller: &Caller,
+        command: Command,
+        idempotency: Option<IdempotencyKey>,
+    ) -> Result<Submitted, Fault> {
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
@@ -561,7 +638,13 @@ impl Inner {
     }
 
     pub(crate) async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
-        let directory = self.directory()?;
+        let directory = match self.directory() {
+            Ok(directory) => directory,
+            Err(_) if self.context.vault(id).await?.is_none() => {
+                return Err(Fault::invalid_uuid());
+            }
+            Err(starting) => return Err(starting),
+        };
         let message = |reply| directory::Msg::GetVault(id, reply);
         let found = directory.call(message, self.context.call_timeout()).await;
         // Nothing was asked of the vault yet.

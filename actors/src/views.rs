@@ -33,6 +33,8 @@ const MAX_PAGE: i64 = 100;
 const USUAL_REQUESTS: i64 = 10;
 /// How long readiness is believed, in milliseconds.
 const READY_FOR_MS: u64 = 1_000;
+/// How often a request is looked at that may end in another process.
+const POLL: Duration = Duration::from_millis(250);
 /// Most vaults that are listed.
 const MAX_VAULTS: usize = 100_000;
 
@@ -194,8 +196,24 @@ async fn outcome(
         return Ok(outcome);
     }
     if !context.waiters.closed() {
-        // Whether it was called or not: the store says how things stand.
-        let _ = tokio::time::timeout(patience, ended).await;
+        if context.store.exclusive() {
+            // Whether it was called or not: the store says how things stand.
+            let _ = tokio::time::timeout(patience, ended).await;
+        } else {
+            // It may end in another process.
+            let polled = async {
+                loop {
+                    if tokio::time::timeout(POLL, ended.as_mut()).await.is_ok() {
+                        break Ok(());
+                    }
+                    if request(context, caller, id).await?.outcome().is_some() {
+                        break Ok(());
+                    }
+                }
+            };
+            let polled: Result<Result<(), Fault>, _> = tokio::time::timeout(patience, polled).await;
+            polled.unwrap_or(Ok(()))?;
+        }
     }
     request(context, caller, id)
         .await?

@@ -62,6 +62,10 @@ pub enum Space {
     Deposit = 22,
     /// Token id, network, address -> watch.
     Watch = 23,
+    /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
+    Lease = 40,
+    /// Orchestrator id -> that it is there; its version grows as long as it is.
+    Member = 41,
 }
 
 /// The name of a row.
@@ -152,6 +156,18 @@ impl Batch {
         self.push(key, expect, Change::Check)
     }
 
+    /// The same batch, which is taken only while a row is in a version. Of several conflicts that of
+    /// this row is told.
+    pub fn behind(mut self, key: Key, version: u64) -> Self {
+        let check = Write {
+            key,
+            expect: Expect::Version(version),
+            change: Change::Check,
+        };
+        self.writes.insert(0, check);
+        self
+    }
+
     /// The changes.
     pub fn writes(&self) -> &[Write] {
         &self.writes
@@ -204,6 +220,9 @@ pub enum CommitError {
     /// A row was not as expected. Nothing was changed.
     #[error("row changed: {:?} {}", .0.space, hex::encode(&.0.bytes))]
     Conflict(Key),
+    /// This process may not write that: the vault went to another orchestrator. Nothing was changed.
+    #[error("the vault is another orchestrator's")]
+    NotOwner,
     /// The store is not there now. Whether the batch was taken is not known.
     #[error("store unavailable: {0}")]
     Unavailable(String),
@@ -211,7 +230,15 @@ pub enum CommitError {
 
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
-        Fault::unavailable("the store cannot be written now").caused_by(error)
+        match error {
+            CommitError::NotOwner => {
+                Fault::unavailable("the vault went to another orchestrator; repeat the call")
+                    .caused_by(error)
+            }
+            CommitError::Conflict(_) | CommitError::Unavailable(_) => {
+                Fault::unavailable("the store cannot be written now").caused_by(error)
+            }
+        }
     }
 }
 
@@ -247,6 +274,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`ReadError`].
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError>;
+
+    /// Whether no other process can have it open: then every vault is this process's at once. A
+    /// store that says so and is wrong costs interruptions, and nothing else.
+    fn exclusive(&self) -> bool {
+        false
+    }
 }
 
 /// The first key after every key that starts with `prefix`; `None` when there is none.

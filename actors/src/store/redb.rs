@@ -295,6 +295,11 @@ impl Store for RedbStore {
     async fn scan(&self, wanted: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         scan(&self.db, wanted).map_err(|error| ReadError(error.to_string()))
     }
+
+    /// redb locks its file.
+    fn exclusive(&self) -> bool {
+        true
+    }
 }
 
 fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {

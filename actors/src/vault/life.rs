@@ -28,6 +28,7 @@ use ractor::{ActorRef, RpcReplyPort};
 use super::{Live, Msg as VaultMsg};
 use crate::{
     context::GRACE_MS,
+    nodes,
     port::{Confirmations, NodeView},
     signing::AbortOnDrop,
 };
@@ -145,6 +146,13 @@ impl Live {
         match message {
             Msg::Want(wish, reply) => {
                 let Wish { to, lost, schemes } = *wish;
+                let holders = to.as_ref().map(|(_, holders)| holders.clone());
+                let holders = holders.unwrap_or_default();
+                let named = nodes::check_admitted(&self.context, "signers", &holders).await;
+                if let Err(refusal) = named {
+                    let _ = reply.send(Err(refusal));
+                    return Ok(());
+                }
                 let to = to.as_ref().map(|(threshold, nodes)| (*threshold, &**nodes));
                 let mut vault = self.vault.clone();
                 let wanted = vault.want_reshare(to, &lost, &schemes);
@@ -156,7 +164,8 @@ impl Live {
                     .filter(|scheme| halted(reshare_of(&self.vault, *scheme)))
                     .filter(|scheme| !halted(reshare_of(&vault, *scheme)))
                     .collect();
-                self.decided(wanted.map(|()| vault), reply).await?;
+                self.decided(wanted.map(|()| vault), &holders, reply)
+                    .await?;
                 for scheme in again {
                     self.works.entry(scheme).or_default().forgive();
                     self.context.note_problem(self.vault.id, scheme, None);
@@ -167,7 +176,7 @@ impl Live {
             Msg::Cancel(reply) => {
                 let mut vault = self.vault.clone();
                 let cancelled = vault.cancel_reshare();
-                self.decided(cancelled.map(|()| vault), reply).await?;
+                self.decided(cancelled.map(|()| vault), &[], reply).await?;
                 for key in &self.vault.keys {
                     let Some(work) = self.works.get_mut(&key.scheme) else {
                         continue;
@@ -209,6 +218,7 @@ impl Live {
     async fn decided(
         &mut self,
         vault: Result<Vault, Fault>,
+        nodes: &[NodeId],
         reply: RpcReplyPort<Result<Vault, Fault>>,
     ) -> Result<(), Fault> {
         let vault = match vault {
@@ -221,14 +231,11 @@ impl Live {
         let stored = if vault == self.vault {
             Ok(())
         } else {
-            self.update(|stored| {
-                *stored = vault;
-                Ok(())
-            })
-            .await
+            self.put_naming(vault, nodes).await
         };
+        let refused = matches!(&stored, Err(fault) if *fault.class() == Class::Invalid);
         let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
-        stored
+        if refused { Ok(()) } else { stored }
     }
 
     async fn start_reshare(
