@@ -9,7 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Command, Gateway, IdempotencyKey, Query, Submitted, View},
+    gateway::{Command, Gateway, IdempotencyKey, Submitted},
     store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore},
 };
 use covault_core::{fault::Fault, ids::VaultId};
@@ -131,12 +131,6 @@ impl Process {
         let gateway = self.gateway.clone();
         self.inside(async move { gateway.submit(&admin(), command, key).await })
             .await
-    }
-
-    pub async fn view(&self, query: Query) -> Result<View, Fault> {
-        let gateway = self.gateway.clone();
-        let view = self.inside(async move { gateway.view(&admin(), query).await });
-        view.await.unwrap()
     }
 
     /// How a request ended, as this process tells it.
