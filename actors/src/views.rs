@@ -220,9 +220,12 @@ async fn outcome(
         .ok_or_else(|| Fault::bug("no subscription"))?;
     let mut ended = std::pin::pin!(notify.notified());
     ended.as_mut().enable();
-    if let Some(outcome) = request(context, caller, id).await?.outcome() {
+    let asked = request(context, caller, id).await?;
+    if let Some(outcome) = asked.outcome() {
         return Ok(outcome);
     }
+    let effect = rows::outbox(asked.vault, id);
+    drop(asked);
     let mut left = patience;
     let mut called = context.waiters.closed();
     loop {
@@ -231,12 +234,16 @@ async fn outcome(
             called = tokio::time::timeout(pause, ended.as_mut()).await.is_ok();
             left = left.saturating_sub(pause);
         }
-        // Whether it was called or not: the store says how things stand.
         tokens::in_use(context, caller).await?;
-        if let Some(outcome) = request(context, caller, id).await?.outcome() {
+        // Whether it was called or not: the store says how things stand. The row of a request may be
+        // large; that of its effect is not, and there is none once it has ended.
+        let last = called || left.is_zero();
+        if (last || context.store.get(&effect).await?.is_none())
+            && let Some(outcome) = request(context, caller, id).await?.outcome()
+        {
             return Ok(outcome);
         }
-        if called || left.is_zero() {
+        if last {
             return Err(match context.delay(id) {
                 None => Fault::unavailable("the request is still pending; ask again"),
                 Some(reason) => Fault::unavailable(format!(

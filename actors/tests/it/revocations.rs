@@ -53,7 +53,8 @@ async fn ask_outcome(gateway: &Gateway, caller: &Caller, uuid: &str) -> Result<V
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token__should_open_nothing_once_it_is_revoked_also_for_who_was_let_in() {
-    let world = World::new();
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
@@ -138,7 +139,8 @@ impl Store for RevokingStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commit() {
-    let world = World::new();
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
     let store = Arc::new(RevokingStore {
         inner: Arc::clone(&world.store),
         plan: Mutex::default(),
@@ -255,7 +257,8 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
-    let world = World::new();
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
     let one = world.start().await;
     let vault = vault(&one, "main").await;
     let from = evm_wallet(&one, vault).await;
