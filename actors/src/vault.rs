@@ -1,6 +1,7 @@
 //! The actor of one vault: makes its keys, numbers its wallets, lets the requests of a wallet have
 //! their turns, and keeps the actors of its live requests.
 
+mod asking;
 mod changes;
 mod keys;
 mod life;
@@ -34,8 +35,8 @@ pub use turns::Wanted;
 use crate::{
     claims::Account,
     context::Context,
-    idempotency::Pledge,
     lanes::Lanes,
+    pledge::Pledge,
     rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
@@ -51,11 +52,16 @@ pub enum Msg {
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
     /// Changes a wallet of the vault.
-    UpdateWallet(WalletId, Change, RpcReplyPort<Result<wire::Wallet, Fault>>),
+    UpdateWallet(
+        WalletId,
+        Change,
+        Pledge,
+        RpcReplyPort<Result<wire::Wallet, Fault>>,
+    ),
     /// Takes a request in.
     Admit(Box<NewRequest>),
     /// Ends a request that is not signed yet: somebody says no.
-    Reject(RequestId, RpcReplyPort<Result<(), Fault>>),
+    Reject(RequestId, Pledge, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
     Settle(RequestId, Box<Wanted>),
     /// What the request's transaction uses up is on disk.
@@ -94,8 +100,8 @@ pub struct NewRequest {
     pub broadcast: bool,
     /// The version of its wallet's row in which the wallet was active.
     pub wallet_version: u64,
-    /// The idempotency record to store with it.
-    pub pledge: Option<Pledge>,
+    /// What is stored and demanded with it.
+    pub pledge: Pledge,
     /// Counts it as live.
     pub place: Place,
     /// Where the receipt goes.
@@ -184,11 +190,11 @@ impl Actor for VaultActor {
         match message {
             Msg::Resume => live.resume(&myself).await?,
             Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
-            Msg::UpdateWallet(wallet, change, reply) => {
-                let _ = reply.send(live.update_wallet(wallet, &change).await);
+            Msg::UpdateWallet(wallet, change, pledge, reply) => {
+                let _ = reply.send(live.update_wallet(wallet, &change, &pledge).await);
             }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
-            Msg::Reject(request, reply) => live.reject(request, reply).await,
+            Msg::Reject(request, pledge, reply) => live.reject(request, pledge, reply).await,
             Msg::Settle(request, wanted) => {
                 if let Some(account) = live.lanes.ask(request, *wanted) {
                     live.serve(&account).await;

@@ -13,7 +13,7 @@ use prost::Message as _;
 
 use crate::{
     context::Context,
-    idempotency::Pledge,
+    pledge::Pledge,
     rows,
     store::{Batch, CommitError, Expect, Key, Space},
 };
@@ -28,8 +28,8 @@ pub struct Plan {
     pub reference: String,
     /// The row of the deposit that it is made for.
     pub deposit: Option<Key>,
-    /// The idempotency record to store with it.
-    pub pledge: Option<Pledge>,
+    /// What is stored and demanded with it.
+    pub pledge: Pledge,
 }
 
 /// Makes the wallet at `m/<index>` below the vault's root key on its curve. One counter per
@@ -59,7 +59,7 @@ pub async fn make(
         status: Status::Active,
         created_at_ms: context.now_ms(),
     };
-    store(context, &wallet, index, plan.deposit, plan.pledge.as_ref()).await
+    store(context, &wallet, index, plan.deposit, &plan.pledge).await
 }
 
 async fn store(
@@ -67,7 +67,7 @@ async fn store(
     wallet: &Wallet,
     index: u32,
     deposit: Option<Key>,
-    pledge: Option<&Pledge>,
+    pledge: &Pledge,
 ) -> Result<wire::Wallet, Fault> {
     let shown = wallet.to_wire();
     let id = rows::encode(&wallet.id)?;
@@ -98,13 +98,13 @@ async fn store(
         };
         batch.put(key, Expect::Absent, rows::encode(&deposit)?);
     }
-    if let Some(pledge) = pledge {
-        pledge.add_to(&mut batch, &shown.encode_to_vec(), wallet.created_at_ms)?;
-    }
+    pledge.add_to(&mut batch, || shown.encode_to_vec(), wallet.created_at_ms)?;
     match context.store.commit(batch).await {
         Ok(()) => Ok(shown),
         // Another call made it, or the index went to another orchestrator on the same store.
-        Err(CommitError::Conflict(_)) if for_deposit => Err(deposit::conflict()),
+        Err(CommitError::Conflict(key)) if for_deposit && key.space != Space::Token => {
+            Err(deposit::conflict())
+        }
         Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
         Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
             Fault::unavailable("another call with this idempotency key is in work; try again"),

@@ -211,6 +211,12 @@ pub enum CommitError {
 
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
+        if let CommitError::Conflict(key) = &error
+            && key.space == Space::Token
+        {
+            // A command's commit demands that its token was not revoked.
+            return Fault::unauthenticated().caused_by("the token was revoked meanwhile");
+        }
         Fault::unavailable("the store cannot be written now").caused_by(error)
     }
 }

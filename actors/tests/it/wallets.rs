@@ -5,6 +5,7 @@ use std::sync::Arc;
 use covault_actors::{
     gateway::{Command, Query, Receipt, View},
     rpc::{ChainKey, Chains},
+    store::{Batch, Expect, Scan, Space},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -90,6 +91,28 @@ async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
         wallet(&gateway, vault, NetworkType::Evm).await.key_path,
         "m/5"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_listed_also_beside_one_that_cannot_be_read() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let first = wallet(&gateway, vault, NetworkType::Evm).await;
+    let rows = Scan::prefix(Space::Wallet, &[], 1);
+    let (key, _) = world.store.scan(&rows).await.unwrap().remove(0);
+    let mut batch = Batch::new();
+    batch.put(key, Expect::Any, vec![0xff; 3]);
+    world.store.commit(batch).await.unwrap();
+    let second = wallet(&gateway, vault, NetworkType::Evm).await;
+    let all = wire::GetWalletListRequest {
+        vault_uuid: vault.to_string(),
+        ..Default::default()
+    };
+    assert_eq!(list(&gateway, all).await.unwrap(), [second]);
+    let query = Query::WalletByAddress(first.address);
+    let fault = gateway.view(&admin(), query).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Bug);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
