@@ -28,7 +28,6 @@ use crate::{
     port::{NodeView, StrangerView},
     request_index,
     root::{self, DirectoryAddress, Root},
-    rows::Operation,
     rpc::EndpointHealth,
     settings::Orchestrator,
     simulations,
@@ -40,6 +39,7 @@ pub use crate::{
     deposits::{Configure as ConfigureSweep, SweepView},
     dropped::Forgotten,
     operations::ShareBackup,
+    rows::Operation,
     tokens::MadeToken,
     vault::{
         Wish as Reshare,
@@ -83,12 +83,12 @@ pub enum VaultScope {
     Only(Vec<covault_core::ids::VaultId>),
 }
 
-/// An idempotency key with the SHA-256 of the request body it came with.
+/// An idempotency key with a SHA-256 of what it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     /// 1 to 255 characters.
     pub key: String,
-    /// SHA-256 of the body.
+    /// SHA-256 that tells one request from another.
     pub body_hash: [u8; 32],
 }
 
@@ -177,6 +177,34 @@ pub enum Command {
     CreateDepositWallet(wire::CreateDepositWalletRequest),
     /// sweep/addWatchAddress. Once per token and address.
     AddWatchAddress(wire::AddWatchAddressRequest),
+}
+
+impl Command {
+    /// What an idempotency key belongs to.
+    fn operation(&self) -> Option<Operation> {
+        match self {
+            Command::CreateWallet(_) => Some(Operation::CreateWallet),
+            Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
+            Command::CreateBatchPayment(_) => Some(Operation::CreateBatchPayment),
+            // A vault's name is its key, as a token's, and a deposit's is (token, network, ref);
+            // repeating the others does no harm.
+            Command::UpdateWallet(_)
+            | Command::RejectSigningRequest { .. }
+            | Command::Resimulate { .. }
+            | Command::CreateVault { .. }
+            | Command::ReplaceSigners { .. }
+            | Command::ReshareVault { .. }
+            | Command::CancelReshare { .. }
+            | Command::BackupVault { .. }
+            | Command::AdmitNode { .. }
+            | Command::RemoveNode(_)
+            | Command::CreateToken(_)
+            | Command::RevokeToken(_)
+            | Command::ConfigureSweep(_)
+            | Command::CreateDepositWallet(_)
+            | Command::AddWatchAddress(_) => None,
+        }
+    }
 }
 
 /// What a command made.
@@ -406,11 +434,38 @@ impl Gateway {
         command: Command,
         idempotency: Option<IdempotencyKey>,
     ) -> Result<Submitted, Fault> {
+        let once = command.operation().zip(idempotency);
+        self.submit_as(caller, once, Ok(command)).await
+    }
+
+    /// Does something once for a key. `command` is what the call asks for, or why that cannot be
+    /// read: a key that was used is answered before that is looked at, so that the first call's
+    /// answer comes again whatever has become of the rules since, and whatever the body says.
+    ///
+    /// # Errors
+    /// As [`Gateway::submit`]; and `command`'s own, where the key is free.
+    pub async fn submit_once(
+        &self,
+        caller: &Caller,
+        operation: Operation,
+        key: IdempotencyKey,
+        command: Result<Command, Fault>,
+    ) -> Result<Submitted, Fault> {
+        self.submit_as(caller, Some((operation, key)), command)
+            .await
+    }
+
+    async fn submit_as(
+        &self,
+        caller: &Caller,
+        once: Option<(Operation, IdempotencyKey)>,
+        command: Result<Command, Fault>,
+    ) -> Result<Submitted, Fault> {
         let inner = Arc::clone(&self.inner);
         let caller = caller.clone();
         // A task of its own: a client that hangs up must not leave a command half done with
         // its idempotency key free.
-        tokio::spawn(async move { inner.submit(&caller, command, idempotency).await })
+        tokio::spawn(async move { inner.submit(&caller, once, command).await })
             .await
             .unwrap_or_else(|error| Err(Fault::bug(error)))
     }
@@ -428,38 +483,16 @@ impl Inner {
     async fn submit(
         &self,
         caller: &Caller,
-        command: Command,
-        idempotency: Option<IdempotencyKey>,
+        once: Option<(Operation, IdempotencyKey)>,
+        command: Result<Command, Fault>,
     ) -> Result<Submitted, Fault> {
         if self.closing.load(Ordering::SeqCst) {
             return Err(Fault::unavailable("the service is shutting down"));
         }
         full_access(caller)?;
         let _slot = self.commands.try_acquire().map_err(|_| too_many())?;
-        let operation = match &command {
-            Command::CreateWallet(_) => Some(Operation::CreateWallet),
-            Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            Command::CreateBatchPayment(_) => Some(Operation::CreateBatchPayment),
-            // A vault's name is its key, as a token's, and a deposit's is (token, network, ref);
-            // repeating the others does no harm.
-            Command::UpdateWallet(_)
-            | Command::RejectSigningRequest { .. }
-            | Command::Resimulate { .. }
-            | Command::CreateVault { .. }
-            | Command::ReplaceSigners { .. }
-            | Command::ReshareVault { .. }
-            | Command::CancelReshare { .. }
-            | Command::BackupVault { .. }
-            | Command::AdmitNode { .. }
-            | Command::RemoveNode(_)
-            | Command::CreateToken(_)
-            | Command::RevokeToken(_)
-            | Command::ConfigureSweep(_)
-            | Command::CreateDepositWallet(_)
-            | Command::AddWatchAddress(_) => None,
-        };
-        let Some((operation, key)) = operation.zip(idempotency) else {
-            return Ok(Submitted::first(self.run(caller, command, None).await?));
+        let Some((operation, key)) = once else {
+            return Ok(Submitted::first(self.run(caller, command?, None).await?));
         };
         let token = caller.token;
         let entry = self.in_work.enter(&self.context, token, operation, &key);
@@ -467,6 +500,8 @@ impl Inner {
             Entry::Replay(earlier) => return Submitted::again(operation, &earlier),
             Entry::First(pledge, turn) => (pledge, turn),
         };
+        // Not worth another look at the key: nothing was begun.
+        let command = command?;
         let fault = match self.run(caller, command, Some(pledge)).await {
             Ok(receipt) => return Ok(Submitted::first(receipt)),
             Err(fault) => fault,
