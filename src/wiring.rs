@@ -304,6 +304,10 @@ pub async fn orchestrator(
 fn terms(serve: &Serve, limits: &Limits) -> Terms {
     Terms {
         max_in_flight: serve.max_in_flight.get(),
+        // The largest body always finds room when nothing else is in work.
+        max_in_flight_bytes: serve
+            .max_in_flight_bytes
+            .max(serve.max_body_bytes.saturating_add(grpc::PREFIX)),
         per_token: Rate {
             per_second: limits.per_token_per_second,
             burst: limits.per_token_burst,

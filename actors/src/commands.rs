@@ -283,7 +283,7 @@ fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
     } else {
         "set broadcastTx to false to get the signed transaction"
     };
-    let problem = format!("no node is configured for {chain}; {way_out}");
+    let problem = format!("{}; {way_out}", chain.without_node());
     match chain.chain_id {
         Some(_) => Fault::field(format!("{}.chainId", payload.kind()), problem),
         None => Fault::field(payload.kind(), problem),

@@ -27,7 +27,6 @@ use crate::{
     pledge::Pledge,
     request_index,
     root::{self, DirectoryAddress, Root},
-    rows::Operation,
     settings::Orchestrator,
     simulations,
     store::{Key, Space},
@@ -43,6 +42,7 @@ pub use crate::{
     deposits::{Configure as ConfigureSweep, SweepView},
     dropped::Forgotten,
     operations::ShareBackup,
+    rows::Operation,
     tokens::MadeToken,
     vault::{
         Wish as Reshare,
@@ -142,11 +142,38 @@ impl Gateway {
         command: Command,
         idempotency: Option<IdempotencyKey>,
     ) -> Result<Submitted, Fault> {
+        let once = command.operation().zip(idempotency);
+        self.submit_as(caller, once, Ok(command)).await
+    }
+
+    /// Does something once for a key. `command` is what the call asks for, or why that cannot be
+    /// read: a key that was used is answered before that is looked at, so that the first call's
+    /// answer comes again whatever has become of the rules since, and whatever the body says.
+    ///
+    /// # Errors
+    /// As [`Gateway::submit`]; and `command`'s own, where the key is free.
+    pub async fn submit_once(
+        &self,
+        caller: &Caller,
+        operation: Operation,
+        key: IdempotencyKey,
+        command: Result<Command, Fault>,
+    ) -> Result<Submitted, Fault> {
+        self.submit_as(caller, Some((operation, key)), command)
+            .await
+    }
+
+    async fn submit_as(
+        &self,
+        caller: &Caller,
+        once: Option<(Operation, IdempotencyKey)>,
+        command: Result<Command, Fault>,
+    ) -> Result<Submitted, Fault> {
         let inner = Arc::clone(&self.inner);
         let caller = caller.clone();
         // A task of its own: a client that hangs up must not leave a command half done with
         // its idempotency key free.
-        tokio::spawn(async move { inner.submit(&caller, command, idempotency).await })
+        tokio::spawn(async move { inner.submit(&caller, once, command).await })
             .await
             .unwrap_or_else(|error| Err(Fault::bug(error)))
     }
@@ -164,8 +191,8 @@ impl Inner {
     async fn submit(
         &self,
         caller: &Caller,
-        command: Command,
-        idempotency: Option<IdempotencyKey>,
+        once: Option<(Operation, IdempotencyKey)>,
+        command: Result<Command, Fault>,
     ) -> Result<Submitted, Fault> {
         if self.closing.load(Ordering::SeqCst) {
             return Err(Fault::unavailable("the service is shutting down"));
@@ -173,30 +200,9 @@ impl Inner {
         full_access(caller)?;
         let place = Arc::clone(&self.commands).try_acquire_owned();
         let place = Arc::new(place.map_err(|_| too_many())?);
-        let operation = match &command {
-            Command::CreateWallet(_) => Some(Operation::CreateWallet),
-            Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
-            Command::CreateBatchPayment(_) => Some(Operation::CreateBatchPayment),
-            // A vault's name is its key, as a token's, and a deposit's is (token, network, ref);
-            // repeating the others does no harm.
-            Command::UpdateWallet(_)
-            | Command::RejectSigningRequest { .. }
-            | Command::Resimulate { .. }
-            | Command::CreateVault { .. }
-            | Command::ReplaceSigners { .. }
-            | Command::ReshareVault { .. }
-            | Command::CancelReshare { .. }
-            | Command::BackupVault { .. }
-            | Command::AdmitNode { .. }
-            | Command::RemoveNode(_)
-            | Command::CreateToken(_)
-            | Command::RevokeToken(_)
-            | Command::ConfigureSweep(_)
-            | Command::CreateDepositWallet(_)
-            | Command::AddWatchAddress(_) => None,
-        };
         let context = &self.context;
-        let Some((operation, key)) = operation.zip(idempotency) else {
+        let Some((operation, key)) = once else {
+            let command = command?;
             let pledge = Pledge::new(tokens::in_use(context, caller).await?, place);
             return Ok(Submitted::first(self.run(caller, command, pledge).await?));
         };
@@ -208,6 +214,8 @@ impl Inner {
             Entry::Replay(earlier) => return Submitted::again(operation, &earlier),
             Entry::First(record, turn) => (record, turn),
         };
+        // Not worth another look at the key: nothing was begun.
+        let command = command?;
         let fault = match self.run(caller, command, pledge.with(record)).await {
             Ok(receipt) => return Ok(Submitted::first(receipt)),
             Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),

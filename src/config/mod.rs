@@ -94,6 +94,7 @@ pub struct Serve {
     pub max_body_bytes: usize,
     pub max_connections: NonZeroUsize,
     pub max_in_flight: NonZeroUsize,
+    pub max_in_flight_bytes: usize,
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
     pub max_live_bytes: usize,

@@ -7,14 +7,14 @@ use covault_core::{
     token::{NewToken, TokenHash},
 };
 
-use crate::{deposits::Configure as ConfigureSweep, vault::Wish as Reshare};
+use crate::{deposits::Configure as ConfigureSweep, rows::Operation, vault::Wish as Reshare};
 
-/// An idempotency key with the SHA-256 of the request body it came with.
+/// An idempotency key with a SHA-256 of what it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     /// 1 to 255 characters.
     pub key: String,
-    /// SHA-256 of the body.
+    /// SHA-256 that tells one request from another.
     pub body_hash: [u8; 32],
 }
 
@@ -103,6 +103,34 @@ pub enum Command {
     CreateDepositWallet(wire::CreateDepositWalletRequest),
     /// sweep/addWatchAddress. Once per token and address.
     AddWatchAddress(wire::AddWatchAddressRequest),
+}
+
+impl Command {
+    /// What an idempotency key belongs to.
+    pub(super) fn operation(&self) -> Option<Operation> {
+        match self {
+            Command::CreateWallet(_) => Some(Operation::CreateWallet),
+            Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),
+            Command::CreateBatchPayment(_) => Some(Operation::CreateBatchPayment),
+            // A vault's name is its key, as a token's, and a deposit's is (token, network, ref);
+            // repeating the others does no harm.
+            Command::UpdateWallet(_)
+            | Command::RejectSigningRequest { .. }
+            | Command::Resimulate { .. }
+            | Command::CreateVault { .. }
+            | Command::ReplaceSigners { .. }
+            | Command::ReshareVault { .. }
+            | Command::CancelReshare { .. }
+            | Command::BackupVault { .. }
+            | Command::AdmitNode { .. }
+            | Command::RemoveNode(_)
+            | Command::CreateToken(_)
+            | Command::RevokeToken(_)
+            | Command::ConfigureSweep(_)
+            | Command::CreateDepositWallet(_)
+            | Command::AddWatchAddress(_) => None,
+        }
+    }
 }
 
 /// A question. Answered from state; only `Outcome` waits.

@@ -326,7 +326,7 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
     );
     assert_eq!(
         balance(asked(Some(1), None)).await.unwrap_err().0,
-        Class::Unavailable
+        Class::Invalid
     );
     // The chain id of Solana may be left out, and no node is configured for Sonic SVM.
     for (chain_id, expected) in [
@@ -336,8 +336,8 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
         (
             Some(0),
             Err((
-                Class::Unavailable,
-                "no node is configured for Sonic SVM (chains.sonic.rpc)".to_owned(),
+                Class::Invalid,
+                "chainId: no node is configured for Sonic SVM (chains.sonic.rpc)".to_owned(),
             )),
         ),
     ] {
