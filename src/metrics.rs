@@ -37,6 +37,7 @@ const PATIENCE: Patience = Patience {
     idle: Duration::from_secs(60),
     stopping: Duration::from_secs(1),
     max_connections: 100,
+    max_per_address: None,
 };
 
 /// What is not counted but looked at when Prometheus asks.

@@ -290,6 +290,8 @@ pub async fn orchestrator(
         idle: Duration::from_millis(serve.idle_timeout_ms),
         stopping: Duration::from_millis(serve.shutdown_grace_ms),
         max_connections: serve.max_connections.get(),
+        // Behind a proxy, all of them come from it.
+        max_per_address: (serve.trusted_proxies == 0).then_some(serve.max_connections_per_ip.get()),
     };
     let waiting = serve.execute_wait_ms.saturating_add(BEYOND_WAITING_MS);
     Ok(Running {

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     num::NonZeroU32,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -21,6 +21,8 @@ use governor::{
     state::{InMemoryState, NotKeyed, StateStore},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::address::network;
 
 /// How many addresses, and how many tokens, are remembered at most: those seen least lately are
 /// forgotten first. A key takes about 100 bytes.
@@ -185,16 +187,6 @@ fn limited(what: &str, wait: Duration) -> Refusal {
             format!("{what}; try again in {seconds} seconds"),
         ),
         retry_after: Some(seconds),
-    }
-}
-
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let prefix = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::V6(Ipv6Addr::from(prefix))
-        }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -409,15 +401,6 @@ mod tests {
         assert_eq!(calls, 2);
         gate.address("192.0.2.2".parse().expect("address"))
             .expect("another address");
-    }
-
-    #[test]
-    fn addresses__should_be_one_within_a_network_of_ipv6() {
-        let of = |text: &str| network(text.parse().expect(text));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -93,6 +93,7 @@ pub struct Serve {
     pub trusted_proxies: usize,
     pub max_body_bytes: usize,
     pub max_connections: NonZeroUsize,
+    pub max_connections_per_ip: NonZeroUsize,
     pub max_in_flight: NonZeroUsize,
     pub max_in_flight_bytes: usize,
     pub shutdown_grace_ms: u64,

@@ -58,6 +58,10 @@ fn limits__should_be_settings_that_make_sense() {
         ("[serve]\nmax_connections = 0", "serve.max_connections"),
         ("[serve]\nmax_in_flight = 0", "serve.max_in_flight"),
         (
+            "[serve]\nmax_connections_per_ip = 0",
+            "serve.max_connections_per_ip",
+        ),
+        (
             "[limits]\nper_ip_per_second = -1",
             "limits.per_ip_per_second",
         ),

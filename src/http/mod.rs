@@ -6,6 +6,7 @@ mod docs;
 pub mod error;
 pub mod health;
 pub mod nodes;
+mod peers;
 pub mod server;
 
 use std::sync::Arc;

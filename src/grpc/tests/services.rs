@@ -172,6 +172,7 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
         idle: LONG,
         stopping: LONG,
         max_connections: 10,
+        max_per_address: None,
     };
     let stopped = server.stop.subscribe();
     let router = server.router.clone();

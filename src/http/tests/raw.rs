@@ -18,6 +18,7 @@ const PATIENT: Patience = Patience {
     idle: Duration::from_secs(60),
     stopping: Duration::from_secs(60),
     max_connections: 100,
+    max_per_address: None,
 };
 
 struct Said {

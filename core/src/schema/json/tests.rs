@@ -101,7 +101,7 @@ fn decode__should_never_make_another_number_of_one_with_fraction_or_exponent() {
         let json = format!("{{\"chainId\":{text}}}");
         assert_eq!(native(&json).chain_id, expected, "{text}");
     }
-    // Each of them was taken for one that is not what was written.
+    // The parser makes 9007199254740990 of the first, and no double is like the second.
     for text in [
         "9007199254740991.0",
         "9007199254740993.0",
