@@ -51,6 +51,9 @@ pub enum Msg {
     Resume,
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
+    /// Makes a wallet whose number another process on the store was faster to use; those from this
+    /// one on may be free.
+    NumberWallet(u32, Box<NewWallet>),
     /// Changes a wallet of the vault.
     UpdateWallet(
         WalletId,
@@ -151,18 +154,7 @@ impl Actor for VaultActor {
             .vault(id)
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
-        let last = Scan {
-            reverse: true,
-            ..Scan::prefix(Space::WalletIndex, id.as_bytes(), 1)
-        };
-        let last = context.store.scan(&last).await?;
-        let next_index = match last
-            .first()
-            .and_then(|(key, _)| key.bytes.split_last_chunk::<4>())
-        {
-            Some((_, index)) => u32::from_be_bytes(*index).saturating_add(1),
-            None => 0,
-        };
+        let next_index = wallets::next_index(&context, id).await?;
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
         let works = life::Works::new();
@@ -189,7 +181,11 @@ impl Actor for VaultActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => live.resume(&myself).await?,
-            Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
+            Msg::CreateWallet(wallet) => live.create_wallet(&myself, *wallet),
+            Msg::NumberWallet(next, wallet) => {
+                live.next_index = live.next_index.max(next);
+                live.create_wallet(&myself, *wallet);
+            }
             Msg::UpdateWallet(wallet, change, pledge, reply) => {
                 let _ = reply.send(live.update_wallet(wallet, &change, &pledge).await);
             }
@@ -304,9 +300,8 @@ impl Live {
     }
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
-    fn create_wallet(&mut self, new: NewWallet) {
-        let NewWallet { plan, reply } = new;
-        let curve = plan.network.curve();
+    fn create_wallet(&mut self, myself: &ActorRef<Msg>, new: NewWallet) {
+        let curve = new.plan.network.curve();
         let Some(root) = self.vault.root(curve).cloned() else {
             let reason = match self.vault.failed_reason() {
                 Some(reason) => {
@@ -314,15 +309,30 @@ impl Live {
                 }
                 None => "the vault's keys are still being made; try again".into(),
             };
-            let _ = reply.send(Err(Fault::unavailable(reason)));
+            let _ = new.reply.send(Err(Fault::unavailable(reason)));
             return;
         };
         let index = self.next_index;
         self.next_index = index.saturating_add(1);
         let context = Arc::clone(&self.context);
         let vault = self.vault.id;
+        let actor = myself.clone();
         tokio::spawn(async move {
-            let made = wallets::make(&context, vault, &root, index, plan).await;
+            let made = match wallets::make(&context, vault, &root, index, &new.plan).await {
+                Ok(Some(made)) => Ok(made),
+                Ok(None) => match wallets::next_index(&context, vault).await {
+                    Ok(next) => {
+                        // Without an actor nobody gets an answer, and the caller asks again.
+                        let _ = actor.cast(Msg::NumberWallet(next, Box::new(new)));
+                        return;
+                    }
+                    Err(fault) => Err(fault),
+                },
+                Err(fault) => Err(fault),
+            };
+            // The command is done before anybody hears of it.
+            let NewWallet { plan, reply } = new;
+            drop(plan);
             let _ = reply.send(made);
         });
     }

@@ -16,9 +16,12 @@ use covault_actors::{
 use covault_core::{
     deposit::{DepositNetwork, Webhook},
     fault::{Class, Fault},
+    ids::VaultId,
     schema::wire::{self, NetworkType},
     token::{ApiToken, Kind, NewToken},
 };
+
+use tokio::sync::watch;
 
 use crate::{
     batches::batch,
@@ -149,10 +152,9 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
+    let operator = other_process(&world, Arc::clone(&world.store), vault).await;
     world.evm.down.store(true, Ordering::SeqCst);
     let waiting = create(&gateway, send(&from)).await.uuid;
-    // The operator's own process on the same store.
-    let operator = world.start().await;
     let sweep = wire::CreateDepositWalletRequest {
         network: "EVM".into(),
         r#ref: "r".into(),
@@ -255,6 +257,39 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     assert!(matches!(done.receipt, Receipt::Wallet(_)));
 }
 
+/// Another process on the same store, whose vault has looked for live requests: it will not work on
+/// those that come later through the first one.
+async fn other_process(world: &World, store: Arc<dyn Store>, vault: VaultId) -> Gateway {
+    let gateway = world.start_on(store).await;
+    evm_wallet(&gateway, vault).await;
+    gateway
+}
+
+/// A store that counts how often requests are read.
+struct CountingStore {
+    inner: Arc<dyn Store>,
+    reads: watch::Sender<usize>,
+}
+
+#[async_trait]
+impl Store for CountingStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        let row = self.inner.get(key).await;
+        if key.space == Space::Request {
+            self.reads.send_modify(|reads| *reads += 1);
+        }
+        row
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.inner.scan(scan).await
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
     let mut world = World::new();
@@ -262,14 +297,20 @@ async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
     let one = world.start().await;
     let vault = vault(&one, "main").await;
     let from = evm_wallet(&one, vault).await;
-    let two = world.start().await;
+    let store = Arc::new(CountingStore {
+        inner: Arc::clone(&world.store),
+        reads: watch::channel(0).0,
+    });
+    let two = other_process(&world, Arc::clone(&store) as Arc<dyn Store>, vault).await;
     world.evm.down.store(true, Ordering::SeqCst);
     let pending = create(&one, send(&from)).await;
     let waits = {
         let (two, uuid) = (two.clone(), pending.uuid.clone());
         tokio::spawn(async move { ask_outcome(&two, &admin(), &uuid).await })
     };
-    tokio::task::yield_now().await;
+    // Once before it waits, and once more when it listens.
+    let mut reads = store.reads.subscribe();
+    reads.wait_for(|reads| *reads >= 2).await.unwrap();
     world.evm.down.store(false, Ordering::SeqCst);
     match waits.await.unwrap().unwrap() {
         View::Outcome(outcome) => assert_eq!(outcome.error, None),

@@ -297,7 +297,7 @@ async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
             wire::create_signing_request_request::Type::SolanaSendNative(wire::SolanaSendNative {
                 to: from.clone(),
                 from: from.clone(),
-                value: "1".into(),
+                value: if sent { "1" } else { "2" }.into(),
                 chain_id: 101,
             });
         let asked = wire::CreateSigningRequestRequest {
@@ -306,6 +306,7 @@ async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
         };
         let made = created(try_create(&gateway, asked, None).await.unwrap());
         let hash = outcome(&gateway, &made.uuid).await.tx_hash;
+        assert!(!hash.is_empty());
         assert_eq!(details(&gateway, &made.uuid).await.tx_hash, hash);
         let query = Query::SigningRequest {
             uuid: made.uuid.clone(),

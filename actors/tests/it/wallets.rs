@@ -1,6 +1,6 @@
 //! Vaults, wallets and balances.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::{
     gateway::{Command, Query, Receipt, View},
@@ -91,6 +91,28 @@ async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
         wallet(&gateway, vault, NetworkType::Evm).await.key_path,
         "m/5"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_numbered_by_two_processes_on_one_store() {
+    let world = World::new();
+    let one = world.start().await;
+    let vault = vault(&one, "main").await;
+    let two = world.start().await;
+    ready(&two, "main").await;
+    for _ in 0..3 {
+        wallet(&one, vault, NetworkType::Evm).await;
+    }
+    // The other one thought that these numbers were free.
+    let made = wallet(&two, vault, NetworkType::Evm).await;
+    assert_eq!(made.key_path, "m/3");
+    let calls = (0..20).map(|number| {
+        let gateway = if number % 2 == 0 { &one } else { &two };
+        wallet(gateway, vault, NetworkType::Evm)
+    });
+    let made = futures::future::join_all(calls).await;
+    let paths: BTreeSet<_> = made.into_iter().map(|wallet| wallet.key_path).collect();
+    assert_eq!(paths.len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
