@@ -43,7 +43,7 @@ async fn store_in_trouble__should_be_told_without_what_is_wrong_inside() {
     ];
     no_room(&world, &asks).await;
 
-    // With room again, everything is there.
+    // Everything is there.
     world.dev.process.kill();
     world.dev.restart().await;
     let caller = world.caller();
@@ -128,6 +128,16 @@ async fn no_room(world: &World, asks: &Asks) {
     .await;
     assert!(!caller.bare().is_serving().await);
     assert_eq!(caller.api.get("/livez").await, 200);
+
+    // When there is room again, it goes on.
+    world.dev.process.limit_files("unlimited");
+    eventually("the service is ready", async || {
+        (caller.api.get("/readyz").await == 200).then_some(())
+    })
+    .await;
+    caller.api.ok("createWallet", asks.wallet.clone()).await;
+    let request = world.api().create(asks.message.clone()).await;
+    caller.api.execute(&request).await;
 }
 
 /// Replaces what wallets, requests and batches are by something else, and takes two deposits away
