@@ -236,8 +236,8 @@ pub async fn check(world: &World, caller: &Caller, made: &Made) {
         (
             "getBalance",
             json!({"networkType": 1, "walletAddress": evm, "chainId": 1}),
-            UNAVAILABLE,
-            "no node is configured",
+            INVALID,
+            "chainId: no node is configured",
         ),
         (
             "getBalance",
