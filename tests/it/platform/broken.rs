@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     World,
-    caller::{BUG, EXISTS, UNAVAILABLE},
+    caller::{BUG, Caller, EXISTS, UNAVAILABLE},
 };
 use crate::support::*;
 
@@ -33,28 +33,14 @@ async fn store_in_trouble__should_be_told_without_what_is_wrong_inside() {
     let mut world = World::start_on_small_disk().await;
     let asks = asks(&world).await;
     let caller = world.caller();
-    let before = [
-        caller
-            .same("getSigningRequestDetails", asks.request.clone())
-            .await,
-        caller
-            .same("getBatchPaymentDetails", asks.details.clone())
-            .await,
-    ];
+    let before = stored(&caller, &asks).await;
     no_room(&world, &asks).await;
 
     // Everything is there.
     world.dev.process.kill();
     world.dev.restart().await;
     let caller = world.caller();
-    let after = [
-        caller
-            .same("getSigningRequestDetails", asks.request.clone())
-            .await,
-        caller
-            .same("getBatchPaymentDetails", asks.details.clone())
-            .await,
-    ];
+    let after = stored(&caller, &asks).await;
     assert_eq!(before, after);
     for again in [&asks.wallet, &asks.wallet] {
         caller.api.ok("createWallet", again.clone()).await;
@@ -68,6 +54,18 @@ async fn store_in_trouble__should_be_told_without_what_is_wrong_inside() {
     damage(&world.dev.store()).await;
     world.dev.restart().await;
     damaged(&world, &asks).await;
+}
+
+/// A request and a batch as they are shown.
+async fn stored(caller: &Caller, asks: &Asks) -> [Value; 2] {
+    [
+        caller
+            .same("getSigningRequestDetails", asks.request.clone())
+            .await,
+        caller
+            .same("getBatchPaymentDetails", asks.details.clone())
+            .await,
+    ]
 }
 
 fn order(number: u8) -> Value {
