@@ -3,6 +3,8 @@
 mod chains;
 mod client;
 mod cluster;
+#[path = "../../support/postgres.rs"]
+pub mod postgres;
 mod processes;
 #[path = "../../../mpc/tests/support/search.rs"]
 pub mod search;
