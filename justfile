@@ -83,7 +83,7 @@ bench-api:
 
 # Steps per second of each store, beside what the disk confirms
 bench-store *arguments:
-    cargo bench --bench store -- {{arguments}}
+    cargo bench --workspace --bench store -- {{arguments}}
 
 # Signatures per second through HTTP and Redis, beside the cryptography alone
 bench:

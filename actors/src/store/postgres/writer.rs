@@ -167,8 +167,12 @@ impl Writer {
     }
 
     /// Commits a group, and tells everybody in it.
-    async fn commit(&mut self, mut group: Group) {
-        let until = Instant::now() + self.shared.patience;
+    async fn commit(&mut self, group: Group) {
+        self.commit_by(group, Instant::now() + self.shared.patience)
+            .await;
+    }
+
+    async fn commit_by(&mut self, mut group: Group, until: Instant) {
         let mut pause = PAUSE;
         loop {
             let problem = match self.attempt(&group).await {
@@ -176,7 +180,11 @@ impl Writer {
                 Tried::Not(Effect::Unfit, _) if group.len() > 1 => {
                     // One of them cannot be stored: the others need not suffer for it.
                     for alone in group.split() {
-                        Box::pin(self.commit(alone)).await;
+                        if self.connection.is_some() && Instant::now() < until {
+                            Box::pin(self.commit_by(alone, until)).await;
+                        } else {
+                            alone.fail("PostgreSQL went away, or is too busy");
+                        }
                     }
                     return;
                 }
