@@ -12,7 +12,11 @@ use covault_actors::{
     gateway::Gateway,
     rpc::{Chains, Ports},
     settings::{Orchestrator, Settings},
-    store::redb::RedbStore,
+    store::{
+        Store,
+        postgres::{self, PostgresStore},
+        redb::RedbStore,
+    },
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::{
@@ -36,7 +40,7 @@ use crate::{
         auth::{Tokens, new_token},
     },
     chain_nodes,
-    config::{Config, Limits, Serve, Signer},
+    config::{self, Config, Limits, Serve, Signer, StoreKind},
     files, grpc,
     http::{
         self,
@@ -239,7 +243,7 @@ pub async fn orchestrator(
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
     let calls = abis::of(&config.evm)?;
-    let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
+    let store = store(config).await?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
         bus: Arc::clone(&bus),
@@ -255,7 +259,7 @@ pub async fn orchestrator(
         entropy: Arc::new(OsEntropy),
     };
     let gateway = Gateway::start(Orchestrator {
-        store: Arc::new(store),
+        store,
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
@@ -301,6 +305,44 @@ pub async fn orchestrator(
         patience,
         longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
+}
+
+/// The store that the configuration names.
+async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let file = config.serve.data_dir.join("store.redb");
+    match config.store.kind {
+        StoreKind::Redb => Ok(Arc::new(RedbStore::open(&file).map_err(explain)?)),
+        StoreKind::Postgres => {
+            // Its vaults would seem to be gone.
+            anyhow::ensure!(
+                !file.exists(),
+                "store.kind is \"postgres\", but there is a store of kind \"redb\" in {}; one is not \
+                 turned into the other: move it away if PostgreSQL is to be used without it",
+                file.display()
+            );
+            let options = postgres::Options {
+                url: store_url(&config.store)?,
+                readers: config.store.connections,
+                patience: Duration::from_millis(config.store.timeout_ms),
+                alone: true,
+            };
+            let store = PostgresStore::open(options).await.map_err(explain)?;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+/// Where PostgreSQL is.
+fn store_url(store: &config::Store) -> anyhow::Result<SecretString> {
+    let in_file = !store.url_file.as_os_str().is_empty();
+    match (store.url.as_str(), in_file) {
+        ("", true) => files::read_secret(&store.url_file).context("store.url_file"),
+        ("", false) => anyhow::bail!(
+            "store.kind is \"postgres\": set COVAULT_STORE_URL, or store.url_file, or store.url"
+        ),
+        (url, false) => Ok(SecretString::from(url)),
+        (_, true) => anyhow::bail!("store.url and store.url_file are both set: leave one of them"),
+    }
 }
 
 fn terms(serve: &Serve, limits: &Limits) -> Terms {

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod conformance;
 pub mod memory;
+pub mod postgres;
 pub mod redb;
 
 use async_trait::async_trait;

@@ -4,6 +4,8 @@ mod chains;
 mod client;
 mod cluster;
 mod grpc;
+#[path = "../../support/postgres.rs"]
+pub mod postgres;
 mod processes;
 #[path = "../../../mpc/tests/support/search.rs"]
 pub mod search;
