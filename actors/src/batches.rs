@@ -12,7 +12,7 @@ use prost::Message as _;
 use crate::{
     context::Context,
     gateway::{Caller, Inner, in_scope},
-    idempotency::Pledge,
+    pledge::Pledge,
     rows,
     store::{Batch, CommitError, Expect, Space},
     wallets,
@@ -25,7 +25,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::CreateBatchPaymentRequest,
-        pledge: Option<Pledge>,
+        pledge: Pledge,
     ) -> Result<wire::BatchPayment, Fault> {
         let context = &self.context;
         let wire::CreateBatchPaymentRequest {
@@ -66,9 +66,7 @@ impl Inner {
             let mut batch = Batch::new();
             batch.put(rows::batch(made.id), Expect::Absent, rows::encode(&made)?);
             batch.check(rows::wallet(wallet.id), Expect::Version(version));
-            if let Some(pledge) = &pledge {
-                pledge.add_to(&mut batch, &shown.encode_to_vec(), made.created_at_ms)?;
-            }
+            pledge.add_to(&mut batch, || shown.encode_to_vec(), made.created_at_ms)?;
             match owner.store.commit(batch).await {
                 Ok(()) => return Ok(shown),
                 // The wallet got another name, or was archived, just now.

@@ -14,6 +14,7 @@ use reqwest::Url;
 use crate::{
     context::Context,
     gateway::{Caller, Inner, answer, in_scope, operators_only},
+    pledge::Pledge,
     rows,
     store::{Batch, CommitError, Expect},
     tokens,
@@ -54,6 +55,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &wire::CreateDepositWalletRequest,
+        pledge: Pledge,
     ) -> Result<wire::CreateDepositWalletResponse, Fault> {
         let call = DepositCall::parse(request)?;
         let context = &self.context;
@@ -76,7 +78,7 @@ impl Inner {
                 name: String::new(),
                 reference: String::new(),
                 deposit: Some(key),
-                pledge: None,
+                pledge,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
@@ -98,6 +100,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &wire::AddWatchAddressRequest,
+        pledge: &Pledge,
     ) -> Result<wire::AddWatchAddressResponse, Fault> {
         let call = WatchCall::parse(request)?;
         let context = &self.context;
@@ -113,10 +116,11 @@ impl Inner {
                 };
                 let mut batch = Batch::new();
                 batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
+                pledge.demand(&mut batch);
                 match context.store.commit(batch).await {
                     Ok(()) => watch,
                     // Another call was faster.
-                    Err(CommitError::Conflict(_)) => context
+                    Err(CommitError::Conflict(conflict)) if conflict == key => context
                         .load::<Watch>(&key)
                         .await?
                         .map(|(watch, _)| watch)
@@ -271,7 +275,7 @@ fn check_url(webhook: Webhook) -> Result<Option<Webhook>, Fault> {
     if text.is_empty() {
         return Ok(None);
     }
-    if text.len() > MAX_URL {
+    if text.chars().count() > MAX_URL {
         return Err(refused(&format!("has more than {MAX_URL} characters")));
     }
     let wrong = "must be a URL that begins with https:// or http://";

@@ -10,7 +10,7 @@ use prost::Message as _;
 use crate::{
     claims::{self, Account},
     context::Context,
-    idempotency::Pledge,
+    pledge::Pledge,
     request_index,
     rows::{self, Pending, Release},
     store::{Batch, CommitError, Expect, Key, Space},
@@ -35,7 +35,7 @@ pub struct Ledger {
 /// What a commit stores or demands beside the request.
 #[derive(Clone, Copy, Default)]
 pub struct Beside<'a> {
-    /// The idempotency record.
+    /// That of the command which asked.
     pub pledge: Option<&'a Pledge>,
     /// The version in which the row of the wallet was found that is in use: an archived one must
     /// not sign, whenever it was archived.
@@ -59,6 +59,9 @@ impl From<Fault> for Problem {
 impl From<Problem> for Fault {
     fn from(problem: Problem) -> Self {
         match problem {
+            Problem::Conflict(key) if key.space == Space::Token => {
+                CommitError::Conflict(key).into()
+            }
             Problem::Conflict(key) => {
                 Fault::bug(format!("row of {:?} was not as expected", key.space))
             }
@@ -173,7 +176,7 @@ pub async fn give_up(
         reason,
         code: ExecuteCode::Unspecified,
     };
-    end(context, request, version, event).await
+    end(context, request, version, event, Beside::default()).await
 }
 
 /// Ends a request that no actor works on.
@@ -185,6 +188,7 @@ pub async fn end(
     mut request: Request,
     mut version: u64,
     event: Event,
+    beside: Beside<'_>,
 ) -> Result<(), Problem> {
     let payload = Payload::decode(&request.payload).ok();
     let events = vec![event];
@@ -194,7 +198,7 @@ pub async fn end(
         &mut version,
         payload.as_ref(),
         events,
-        Beside::default(),
+        beside,
     )
     .await
 }
@@ -240,8 +244,8 @@ async fn advance(
     }
     if let Some(pledge) = beside.pledge {
         // Nothing was tried before it is stored.
-        let receipt = next.to_wire(&context.settings.calls, Vec::new());
-        pledge.add_to(&mut batch, &receipt.encode_to_vec(), now)?;
+        let receipt = || next.to_wire(&context.settings.calls, Vec::new());
+        pledge.add_to(&mut batch, || receipt().encode_to_vec(), now)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => {}

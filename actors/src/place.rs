@@ -1,6 +1,9 @@
 //! Where a command is done: by the orchestrator that has its vault.
 
-use std::{sync::Weak, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use covault_core::{
@@ -11,15 +14,17 @@ use covault_core::{
     payload::Payload,
     wallet::Wallet,
 };
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     context::elsewhere,
-    gateway::{Caller, Command, IdempotencyKey, Inner, Submitted},
+    gateway::{Caller, Command, IdempotencyKey, Inner, Operation, Submitted},
+    idempotency,
     leases::{self, Lease, Stay, Ward},
     post::{Clerk, Delivery, Parcel},
     rows,
     store::Key,
-    views,
+    tokens, views,
 };
 
 /// How often it is looked who has a vault that is on its way.
@@ -43,27 +48,32 @@ impl Inner {
     pub(crate) async fn dispatch(
         &self,
         caller: &Caller,
+        once: Option<(Operation, IdempotencyKey)>,
         command: Command,
-        idempotency: Option<IdempotencyKey>,
+        work: Arc<OwnedSemaphorePermit>,
     ) -> Result<Submitted, Fault> {
         let context = &self.context;
         let mut left = Duration::from_millis(context.settings.lease_ms.saturating_mul(2));
         loop {
             let (vault, to) = match self.place(caller, &command).await? {
                 Place::Here(stay) => {
-                    let done = self.submit_here(caller, command, idempotency).await;
+                    let done = self.submit_here(caller, once, Ok(command), work).await;
                     drop(stay);
                     return done;
                 }
                 Place::Elsewhere(vault) => (Some(vault), self.owner(vault).await?),
                 Place::Anywhere => (None, self.anybody()),
             };
+            // What was done need not be asked for, whoever did it and wherever that is now.
+            if let Some(answer) = self.answered(caller, once.as_ref()).await? {
+                return Ok(answer);
+            }
             if let Some((owner, mark)) = self.there(to).await? {
                 let parcel = Parcel {
                     mark,
                     caller: caller.clone(),
                     command: command.clone(),
-                    idempotency: idempotency.clone(),
+                    idempotency: once.as_ref().map(|(_, key)| key.clone()),
                 };
                 let patience = Duration::from_millis(context.settings.command_timeout_ms);
                 let delivery = tokio::select! {
@@ -74,13 +84,31 @@ impl Inner {
                     Some(Delivery::Answer(answer)) => return *answer,
                     Some(Delivery::NotDone) => {}
                     // If it was done, the record of the key tells it to whoever has the vault now.
-                    None if idempotency.is_some() && keyed(&command) => {}
+                    None if once.is_some() => {}
                     Some(Delivery::NotKnown) | None => return Err(not_known()),
                 }
             }
             left = left.checked_sub(LOOK).ok_or_else(elsewhere)?;
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// The answer that a key has got, for a caller who may have it.
+    async fn answered(
+        &self,
+        caller: &Caller,
+        once: Option<&(Operation, IdempotencyKey)>,
+    ) -> Result<Option<Submitted>, Fault> {
+        let Some((operation, key)) = once else {
+            return Ok(None);
+        };
+        let context = &self.context;
+        let earlier = idempotency::look_again(context, caller.token, *operation, key).await?;
+        let Some(earlier) = earlier else {
+            return Ok(None);
+        };
+        tokens::in_use(context, caller).await?;
+        Submitted::again(*operation, &earlier).map(Some)
     }
 
     /// Who has a vault, when it is another orchestrator that seems to be alive.
@@ -235,16 +263,6 @@ impl Inner {
     }
 }
 
-/// Whether an idempotency key counts for a command.
-fn keyed(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::CreateWallet(_)
-            | Command::CreateSigningRequest(_)
-            | Command::CreateBatchPayment(_)
-    )
-}
-
 fn not_known() -> Fault {
     Fault::unavailable(
         "the outcome is not known: repeat the call with the same idempotency key, or look before trying again",
@@ -266,6 +284,7 @@ impl Clerk for Desk {
             command,
             idempotency,
         } = parcel;
+        let once = command.operation().zip(idempotency);
         // Whoever sent it has given it up.
         let settings = &inner.context.settings;
         let window = settings.command_timeout_ms / settings.beat_ms.max(1);
@@ -274,7 +293,7 @@ impl Clerk for Desk {
         }
         match inner.place(&caller, &command).await {
             Ok(Place::Here(stay @ Some(_))) => {
-                let answer = inner.submit_posted(&caller, command, idempotency).await;
+                let answer = inner.submit_posted(&caller, once, command).await;
                 drop(stay);
                 match answer {
                     Some(answer) => Delivery::Answer(Box::new(answer)),
@@ -282,7 +301,7 @@ impl Clerk for Desk {
                 }
             }
             Ok(Place::Here(None)) if inner.context.runs_vaults => {
-                match inner.submit_posted(&caller, command, idempotency).await {
+                match inner.submit_posted(&caller, once, command).await {
                     Some(answer) => Delivery::Answer(Box::new(answer)),
                     None => Delivery::NotDone,
                 }

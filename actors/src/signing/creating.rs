@@ -13,8 +13,8 @@ use super::Live;
 use crate::{
     building,
     context::Context,
-    idempotency::Pledge,
     ledger::{Beside, Ledger, Problem},
+    pledge::Pledge,
     store::Space,
     wallets,
 };
@@ -28,7 +28,7 @@ impl Live {
         request: Request,
         broadcast: bool,
         mut wallet_version: u64,
-        pledge: Option<Pledge>,
+        pledge: Pledge,
     ) -> Result<wire::SigningRequest, Fault> {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
@@ -53,7 +53,7 @@ impl Live {
         let ledger = self.now_mut()?;
         let stored = loop {
             let beside = Beside {
-                pledge: pledge.as_ref(),
+                pledge: Some(&pledge),
                 wallet: Some(wallet_version),
             };
             let stored = ledger

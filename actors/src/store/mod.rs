@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod conformance;
 pub mod memory;
+pub mod postgres;
 pub mod redb;
 
 use async_trait::async_trait;
@@ -230,15 +231,19 @@ pub enum CommitError {
 
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::NotOwner => {
-                Fault::unavailable("the vault went to another orchestrator; repeat the call")
-                    .caused_by(error)
-            }
-            CommitError::Conflict(_) | CommitError::Unavailable(_) => {
-                Fault::unavailable("the store cannot be written now").caused_by(error)
-            }
+        if let CommitError::Conflict(key) = &error
+            && key.space == Space::Token
+        {
+            // A command's commit demands that its token was not revoked.
+            return Fault::unauthenticated().caused_by("the token was revoked meanwhile");
         }
+        let sentence = match error {
+            CommitError::NotOwner => "the vault went to another orchestrator; repeat the call",
+            CommitError::Conflict(_) | CommitError::Unavailable(_) => {
+                "the store cannot be written now"
+            }
+        };
+        Fault::unavailable(sentence).caused_by(error)
     }
 }
 

@@ -13,9 +13,11 @@ use ractor::RpcReplyPort;
 use super::Live;
 use crate::{
     commands::not_rejected,
-    ledger, rows,
+    ledger::{self, Beside},
+    pledge::Pledge,
+    rows,
     signing::{self, REJECTED},
-    store::{Batch, CommitError, Expect},
+    store::{Batch, CommitError, Expect, Space},
 };
 
 impl Live {
@@ -26,6 +28,7 @@ impl Live {
         &mut self,
         id: WalletId,
         change: &Change,
+        pledge: &Pledge,
     ) -> Result<wire::Wallet, Fault> {
         let wallet = loop {
             let (old, version) = self.context.wallet(id).await?;
@@ -36,10 +39,11 @@ impl Live {
             let mut batch = Batch::new();
             let expect = Expect::Version(version);
             batch.put(rows::wallet(id), expect, rows::encode(&new)?);
+            pledge.demand(&mut batch);
             match self.context.store.commit(batch).await {
                 Ok(()) => break new,
                 // Another process changed it too.
-                Err(CommitError::Conflict(_)) => {}
+                Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}
                 Err(error) => return Err(error.into()),
             }
         };
@@ -62,9 +66,14 @@ impl Live {
         free
     }
 
-    /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that has no actor
-    /// now (it failed and starts again later) is ended here.
-    pub(super) async fn reject(&mut self, id: RequestId, reply: RpcReplyPort<Result<(), Fault>>) {
+    /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that
+    /// has no actor now (it failed and starts again later) is ended here.
+    pub(super) async fn reject(
+        &mut self,
+        id: RequestId,
+        pledge: Pledge,
+        reply: RpcReplyPort<Result<(), Fault>>,
+    ) {
         if !self.withdraw(id).await {
             let _ = reply.send(Err(not_rejected("it is being signed")));
             return;
@@ -72,15 +81,15 @@ impl Live {
         match self.requests.get(&id) {
             // When it has just ended the port is dropped, and whoever waits looks again.
             Some(actor) => {
-                let _ = actor.cast(signing::Msg::Reject(reply));
+                let _ = actor.cast(signing::Msg::Reject(pledge, reply));
             }
             None => {
-                let _ = reply.send(self.reject_stored(id).await);
+                let _ = reply.send(self.reject_stored(id, &pledge).await);
             }
         }
     }
 
-    async fn reject_stored(&self, id: RequestId) -> Result<(), Fault> {
+    async fn reject_stored(&self, id: RequestId, pledge: &Pledge) -> Result<(), Fault> {
         let (request, version) = self
             .context
             .request(id)
@@ -91,6 +100,10 @@ impl Live {
         }
         let reason = REJECTED.to_owned();
         let event = Event::Rejected { reason };
-        Ok(ledger::end(&self.context, request, version, event).await?)
+        let beside = Beside {
+            pledge: Some(pledge),
+            wallet: None,
+        };
+        Ok(ledger::end(&self.context, request, version, event, beside).await?)
     }
 }

@@ -38,6 +38,7 @@ mod processes;
 mod rejections;
 mod requests;
 mod restarts;
+mod revocations;
 mod several;
 mod simulating_nodes;
 mod simulations;
