@@ -34,12 +34,15 @@ mod nodes;
 mod nonces;
 mod one_key;
 mod plans;
+#[path = "../../../tests/support/postgres.rs"]
+mod postgres;
 mod processes;
 mod rejections;
 mod requests;
 mod restarts;
 mod revocations;
 mod several;
+mod several_postgres;
 mod simulating_nodes;
 mod simulations;
 mod solana_node;
