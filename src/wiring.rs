@@ -12,7 +12,7 @@ use covault_actors::{
     gateway::Gateway,
     rpc::{Chains, Ports},
     settings::{Orchestrator, Settings},
-    store::redb::RedbStore,
+    store::{Store, redb::RedbStore},
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::{
@@ -226,6 +226,21 @@ pub struct Running {
     longest_call: Duration,
 }
 
+/// Opens the store, and makes it where there is none. One process at a time can.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn store(serve: &Serve) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(Arc::new(
+        RedbStore::open(&store_path(serve)).map_err(explain)?,
+    ))
+}
+
+/// Where the store is.
+pub fn store_path(serve: &Serve) -> PathBuf {
+    serve.data_dir.join("store.redb")
+}
+
 /// Starts the orchestrator on a data folder that this process owns.
 ///
 /// # Errors
@@ -239,7 +254,7 @@ pub async fn orchestrator(
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
     let calls = abis::of(&config.evm)?;
-    let store = RedbStore::open(&serve.data_dir.join("store.redb")).map_err(explain)?;
+    let store = store(serve)?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
         bus: Arc::clone(&bus),
@@ -255,7 +270,7 @@ pub async fn orchestrator(
         entropy: Arc::new(OsEntropy),
     };
     let gateway = Gateway::start(Orchestrator {
-        store: Arc::new(store),
+        store,
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),

@@ -15,6 +15,7 @@ use covault_core::{
 use ractor::rpc::CallResult;
 
 use crate::{
+    audit::By,
     building, directory,
     gateway::{Caller, Inner, Receipt, answer, in_scope, operators_only, too_many, vault_in_scope},
     idempotency::Pledge,
@@ -68,6 +69,7 @@ impl Inner {
                 reference,
                 deposit: None,
                 pledge,
+                by: By::caller(caller),
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
@@ -153,6 +155,7 @@ impl Inner {
         let actor = self.vault(request.vault).await?;
         let lane = building::lane(&request, &payload, &needs);
         let (vault, id) = (request.vault, request.id);
+        let by = By::caller(caller);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {
                 request,
@@ -160,6 +163,7 @@ impl Inner {
                 broadcast,
                 wallet_version,
                 pledge,
+                by,
                 place: Place {
                     permit: Some(permit),
                     _bytes: bytes,
@@ -191,7 +195,8 @@ impl Inner {
         let change = Change::parse(&name, &status)?;
         let wallet = views::by_address(&self.context, caller, &address).await?;
         let actor = self.vault(wallet.vault).await?;
-        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, reply);
+        let by = By::caller(caller);
+        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, by, reply);
         answer(actor.call(message, self.context.call_timeout()).await)?
     }
 
@@ -204,7 +209,8 @@ impl Inner {
                 return Err(not_rejected(reason));
             }
             let actor = self.vault(request.vault).await?;
-            let message = |reply| vault::Msg::Reject(id, reply);
+            let by = By::caller(caller);
+            let message = |reply| vault::Msg::Reject(id, by, reply);
             match actor.call(message, self.context.call_timeout()).await {
                 // The request's actor ended before it read the message: the store says how.
                 Ok(CallResult::SenderError) => {}
@@ -246,7 +252,8 @@ impl Inner {
     ) -> Result<Receipt, Fault> {
         operators_only(caller)?;
         let directory = self.directory()?;
-        let message = |reply| directory::Msg::ChangeNodes(change, reply);
+        let by = By::caller(caller);
+        let message = |reply| directory::Msg::ChangeNodes(change, by, reply);
         answer(directory.call(message, self.context.call_timeout()).await)??;
         Ok(Receipt::NodesChanged)
     }

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
+    audit::Chain,
     fault::{Class, Fault},
     ids::VaultId,
     order::NodeId,
@@ -13,6 +14,7 @@ use covault_core::{
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use crate::{
+    audit::{self, By, Note},
     context::Context,
     gateway::answer,
     nodes, rows,
@@ -34,7 +36,7 @@ pub enum Msg {
     /// Asks a vault for something that needs nodes: none of them is removed meanwhile.
     WithAdmitted(Box<WithAdmitted>),
     /// Admits or removes a signer node.
-    ChangeNodes(nodes::Change, RpcReplyPort<Result<(), Fault>>),
+    ChangeNodes(nodes::Change, By, RpcReplyPort<Result<(), Fault>>),
     /// A vault's actor is to be started again.
     RestartDue(VaultId),
 }
@@ -52,6 +54,8 @@ pub struct NewVault {
     /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
     /// this, whatever it was told before.
     pub replace: bool,
+    /// Who wants it.
+    pub by: By,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
 }
@@ -125,15 +129,7 @@ impl Actor for Directory {
                 let _ = reply.send(live.vaults.get(&id).cloned());
             }
             Msg::CreateVault(new) => {
-                let NewVault {
-                    name,
-                    threshold,
-                    signers,
-                    ecdsa,
-                    replace,
-                    reply,
-                } = *new;
-                let made = live.create(&name, threshold, signers, ecdsa, replace).await;
+                let (made, reply) = live.create(*new).await;
                 if let Ok(vault) = &made {
                     live.start(&myself, vault.id).await;
                 }
@@ -148,8 +144,8 @@ impl Actor for Directory {
                 } = *question;
                 let _ = reply.send(live.ask(vault, &nodes, ask).await);
             }
-            Msg::ChangeNodes(change, reply) => {
-                let _ = reply.send(nodes::change(&live.context, change).await);
+            Msg::ChangeNodes(change, by, reply) => {
+                let _ = reply.send(nodes::change(&live.context, change, &by).await);
             }
             Msg::RestartDue(vault) => live.start(&myself, vault).await,
         }
@@ -219,11 +215,27 @@ impl Live {
 
     async fn create(
         &self,
+        new: NewVault,
+    ) -> (Result<Vault, Fault>, RpcReplyPort<Result<Vault, Fault>>) {
+        let NewVault {
+            name,
+            threshold,
+            signers,
+            ecdsa,
+            replace,
+            by,
+            reply,
+        } = new;
+        let plan = (threshold, signers, ecdsa);
+        (self.create_or_find(&name, plan, replace, by).await, reply)
+    }
+
+    async fn create_or_find(
+        &self,
         name: &str,
-        threshold: u16,
-        signers: Vec<NodeId>,
-        ecdsa: Scheme,
+        (threshold, signers, ecdsa): (u16, Vec<NodeId>, Scheme),
         replace: bool,
+        by: By,
     ) -> Result<Vault, Fault> {
         let by_name = rows::vault_name(name);
         if let Some((id, _)) = self.context.load::<VaultId>(&by_name).await? {
@@ -256,6 +268,7 @@ impl Live {
                     threshold,
                     signers,
                     ecdsa,
+                    by,
                     reply,
                 }))
             });
@@ -267,6 +280,14 @@ impl Live {
         let mut batch = Batch::new();
         batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
         batch.put(by_name, Expect::Absent, rows::encode(&id)?);
+        let chain = Chain::Vault(id);
+        Note::of_vault(&by, id, "VaultMade")
+            .fact("name", name)
+            .fact("threshold", threshold)
+            .fact("signers", audit::nodes(&vault.signers))
+            .fact("ecdsa", ecdsa.name())
+            .add_to(&mut batch, chain, vault.created_at_ms)?;
+        audit::tell_of(&by, chain, &mut batch, vault.created_at_ms)?;
         match self.context.store.commit(batch).await {
             Ok(()) => Ok(vault),
             Err(CommitError::Conflict(_)) => {

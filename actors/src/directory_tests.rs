@@ -11,6 +11,7 @@ use covault_core::{
 
 use super::*;
 use crate::{
+    audit::By,
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings},
@@ -84,7 +85,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
                 id: NodeId([number; 32]),
                 name: String::new(),
             };
-            Msg::ChangeNodes(change, reply)
+            Msg::ChangeNodes(change, By::service(), reply)
         };
         let admitted = directory.call(admit, None).await.unwrap();
         admitted.unwrap().unwrap();
@@ -96,6 +97,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
             signers: vec![NodeId([1; 32]), NodeId([2; 32])],
             ecdsa: covault_core::scheme::Scheme::Dkls23,
             replace: false,
+            by: By::service(),
             reply,
         }))
     };

@@ -9,9 +9,11 @@ use std::{
 };
 
 use covault_core::{
+    audit::{Chain, Head, Linked},
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
     order::NodeId,
+    request::Audit,
     schema::wire,
     scheme::Scheme,
     token::{Access, ApiToken, NewToken, TokenHash},
@@ -21,6 +23,7 @@ use ractor::{Actor, ActorRef, rpc::CallResult};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
+    audit,
     context::Context,
     directory,
     idempotency::{self, Earlier, Entry, InWork, Pledge},
@@ -263,12 +266,41 @@ pub enum Query {
     Authenticate(TokenHash),
     /// What a sweep token has configured, by its id or name.
     Sweep(String),
+    /// A question about the audit log.
+    Audit(AuditQuery),
     /// How the nodes of the chains are doing.
     ChainNodes,
     /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
     Stuck,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
+}
+
+/// A question about the audit log; see [`audit::Log`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditQuery {
+    /// The next chains after one.
+    Chains(Option<Chain>),
+    /// The entries of a chain from a number on.
+    Entries(Chain, u64),
+    /// What is older than the chains, after one such place.
+    Older(Option<audit::Place>),
+}
+
+/// An answer about the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditView {
+    /// Chains, with their heads.
+    Chains(Vec<(Chain, Option<Head>)>),
+    /// Entries, with the numbers under which they lie.
+    Entries {
+        /// At most [`audit::PAGE`].
+        entries: Vec<(u64, Linked)>,
+        /// The head of the chain, looked up after them.
+        head: Option<Head>,
+    },
+    /// What is older.
+    Older(Vec<(audit::Place, Vec<Audit>)>),
 }
 
 /// An answer.
@@ -310,6 +342,8 @@ pub enum View {
     Token(Box<ApiToken>),
     /// A sweep token's configuration.
     Sweep(Box<SweepView>),
+    /// A part of the audit log.
+    Audit(AuditView),
     /// Nodes of chains.
     ChainNodes(Vec<EndpointHealth>),
     /// What is stuck.
@@ -349,6 +383,7 @@ impl Gateway {
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
         request_index::complete(&context).await?;
+        audit::begin(&context).await?;
         let (address, mut directory) = watch::channel(None);
         let arguments = (Arc::clone(&context), address);
         let (root, _) = Actor::spawn(None, Root, arguments)

@@ -1,13 +1,16 @@
 //! One signing request and its row: applies events and commits what they lead to.
 
 use covault_core::{
+    audit::Chain,
     fault::{ExecuteCode, Fault},
     payload::Payload,
     request::{Audit, ClaimChange, Draft, Event, Request, State},
 };
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
+    audit::{By, Note},
     claims::{self, Account},
     context::Context,
     idempotency::Pledge,
@@ -40,6 +43,8 @@ pub struct Beside<'a> {
     /// The version in which the row of the wallet was found that is in use: an archived one must
     /// not sign, whenever it was archived.
     pub wallet: Option<u64>,
+    /// Who wants it; the service itself where nobody does.
+    pub by: Option<&'a By>,
 }
 
 /// Why a commit did not happen.
@@ -173,7 +178,7 @@ pub async fn give_up(
         reason,
         code: ExecuteCode::Unspecified,
     };
-    end(context, request, version, event).await
+    end(context, request, version, event, None).await
 }
 
 /// Ends a request that no actor works on.
@@ -185,6 +190,7 @@ pub async fn end(
     mut request: Request,
     mut version: u64,
     event: Event,
+    by: Option<&By>,
 ) -> Result<(), Problem> {
     let payload = Payload::decode(&request.payload).ok();
     let events = vec![event];
@@ -194,7 +200,10 @@ pub async fn end(
         &mut version,
         payload.as_ref(),
         events,
-        Beside::default(),
+        Beside {
+            by,
+            ..Beside::default()
+        },
     )
     .await
 }
@@ -225,8 +234,7 @@ async fn advance(
     };
     let number = *version + 1;
     batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-    let audit = rows::audit(next.id, number);
-    batch.put(audit, Expect::Any, rows::encode(&trail)?);
+    write_down(&mut batch, &next, *version == 0, payload, trail, beside.by)?;
     let outbox = rows::outbox(next.vault, next.id);
     match next.state.effect() {
         Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
@@ -254,6 +262,45 @@ async fn advance(
         // Before anybody hears of its end: what has ended waits for nothing.
         context.note_delay(request.id, None);
         context.waiters.ended(request.id);
+    }
+    Ok(())
+}
+
+/// The entries of the audit log. The first one of a request says what is wanted.
+fn write_down(
+    batch: &mut Batch,
+    request: &Request,
+    first: bool,
+    payload: Option<&Payload>,
+    trail: Vec<Audit>,
+    by: Option<&By>,
+) -> Result<(), Fault> {
+    let service = By::service();
+    let by = by.unwrap_or(&service);
+    let chain = Chain::Vault(request.vault);
+    if first {
+        Note::of_request(by, request.id, "Received")
+            .fact("kind", payload.map_or("", Payload::kind))
+            .fact("network", request.network.name())
+            .fact("wallet", request.wallet)
+            .fact("address", &request.address)
+            .fact(
+                "payloadSha256",
+                hex::encode(Sha256::digest(&request.payload)),
+            )
+            .add_to(batch, chain, request.created_at_ms)?;
+    }
+    for audit in trail {
+        let Audit {
+            at_ms,
+            event,
+            state,
+            detail,
+        } = audit;
+        Note::of_request(by, request.id, &event)
+            .fact("state", state)
+            .fact("detail", detail)
+            .add_to(batch, chain, at_ms)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+pub mod audit;
 mod balances;
 mod batches;
 mod building;

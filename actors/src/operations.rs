@@ -1,6 +1,7 @@
 //! Commands of operators about vaults.
 
 use covault_core::{
+    audit::Chain,
     fault::{Class, Fault},
     order::{BackupOrder, NodeId},
     scheme::Scheme,
@@ -9,6 +10,7 @@ use covault_core::{
 use ractor::RpcReplyPort;
 
 use crate::{
+    audit::{self, By, Note},
     directory::{self, NewVault},
     gateway::{Caller, Inner, VaultView, answer, operators_only},
     port::NodeBackup,
@@ -49,6 +51,7 @@ impl Inner {
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
         let directory = self.directory()?;
+        let by = By::caller(caller);
         let message = |reply| {
             directory::Msg::CreateVault(Box::new(NewVault {
                 name,
@@ -56,6 +59,7 @@ impl Inner {
                 signers,
                 ecdsa,
                 replace,
+                by,
                 reply,
             }))
         };
@@ -64,9 +68,9 @@ impl Inner {
             return Ok(view(&self.context, &made));
         }
         let actor = self.vault(made.id).await?;
-        let again = actor
-            .call(vault::Msg::MakeKeysAgain, self.context.call_timeout())
-            .await;
+        let by = By::caller(caller);
+        let message = |reply| vault::Msg::MakeKeysAgain(by, reply);
+        let again = actor.call(message, self.context.call_timeout()).await;
         Ok(view(&self.context, &answer(again)??))
     }
 
@@ -80,12 +84,13 @@ impl Inner {
         let vault = vault.parse()?;
         // Also says what the vault is, where it is none.
         self.vault(vault).await?;
+        let by = By::caller(caller);
         let nodes = wish.to.as_ref().map(|(_, holders)| holders.clone());
         let message = |reply| {
             directory::Msg::WithAdmitted(Box::new(directory::WithAdmitted {
                 vault,
                 nodes: nodes.unwrap_or_default(),
-                ask: Box::new(|reply| vault::Msg::Life(LifeMsg::Want(Box::new(wish), reply))),
+                ask: Box::new(|reply| vault::Msg::Life(LifeMsg::Want(Box::new(wish), by, reply))),
                 reply,
             }))
         };
@@ -99,7 +104,9 @@ impl Inner {
         caller: &Caller,
         vault: &str,
     ) -> Result<VaultView, Fault> {
-        self.life(caller, vault, LifeMsg::Cancel).await
+        let by = By::caller(caller);
+        self.life(caller, vault, |reply| LifeMsg::Cancel(by, reply))
+            .await
     }
 
     pub(crate) async fn backup(
@@ -126,6 +133,10 @@ impl Inner {
                 "the vault's keys are not made yet",
             ));
         }
+        // Before anybody is asked: what nodes hand out must not lack its entry.
+        let wanted = Note::of_vault(&By::caller(caller), vault.id, "SharesBackupWanted")
+            .fact("recipients", recipients.join(" "));
+        audit::note(context, Chain::Vault(vault.id), wanted).await?;
         let orders = vault.keys.iter().filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {
                 return None;

@@ -6,6 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
+    audit::Linked,
     batch::{self, BatchPayment},
     chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
     deposit::{Deposit, Route, Watch, Webhook},
@@ -332,6 +333,14 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         detail: "nonce 7".into(),
     };
     check("audit-v1", &vec![audit]);
+    let linked = Linked {
+        number: 2,
+        previous: [3; 32],
+        hash: [4; 32],
+        body: vec![5, 6],
+    };
+    check("audit-head-v1", &linked.head());
+    check("audit-link-v1", &linked);
 }
 
 #[test]

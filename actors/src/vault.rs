@@ -32,6 +32,7 @@ pub use life::{InUse, Msg as LifeMsg, Wish};
 pub use turns::Wanted;
 
 use crate::{
+    audit::By,
     claims::Account,
     context::Context,
     idempotency::Pledge,
@@ -51,11 +52,16 @@ pub enum Msg {
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
     /// Changes a wallet of the vault.
-    UpdateWallet(WalletId, Change, RpcReplyPort<Result<wire::Wallet, Fault>>),
+    UpdateWallet(
+        WalletId,
+        Change,
+        By,
+        RpcReplyPort<Result<wire::Wallet, Fault>>,
+    ),
     /// Takes a request in.
     Admit(Box<NewRequest>),
     /// Ends a request that is not signed yet: somebody says no.
-    Reject(RequestId, RpcReplyPort<Result<(), Fault>>),
+    Reject(RequestId, By, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
     Settle(RequestId, Box<Wanted>),
     /// What the request's transaction uses up is on disk.
@@ -63,7 +69,7 @@ pub enum Msg {
     /// The request cannot be built now; others need not wait for it.
     StepBack(RequestId),
     /// Keys that failed for good are wanted again.
-    MakeKeysAgain(RpcReplyPort<Result<Vault, Fault>>),
+    MakeKeysAgain(By, RpcReplyPort<Result<Vault, Fault>>),
     /// Keys that are not there are wanted of other nodes.
     MakeKeysWith(Box<KeyPlan>),
     /// A key is to be made (again).
@@ -96,6 +102,8 @@ pub struct NewRequest {
     pub wallet_version: u64,
     /// The idempotency record to store with it.
     pub pledge: Option<Pledge>,
+    /// Who wants it.
+    pub by: By,
     /// Counts it as live.
     pub place: Place,
     /// Where the receipt goes.
@@ -184,11 +192,11 @@ impl Actor for VaultActor {
         match message {
             Msg::Resume => live.resume(&myself).await?,
             Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
-            Msg::UpdateWallet(wallet, change, reply) => {
-                let _ = reply.send(live.update_wallet(wallet, &change).await);
+            Msg::UpdateWallet(wallet, change, by, reply) => {
+                let _ = reply.send(live.update_wallet(wallet, &change, &by).await);
             }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
-            Msg::Reject(request, reply) => live.reject(request, reply).await,
+            Msg::Reject(request, by, reply) => live.reject(request, by, reply).await,
             Msg::Settle(request, wanted) => {
                 if let Some(account) = live.lanes.ask(request, *wanted) {
                     live.serve(&account).await;
@@ -204,8 +212,8 @@ impl Actor for VaultActor {
                     live.serve(&account).await;
                 }
             }
-            Msg::MakeKeysAgain(reply) => {
-                let vault = live.make_keys_again(&myself).await;
+            Msg::MakeKeysAgain(by, reply) => {
+                let vault = live.make_keys_again(&myself, &by).await;
                 let failed = vault.as_ref().err().cloned();
                 let _ = reply.send(vault);
                 if let Some(fault) = failed {

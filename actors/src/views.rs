@@ -14,15 +14,16 @@ use covault_core::{
 use tokio::sync::Notify;
 
 use crate::{
+    audit::Log,
     balances, batches,
     context::Context,
     deposits,
     gateway::{
-        Caller, Query, Stuck, VaultScope, VaultView, View, full_access, in_scope, operators_only,
-        vault_in_scope,
+        AuditQuery, AuditView, Caller, Query, Stuck, VaultScope, VaultView, View, full_access,
+        in_scope, operators_only, vault_in_scope,
     },
     nodes, rows, simulations,
-    store::{Batch, Expect, Key, Scan, Space},
+    store::{Batch, Expect, Key, Scan, Space, Store},
     tokens,
     vault::view as vault,
 };
@@ -79,6 +80,7 @@ fn unsigned(view: View) -> View {
         | View::Tokens { .. }
         | View::Token(_)
         | View::Sweep(_)
+        | View::Audit(_)
         | View::ChainNodes(_)
         | View::Stuck(_)
         | View::Ready) => view,
@@ -147,6 +149,10 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             operators_only(caller)?;
             View::Sweep(Box::new(deposits::view(context, &token).await?))
         }
+        Query::Audit(query) => {
+            operators_only(caller)?;
+            View::Audit(audit(&*context.store, query).await?)
+        }
         Query::ChainNodes => View::ChainNodes(context.chains.health()),
         Query::Stuck => View::Stuck(Stuck {
             waiting: context.waiting(),
@@ -156,6 +162,20 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             ready(context).await?;
             View::Ready
         }
+    })
+}
+
+async fn audit(store: &dyn Store, query: AuditQuery) -> Result<AuditView, Fault> {
+    let log = Log(store);
+    Ok(match query {
+        AuditQuery::Chains(after) => AuditView::Chains(log.chains(after).await?),
+        AuditQuery::Entries(chain, from) => {
+            let entries = log.entries(chain, from).await?;
+            // After them: a head that is behind an entry is wrong then, and not just older.
+            let head = log.head(chain).await?;
+            AuditView::Entries { entries, head }
+        }
+        AuditQuery::Older(after) => AuditView::Older(log.older(after).await?),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Makes wallets: derives their keys and stores them with their indexes.
 
 use covault_core::{
+    audit::Chain,
     deposit::{self, Deposit},
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
@@ -12,6 +13,7 @@ use covault_core::{
 use prost::Message as _;
 
 use crate::{
+    audit::{By, Note},
     context::Context,
     idempotency::Pledge,
     rows,
@@ -30,6 +32,8 @@ pub struct Plan {
     pub deposit: Option<Key>,
     /// The idempotency record to store with it.
     pub pledge: Option<Pledge>,
+    /// Who wants it.
+    pub by: By,
 }
 
 /// Makes the wallet at `m/<index>` below the vault's root key on its curve. One counter per
@@ -59,7 +63,13 @@ pub async fn make(
         status: Status::Active,
         created_at_ms: context.now_ms(),
     };
-    store(context, &wallet, index, plan.deposit, plan.pledge.as_ref()).await
+    let Plan {
+        deposit,
+        pledge,
+        by,
+        ..
+    } = plan;
+    store(context, &wallet, index, deposit, pledge.as_ref(), &by).await
 }
 
 async fn store(
@@ -68,6 +78,7 @@ async fn store(
     index: u32,
     deposit: Option<Key>,
     pledge: Option<&Pledge>,
+    by: &By,
 ) -> Result<wire::Wallet, Fault> {
     let shown = wallet.to_wire();
     let id = rows::encode(&wallet.id)?;
@@ -91,6 +102,14 @@ async fn store(
         batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
     }
     let for_deposit = deposit.is_some();
+    Note::new(by, format_args!("wallet:{}", wallet.id), "WalletMade")
+        .fact("network", wallet.network.name())
+        .fact("address", &wallet.address)
+        .fact("keyPath", format_args!("m/{index}"))
+        .fact("ref", &wallet.reference)
+        .fact("name", &wallet.name)
+        .fact("for", if for_deposit { "deposits" } else { "" })
+        .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
     if let Some(key) = deposit {
         let deposit = Deposit {
             wallet: wallet.id,

@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+mod audit;
 mod client;
 mod dev;
 mod node;
@@ -45,6 +46,9 @@ enum Command {
     /// Where the deposits and events of sweep tokens go (asks a running orchestrator).
     #[command(subcommand)]
     Sweep(sweep::Command),
+    /// The audit log: check that nothing in it was changed, export it.
+    #[command(subcommand)]
+    Audit(audit::Command),
     Recover(recover::Args),
     /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
     /// page to read and try it at /docs.
@@ -71,6 +75,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Node(command) => node::run(command).await,
             Command::Token(command) => token::run(command).await,
             Command::Sweep(command) => sweep::run(command).await,
+            Command::Audit(command) => audit::run(command).await,
             Command::Recover(args) => recover::run(args),
             Command::Openapi => openapi::run(),
         }
@@ -98,6 +103,11 @@ fn public_key(key: &str) -> anyhow::Result<String> {
             format!("{key:?} is neither an OpenSSH line (ssh-ed25519 AAAA...) nor a file that can be read")
         })
 }
+
+/// A command did what it was asked to, and found what must not be: exit code 3, where an error has 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Alarm(String);
 
 /// Prints a command's answer.
 fn answer(text: impl std::fmt::Display) {

@@ -12,6 +12,7 @@
     reason = "tests wait for real processes, stop at the first surprise, and are named thing__should_..."
 )]
 
+mod audit;
 mod cluster;
 mod crash;
 mod dev;

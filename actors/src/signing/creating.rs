@@ -11,6 +11,7 @@ use covault_core::{
 
 use super::Live;
 use crate::{
+    audit::By,
     building,
     context::Context,
     idempotency::Pledge,
@@ -29,6 +30,7 @@ impl Live {
         broadcast: bool,
         mut wallet_version: u64,
         pledge: Option<Pledge>,
+        by: &By,
     ) -> Result<wire::SigningRequest, Fault> {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
@@ -55,6 +57,7 @@ impl Live {
             let beside = Beside {
                 pledge: pledge.as_ref(),
                 wallet: Some(wallet_version),
+                by: Some(by),
             };
             let stored = ledger
                 .advance_claiming(&context, events.clone(), beside, false)

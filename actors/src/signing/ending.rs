@@ -7,7 +7,7 @@ use covault_core::{fault::Fault, ids::WalletId, request::Event, wallet::Status};
 use ractor::RpcReplyPort;
 
 use super::Live;
-use crate::commands::not_rejected;
+use crate::{audit::By, commands::not_rejected};
 
 /// Why a request failed that was rejected.
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";
@@ -16,13 +16,14 @@ impl Live {
     /// Ends the request, unless it is too late for that. True when it ended.
     pub(super) async fn reject(
         &mut self,
+        by: &By,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) -> Result<bool, Fault> {
         if let Some(reason) = self.now()?.request.state.past_rejection() {
             let _ = reply.send(Err(not_rejected(reason)));
             return Ok(false);
         }
-        let ended = self.end(REJECTED).await;
+        let ended = self.end(Some(by), REJECTED).await;
         // Whoever asked may have gone; the request is over all the same.
         let _ = reply.send(ended.clone());
         ended.map(|()| true)
@@ -45,16 +46,20 @@ impl Live {
         match wallet.status {
             Status::Active => Ok(Some(version)),
             Status::Archived => {
-                self.end("the wallet was archived before the request was signed")
-                    .await?;
+                self.end(
+                    None,
+                    "the wallet was archived before the request was signed",
+                )
+                .await?;
                 Ok(None)
             }
         }
     }
 
-    async fn end(&mut self, reason: &str) -> Result<(), Fault> {
+    async fn end(&mut self, by: Option<&By>, reason: &str) -> Result<(), Fault> {
         let reason = reason.to_owned();
-        self.advance(vec![Event::Rejected { reason }]).await?;
+        self.advance_for(by, vec![Event::Rejected { reason }])
+            .await?;
         // Nothing is planned for it any more.
         self.waits = false;
         Ok(())

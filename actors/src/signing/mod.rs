@@ -27,6 +27,7 @@ use tokio::sync::watch;
 pub use self::ending::REJECTED;
 use self::waiting::TAKEN_TRIES;
 use crate::{
+    audit::By,
     building,
     context::Context,
     idempotency::Pledge,
@@ -58,7 +59,7 @@ pub enum Msg {
     /// A node has the transaction whose number is the one before.
     TurnCame,
     /// Somebody says no.
-    Reject(RpcReplyPort<Result<(), Fault>>),
+    Reject(By, RpcReplyPort<Result<(), Fault>>),
     /// A wallet of the vault was archived.
     WalletArchived(WalletId),
     /// A task beside the actor panicked.
@@ -87,6 +88,8 @@ pub enum Start {
         wallet_version: u64,
         /// The idempotency record to store with it.
         pledge: Option<Pledge>,
+        /// Who wants it.
+        by: By,
         /// Where the receipt goes.
         reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
     },
@@ -207,10 +210,11 @@ impl Actor for Signing {
                     broadcast,
                     wallet_version,
                     pledge,
+                    by,
                     reply,
                 } => {
                     let receipt = live
-                        .create(request, broadcast, wallet_version, pledge)
+                        .create(request, broadcast, wallet_version, pledge, &by)
                         .await;
                     let refused = receipt.as_ref().err().cloned();
                     // The caller may have gone; the request is on disk all the same.
@@ -295,8 +299,8 @@ impl Actor for Signing {
                 live.turn_came = true;
                 return Ok(());
             }
-            Msg::Reject(reply) => {
-                if !live.reject(reply).await? {
+            Msg::Reject(by, reply) => {
+                if !live.reject(&by, reply).await? {
                     return Ok(());
                 }
             }
@@ -328,10 +332,19 @@ impl Live {
     }
 
     async fn advance(&mut self, events: Vec<Event>) -> Result<(), Fault> {
+        self.advance_for(None, events).await
+    }
+
+    /// As `advance`, because somebody wants it.
+    async fn advance_for(&mut self, by: Option<&By>, events: Vec<Event>) -> Result<(), Fault> {
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
         let before = ledger.request.state.effect();
-        ledger.advance(&context, events, Beside::default()).await?;
+        let beside = Beside {
+            by,
+            ..Beside::default()
+        };
+        ledger.advance(&context, events, beside).await?;
         let request = ledger.request.id;
         if ledger.request.state.effect() != before {
             self.tries = 0;
@@ -435,8 +448,8 @@ impl Live {
                 return Ok(());
             };
             let beside = Beside {
-                pledge: None,
                 wallet: Some(wallet),
+                ..Beside::default()
             };
             let stored = self
                 .now_mut()?

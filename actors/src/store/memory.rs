@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     ops::Bound,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -42,6 +43,15 @@ impl Store for MemoryStore {
             if !holds {
                 return Err(CommitError::Conflict(write.key.clone()));
             }
+        }
+        let value = |key: &Key| Ok::<_, Infallible>(rows.get(key).map(|row| row.value.clone()));
+        let links = match batch.links(value) {
+            Ok(links) => links?,
+            Err(never) => match never {},
+        };
+        for (key, value) in links {
+            let version = rows.get(&key).map_or(1, |row| row.version + 1);
+            rows.insert(key, Row { version, value });
         }
         for write in batch.writes() {
             match &write.change {

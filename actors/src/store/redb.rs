@@ -242,13 +242,29 @@ fn apply(
         }
         versions.push(version);
     }
+    let links = batch.links(|key| -> Result<_, redb::Error> {
+        let row = table.get(encode_key(key).as_slice())?;
+        let row = row.map(|value| decode_row(value.value())).transpose()?;
+        Ok(row.map(|row| row.value))
+    })?;
+    let links = match links {
+        Ok(links) => links,
+        Err(error) => return Ok(Err(error)),
+    };
+    for (key, value) in links {
+        let key = encode_key(&key);
+        let before = table
+            .get(key.as_slice())?
+            .map(|row| decode_row(row.value()));
+        let version = before.transpose()?.map_or(1, |row| row.version + 1);
+        put(table, &key, version, &value)?;
+    }
     for (write, version) in batch.writes().iter().zip(versions) {
         let key = encode_key(&write.key);
         match &write.change {
             Change::Put(value) => {
                 let version = version.map_or(1, |version| version + 1);
-                let row = [version.to_le_bytes().as_slice(), value].concat();
-                table.insert(key.as_slice(), row.as_slice())?;
+                put(table, &key, version, value)?;
             }
             Change::Delete => {
                 table.remove(key.as_slice())?;
@@ -257,6 +273,17 @@ fn apply(
         }
     }
     Ok(Ok(()))
+}
+
+fn put(
+    table: &mut redb::Table<'_, &[u8], &[u8]>,
+    key: &[u8],
+    version: u64,
+    value: &[u8],
+) -> Result<(), redb::Error> {
+    let row = [version.to_le_bytes().as_slice(), value].concat();
+    table.insert(key, row.as_slice())?;
+    Ok(())
 }
 
 fn encode_key(key: &Key) -> Vec<u8> {

@@ -2,6 +2,7 @@
 //! rejected.
 
 use covault_core::{
+    audit::Chain,
     fault::Fault,
     ids::{RequestId, WalletId},
     request::Event,
@@ -12,6 +13,7 @@ use ractor::RpcReplyPort;
 
 use super::Live;
 use crate::{
+    audit::{By, Note},
     commands::not_rejected,
     ledger, rows,
     signing::{self, REJECTED},
@@ -26,6 +28,7 @@ impl Live {
         &mut self,
         id: WalletId,
         change: &Change,
+        by: &By,
     ) -> Result<wire::Wallet, Fault> {
         let wallet = loop {
             let (old, version) = self.context.wallet(id).await?;
@@ -36,6 +39,14 @@ impl Live {
             let mut batch = Batch::new();
             let expect = Expect::Version(version);
             batch.put(rows::wallet(id), expect, rows::encode(&new)?);
+            Note::new(by, format_args!("wallet:{id}"), "WalletChanged")
+                .fact("name", &new.name)
+                .fact("status", format_args!("{:?}", new.status))
+                .add_to(
+                    &mut batch,
+                    Chain::Vault(self.vault.id),
+                    self.context.now_ms(),
+                )?;
             match self.context.store.commit(batch).await {
                 Ok(()) => break new,
                 // Another process changed it too.
@@ -64,7 +75,12 @@ impl Live {
 
     /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that has no actor
     /// now (it failed and starts again later) is ended here.
-    pub(super) async fn reject(&mut self, id: RequestId, reply: RpcReplyPort<Result<(), Fault>>) {
+    pub(super) async fn reject(
+        &mut self,
+        id: RequestId,
+        by: By,
+        reply: RpcReplyPort<Result<(), Fault>>,
+    ) {
         if !self.withdraw(id).await {
             let _ = reply.send(Err(not_rejected("it is being signed")));
             return;
@@ -72,15 +88,15 @@ impl Live {
         match self.requests.get(&id) {
             // When it has just ended the port is dropped, and whoever waits looks again.
             Some(actor) => {
-                let _ = actor.cast(signing::Msg::Reject(reply));
+                let _ = actor.cast(signing::Msg::Reject(by, reply));
             }
             None => {
-                let _ = reply.send(self.reject_stored(id).await);
+                let _ = reply.send(self.reject_stored(id, &by).await);
             }
         }
     }
 
-    async fn reject_stored(&self, id: RequestId) -> Result<(), Fault> {
+    async fn reject_stored(&self, id: RequestId, by: &By) -> Result<(), Fault> {
         let (request, version) = self
             .context
             .request(id)
@@ -91,6 +107,6 @@ impl Live {
         }
         let reason = REJECTED.to_owned();
         let event = Event::Rejected { reason };
-        Ok(ledger::end(&self.context, request, version, event).await?)
+        Ok(ledger::end(&self.context, request, version, event, Some(by)).await?)
     }
 }

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
+    audit::Chain,
     derive::RootKey,
     fault::{Class, Fault},
     ids::SessionId,
@@ -15,6 +16,7 @@ use ractor::{ActorRef, RpcReplyPort};
 
 use super::{Live, Msg};
 use crate::{
+    audit::{self, By, Note},
     context::GRACE_MS,
     rows,
     signing::AbortOnDrop,
@@ -39,6 +41,8 @@ pub struct KeyPlan {
     pub signers: Vec<NodeId>,
     /// The scheme of the ECDSA key.
     pub ecdsa: Scheme,
+    /// Who wants it.
+    pub by: By,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
 }
@@ -83,7 +87,13 @@ impl Live {
                     expires_at_ms: now.saturating_add(deadline),
                 };
                 let claimed = order.clone();
-                self.update(move |vault| vault.claim(claimed)).await?;
+                let note = self
+                    .note("KeygenClaimed")
+                    .fact("scheme", scheme.name())
+                    .fact("session", claimed.session)
+                    .fact("signers", audit::nodes(&claimed.signers));
+                self.update(Some(note), move |vault| vault.claim(claimed))
+                    .await?;
                 order
             }
         };
@@ -121,7 +131,14 @@ impl Live {
         }
         match result {
             Ok(key) => {
-                self.update(|vault| vault.take(order, key)).await?;
+                let note = self
+                    .note("KeyMade")
+                    .fact("scheme", order.scheme.name())
+                    .fact("publicKey", hex::encode(&key.public_key))
+                    .fact("threshold", order.threshold)
+                    .fact("holders", audit::nodes(&order.signers));
+                self.update(Some(note), |vault| vault.take(order, key))
+                    .await?;
                 self.context.note_problem(self.vault.id, order.scheme, None);
                 Ok(())
             }
@@ -133,8 +150,12 @@ impl Live {
                 // What was refused because it came too late may be asked again.
                 let in_time = self.context.now_ms() < order.expires_at_ms;
                 if in_time && matches!(fault.class(), Class::Invalid | Class::Forbidden) {
+                    let note = self
+                        .note("KeygenGivenUp")
+                        .fact("scheme", order.scheme.name())
+                        .fact("reason", fault.public());
                     return self
-                        .update(|vault| vault.give_up(order, fault.public()))
+                        .update(Some(note), |vault| vault.give_up(order, fault.public()))
                         .await;
                 }
                 let scheme = order.scheme;
@@ -147,7 +168,11 @@ impl Live {
         }
     }
 
-    pub(super) async fn make_keys_again(&mut self, myself: &ActorRef<Msg>) -> Result<Vault, Fault> {
+    pub(super) async fn make_keys_again(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        by: &By,
+    ) -> Result<Vault, Fault> {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
         let schemes = self.vault.keys.iter().filter(|key| failed(key));
         let schemes = schemes.map(|key| key.scheme).collect::<Vec<_>>();
@@ -156,7 +181,8 @@ impl Live {
                 vault.want_again();
                 Ok(())
             };
-            self.update(wanted).await?;
+            let note = Note::of_vault(by, self.vault.id, "KeysWantedAgain");
+            self.update(Some(note), wanted).await?;
         }
         for scheme in schemes {
             self.context.note_problem(self.vault.id, scheme, None);
@@ -176,8 +202,13 @@ impl Live {
             threshold,
             signers,
             ecdsa,
+            by,
             reply,
         } = plan;
+        let note = Note::of_vault(&by, self.vault.id, "SignersReplaced")
+            .fact("threshold", threshold)
+            .fact("signers", audit::nodes(&signers))
+            .fact("ecdsa", ecdsa.name());
         let mut vault = self.vault.clone();
         if let Err(refusal) = vault.plan_again(threshold, signers, ecdsa) {
             let _ = reply.send(Err(refusal));
@@ -185,7 +216,7 @@ impl Live {
         }
         let old: Vec<Scheme> = self.vault.keys.iter().map(|key| key.scheme).collect();
         let stored = self
-            .update(|stored| {
+            .update(Some(note), |stored| {
                 *stored = vault;
                 Ok(())
             })
@@ -205,8 +236,15 @@ impl Live {
         stored
     }
 
+    /// Something that the service does with the vault.
+    pub(super) fn note(&self, event: &str) -> Note {
+        Note::of_vault(&By::service(), self.vault.id, event)
+    }
+
+    /// Stores a change, with its entry in the audit log.
     pub(super) async fn update(
         &mut self,
+        note: Option<Note>,
         change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let mut vault = self.vault.clone();
@@ -217,6 +255,9 @@ impl Live {
             Expect::Version(self.version),
             rows::encode(&vault)?,
         );
+        if let Some(note) = note {
+            note.add_to(&mut batch, Chain::Vault(vault.id), self.context.now_ms())?;
+        }
         self.context.store.commit(batch).await?;
         self.vault = vault;
         self.version += 1;

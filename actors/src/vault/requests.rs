@@ -133,6 +133,7 @@ impl Live {
             broadcast,
             wallet_version,
             pledge,
+            by,
             place,
             reply,
         } = new;
@@ -145,6 +146,7 @@ impl Live {
             broadcast,
             wallet_version,
             pledge,
+            by,
             reply,
         };
         self.start(myself, id, start, Some(place)).await

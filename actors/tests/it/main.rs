@@ -13,6 +13,7 @@
 mod aptos_double;
 mod aptos_node;
 mod archives;
+mod audit;
 mod batches;
 mod bitcoin_lies;
 mod bitcoin_node;

@@ -15,6 +15,7 @@ use covault_core::schema::wire::{
 };
 
 use crate::{
+    audit,
     claims::pay,
     cut_store::{Accident, CutStore},
     world::*,
@@ -153,6 +154,7 @@ async fn check(
         assert_eq!(status, expected, "{what}");
     }
     assert_eq!(world.pending().await, 0, "{what}: effects are left over");
+    audit::tells_of_each_once(&*world.store, &stored, what).await;
     // Second digests and sessions used twice make the signers' double panic.
     assert!(world.signers.requests() <= stored.len(), "{what}");
     assert_eq!(world.bitcoin.conflicts.load(Ordering::SeqCst), 0, "{what}");
