@@ -227,6 +227,16 @@ pub async fn note(context: &Context, chain: Chain, note: Note) -> Result<(), Fau
     Ok(context.store.commit(batch).await?)
 }
 
+/// The entry of a row. One that cannot be read has its bytes as its body, and no hash.
+pub fn linked(number: u64, row: Vec<u8>) -> Linked {
+    rows::decode::<Linked>(&row).unwrap_or(Linked {
+        number,
+        previous: [0; 32],
+        hash: [0; 32],
+        body: row,
+    })
+}
+
 /// The audit log of a store.
 pub struct Log<'a>(pub &'a dyn Store);
 
@@ -280,7 +290,7 @@ impl Log<'_> {
     }
 
     /// Entries of a chain from a number on, in the order in which they lie; at most [`PAGE`], with
-    /// the numbers under which they lie. One that cannot be read has its bytes as its body, and no hash.
+    /// the numbers under which they lie; see [`linked`].
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -293,13 +303,7 @@ impl Log<'_> {
         for (key, row) in self.0.scan(&scan).await? {
             let (_, number) = rows::audit_place(&key)
                 .ok_or_else(|| Fault::bug("a row of the audit log without a number"))?;
-            let linked = rows::decode::<Linked>(&row.value).unwrap_or(Linked {
-                number,
-                previous: [0; 32],
-                hash: [0; 32],
-                body: row.value,
-            });
-            found.push((number, linked));
+            found.push((number, linked(number, row.value)));
         }
         Ok(found)
     }

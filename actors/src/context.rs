@@ -23,8 +23,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use crate::{
+    backups::Backups,
     dropped::Looks,
     port::Signers,
+    restored::Hold,
     rows,
     rpc::Chains,
     settings::{Orchestrator, Settings},
@@ -57,6 +59,10 @@ pub struct Context {
     pub simulations: Simulations,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
+    /// Whether clients are kept out.
+    pub hold: Hold,
+    /// Backups that are being read.
+    pub backups: Backups,
     /// When readiness was last checked, and what came of it.
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
 }
@@ -85,6 +91,8 @@ impl Context {
             looks: Looks::default(),
             simulations: Simulations::default(),
             problems: Mutex::default(),
+            hold: Hold::default(),
+            backups: Backups::default(),
             readiness: tokio::sync::Mutex::default(),
         }
     }

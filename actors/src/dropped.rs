@@ -148,6 +148,7 @@ pub async fn look_after(
     account: &Account,
     offered: &[Resource],
 ) -> Result<Option<String>, Fault> {
+    free_unknown(context, account, offered).await?;
     if lost(context, account, offered).await?.is_empty() {
         return Ok(None);
     }
@@ -188,6 +189,46 @@ pub async fn look_before(
         // A network that waits for no number, or a node that does not know now.
         Ok(_) | Err(_) => Ok(None),
     }
+}
+
+/// Frees what is held by requests that a restore has ended, where the nodes offer it: no block has their
+/// transactions, if there are any. Whatever takes it next makes these void, or they it; never do both
+/// come.
+async fn free_unknown(
+    context: &Context,
+    account: &Account,
+    offered: &[Resource],
+) -> Result<(), Fault> {
+    for resource in offered.iter().take(MOST) {
+        if matches!(resource, Resource::Whole(_)) {
+            continue;
+        }
+        let key = rows::claim(account, resource);
+        let Some((holder, version)) = context.load::<RequestId>(&key).await? else {
+            continue;
+        };
+        let Some((request, _)) = context.request(holder).await? else {
+            continue;
+        };
+        // Others that failed have let go of everything when they did.
+        if !matches!(request.state, State::Failed { .. }) {
+            continue;
+        }
+        let mut batch = Batch::new();
+        batch.delete(key, Expect::Version(version));
+        let detail = match resource {
+            Resource::Nonce(nonce) => format!("the number {nonce} is free: the chain offers it"),
+            Resource::Piece(name) => format!("{name} is free: the chain offers it"),
+            Resource::Whole(_) => String::new(),
+        };
+        tracing::warn!(request = %holder, detail, "what a restored request held is free");
+        add_to_trail(context, &mut batch, &request, "Freed", &detail)?;
+        match context.store.commit(batch).await {
+            Ok(()) | Err(CommitError::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// What requests that are over hold of what is offered, and of the numbers right behind.

@@ -11,7 +11,7 @@ use std::{
 use covault_core::{
     audit::{Chain, Head, Linked},
     fault::{Class, Fault},
-    ids::{TokenId, VaultId},
+    ids::{SessionId, TokenId, VaultId},
     order::NodeId,
     request::Audit,
     schema::wire,
@@ -23,19 +23,20 @@ use ractor::{Actor, ActorRef, rpc::CallResult};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    audit,
+    audit::{self, By},
+    backups,
     context::Context,
     directory,
     idempotency::{self, Earlier, Entry, InWork, Pledge},
     nodes,
     port::{NodeView, StrangerView},
-    request_index,
+    request_index, restored,
     root::{self, DirectoryAddress, Root},
     rows::Operation,
     rpc::EndpointHealth,
     settings::Orchestrator,
     simulations,
-    store::{Key, Space},
+    store::{Key, RawRow, Space},
     vault, views,
 };
 
@@ -180,6 +181,10 @@ pub enum Command {
     CreateDepositWallet(wire::CreateDepositWalletRequest),
     /// sweep/addWatchAddress. Once per token and address.
     AddWatchAddress(wire::AddWatchAddressRequest),
+    /// Begins a backup of the store; its parts are asked for then ([`Query::BackupPart`]).
+    BeginBackup,
+    /// Lets clients in again after a restore.
+    LetClientsIn,
 }
 
 /// What a command made.
@@ -211,6 +216,10 @@ pub enum Receipt {
     Deposit(wire::CreateDepositWalletResponse),
     /// The watch.
     Watch(wire::AddWatchAddressResponse),
+    /// The id of a backup.
+    Backup(SessionId),
+    /// Clients are let in.
+    ClientsLetIn,
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -268,6 +277,8 @@ pub enum Query {
     Sweep(String),
     /// A question about the audit log.
     Audit(AuditQuery),
+    /// A part of a backup, by the backup's id and the part's number, from 0 on.
+    BackupPart(SessionId, u64),
     /// How the nodes of the chains are doing.
     ChainNodes,
     /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
@@ -344,6 +355,8 @@ pub enum View {
     Sweep(Box<SweepView>),
     /// A part of the audit log.
     Audit(AuditView),
+    /// Rows of a backup; none: there are no more.
+    BackupPart(Vec<RawRow>),
     /// Nodes of chains.
     ChainNodes(Vec<EndpointHealth>),
     /// What is stuck.
@@ -382,8 +395,10 @@ impl Gateway {
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
+        restored::refuse_half(&context).await?;
         request_index::complete(&context).await?;
         audit::begin(&context).await?;
+        restored::settle(&context).await?;
         let (address, mut directory) = watch::channel(None);
         let arguments = (Arc::clone(&context), address);
         let (root, _) = Actor::spawn(None, Root, arguments)
@@ -470,6 +485,9 @@ impl Inner {
             return Err(Fault::unavailable("the service is shutting down"));
         }
         full_access(caller)?;
+        if !caller.operator {
+            self.context.hold.check(&self.context).await?;
+        }
         let _slot = self.commands.try_acquire().map_err(|_| too_many())?;
         let operation = match &command {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
@@ -489,6 +507,8 @@ impl Inner {
             | Command::RemoveNode(_)
             | Command::CreateToken(_)
             | Command::RevokeToken(_)
+            | Command::BeginBackup
+            | Command::LetClientsIn
             | Command::ConfigureSweep(_)
             | Command::CreateDepositWallet(_)
             | Command::AddWatchAddress(_) => None,
@@ -584,6 +604,16 @@ impl Inner {
             }
             Command::CreateDepositWallet(request) => {
                 Receipt::Deposit(self.create_deposit_wallet(caller, &request).await?)
+            }
+            Command::BeginBackup => {
+                operators_only(caller)?;
+                let by = By::caller(caller);
+                Receipt::Backup(backups::begin(&self.context, &by).await?)
+            }
+            Command::LetClientsIn => {
+                operators_only(caller)?;
+                restored::resume(&self.context, &By::caller(caller)).await?;
+                Receipt::ClientsLetIn
             }
             Command::AddWatchAddress(request) => {
                 Receipt::Watch(self.add_watch_address(caller, &request).await?)

@@ -353,8 +353,10 @@ fn change_claims(
             let claims = claims.filter(|key| key.space == Space::Claim);
             let claims: Vec<_> = claims.map(|key| key.bytes).collect();
             if !claims.is_empty() {
-                let sent = matches!(request.state, State::Succeeded { sent: true, .. });
-                let life_ms = if sent { SENT_MS } else { HANDED_OVER_MS };
+                let life_ms = match request.state {
+                    State::Succeeded { sent: false, .. } => HANDED_OVER_MS,
+                    _ => SENT_MS,
+                };
                 let key = rows::release(now_ms.saturating_add(life_ms), request.id);
                 batch.put(key, Expect::Any, rows::encode(&Release { claims })?);
             }

@@ -2,6 +2,8 @@
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
 pub mod audit;
+pub mod backup;
+mod backups;
 mod balances;
 mod batches;
 mod building;
@@ -20,6 +22,7 @@ mod operations;
 pub mod port;
 mod reaper;
 mod request_index;
+mod restored;
 mod root;
 mod rows;
 pub mod rpc;

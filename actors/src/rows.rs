@@ -289,6 +289,16 @@ pub fn older_trail(key: &Key) -> Option<(RequestId, u64)> {
     Some((RequestId::from_bytes(*request), number))
 }
 
+/// [`Space::Restore`].
+pub fn restore() -> Key {
+    Key::new(Space::Restore, &[])
+}
+
+/// [`Space::FirstWallet`].
+pub fn first_wallet(vault: VaultId) -> Key {
+    Key::new(Space::FirstWallet, &[vault.as_bytes()])
+}
+
 /// [`Space::AuditEntry`].
 pub fn audit_entry(chain: Chain, number: u64) -> Key {
     Key::new(Space::AuditEntry, &[&chain.key(), &number.to_be_bytes()])

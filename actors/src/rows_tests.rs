@@ -27,6 +27,7 @@ use covault_core::{
 };
 
 use super::*;
+use crate::restored::{Imported, Restore};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -341,6 +342,19 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
     };
     check("audit-head-v1", &linked.head());
     check("audit-link-v1", &linked);
+    let imported = Imported {
+        backup_at_ms: 7,
+        restored_at_ms: 8,
+    };
+    for (name, restore) in [
+        ("restore-v1-importing", Restore::Importing),
+        ("restore-v1-imported", Restore::Imported(imported)),
+        ("restore-v1-held", Restore::Held(imported)),
+        ("restore-v1-open", Restore::Open(imported)),
+    ] {
+        check(name, &restore);
+    }
+    check("first-wallet-v1", &1_000_001_u32);
 }
 
 #[test]

@@ -37,7 +37,7 @@ use crate::{
     context::Context,
     idempotency::Pledge,
     lanes::Lanes,
-    rows, signing,
+    restored, rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
 };
@@ -153,18 +153,7 @@ impl Actor for VaultActor {
             .vault(id)
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
-        let last = Scan {
-            reverse: true,
-            ..Scan::prefix(Space::WalletIndex, id.as_bytes(), 1)
-        };
-        let last = context.store.scan(&last).await?;
-        let next_index = match last
-            .first()
-            .and_then(|(key, _)| key.bytes.split_last_chunk::<4>())
-        {
-            Some((_, index)) => u32::from_be_bytes(*index).saturating_add(1),
-            None => 0,
-        };
+        let next_index = restored::next_wallet(&context, id).await?;
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
         let works = life::Works::new();

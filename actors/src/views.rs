@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::{
     audit::Log,
-    balances, batches,
+    backups, balances, batches,
     context::Context,
     deposits,
     gateway::{
@@ -81,6 +81,7 @@ fn unsigned(view: View) -> View {
         | View::Token(_)
         | View::Sweep(_)
         | View::Audit(_)
+        | View::BackupPart(_)
         | View::ChainNodes(_)
         | View::Stuck(_)
         | View::Ready) => view,
@@ -152,6 +153,10 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
         Query::Audit(query) => {
             operators_only(caller)?;
             View::Audit(audit(&*context.store, query).await?)
+        }
+        Query::BackupPart(id, number) => {
+            operators_only(caller)?;
+            View::BackupPart(backups::part(context, id, number).await?)
         }
         Query::ChainNodes => View::ChainNodes(context.chains.health()),
         Query::Stuck => View::Stuck(Stuck {

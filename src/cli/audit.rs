@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::{
-    audit::{Findings, HeadLine, Heads, Line, Reader},
+    audit::{Findings, HeadLine, Heads, Line, Reader, Report},
     port::Clock as _,
 };
 
@@ -141,9 +141,35 @@ async fn verify(args: Verify) -> anyhow::Result<()> {
 
 /// Prints what was found.
 fn tell(findings: &Findings) -> anyhow::Result<()> {
-    let (mut entries, mut unreadable) = (0_u64, 0_u64);
-    for chain in &findings.chains {
-        entries = entries.saturating_add(chain.entries);
+    let mut broken = print_heads(&findings.chains);
+    for problem in &findings.problems {
+        eprintln!("BROKEN {problem}");
+        broken = broken.saturating_add(1);
+    }
+    if findings.older > 0 {
+        eprintln!(
+            "{} rows are older than the chains: nothing shows whether they were changed",
+            findings.older
+        );
+    }
+    if broken > 0 {
+        let alarm = format!("the audit log is not whole: {broken} problems");
+        return Err(Alarm::new(alarm).into());
+    }
+    let entries = findings.chains.iter().map(|chain| chain.entries);
+    eprintln!(
+        "whole: {} entries in {} chains",
+        entries.sum::<u64>(),
+        findings.chains.len()
+    );
+    Ok(())
+}
+
+/// Prints the heads of chains, and on standard error what is broken. Returns how much is.
+pub fn print_heads(chains: &[Report]) -> usize {
+    let mut broken = 0_usize;
+    let mut unreadable = 0_u64;
+    for chain in chains {
         unreadable = unreadable.saturating_add(chain.unreadable);
         if let Some(head) = &chain.head {
             let HeadLine {
@@ -153,36 +179,17 @@ fn tell(findings: &Findings) -> anyhow::Result<()> {
             } = HeadLine::new(chain.chain, head);
             answer(format_args!("{chain} {number} {hash}"));
         }
-    }
-    if findings.older > 0 {
-        eprintln!(
-            "{} rows are older than the chains: nothing shows whether they were changed",
-            findings.older
-        );
+        for problem in &chain.breaks {
+            eprintln!("BROKEN {problem}");
+            broken = broken.saturating_add(1);
+        }
     }
     if unreadable > 0 {
         eprintln!(
             "{unreadable} entries are of a newer version of Covault: only their hashes were checked"
         );
     }
-    let breaks = findings.chains.iter().flat_map(|chain| &chain.breaks);
-    let mut broken = 0_usize;
-    for problem in breaks
-        .map(ToString::to_string)
-        .chain(findings.problems.iter().cloned())
-    {
-        eprintln!("BROKEN {problem}");
-        broken = broken.saturating_add(1);
-    }
-    if broken > 0 {
-        let alarm = format!("the audit log is not whole: {broken} problems");
-        return Err(Alarm(alarm).into());
-    }
-    eprintln!(
-        "whole: {entries} entries in {} chains",
-        findings.chains.len()
-    );
-    Ok(())
+    broken
 }
 
 /// Checks what is written to it.
@@ -233,7 +240,7 @@ fn read_file(path: &Path, mut reader: Reader) -> anyhow::Result<Findings> {
 }
 
 /// Adds the heads of a file.
-fn read_heads(path: &Path, heads: &mut Heads) -> anyhow::Result<()> {
+pub fn read_heads(path: &Path, heads: &mut Heads) -> anyhow::Result<()> {
     let shown = path.display();
     let mut found = false;
     lines(path, |line| {

@@ -1,6 +1,7 @@
 //! The command line: one file per command.
 
 mod audit;
+mod backup;
 mod client;
 mod dev;
 mod node;
@@ -49,6 +50,9 @@ enum Command {
     /// The audit log: check that nothing in it was changed, export it.
     #[command(subcommand)]
     Audit(audit::Command),
+    /// The orchestrator's own store: back up, check, restore.
+    #[command(subcommand)]
+    Backup(backup::Command),
     Recover(recover::Args),
     /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
     /// page to read and try it at /docs.
@@ -76,6 +80,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Token(command) => token::run(command).await,
             Command::Sweep(command) => sweep::run(command).await,
             Command::Audit(command) => audit::run(command).await,
+            Command::Backup(command) => backup::run(command).await,
             Command::Recover(args) => recover::run(args),
             Command::Openapi => openapi::run(),
         }
@@ -108,6 +113,13 @@ fn public_key(key: &str) -> anyhow::Result<String> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Alarm(String);
+
+impl Alarm {
+    /// With the sentence that says what was found.
+    fn new(sentence: String) -> Self {
+        Self(sentence)
+    }
+}
 
 /// Prints a command's answer.
 fn answer(text: impl std::fmt::Display) {

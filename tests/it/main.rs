@@ -13,6 +13,7 @@
 )]
 
 mod audit;
+mod backup;
 mod cluster;
 mod crash;
 mod dev;

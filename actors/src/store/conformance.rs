@@ -42,6 +42,7 @@ where
     append__should_number_and_link_what_concurrent_batches_add(make().await).await;
     append__should_add_all_of_a_batch_or_nothing(&*make().await).await;
     append__should_never_write_over_an_entry(&*make().await).await;
+    snapshot__should_be_one_state_of_all_rows_while_others_write(&*make().await).await;
     scan__should_stay_within_space_and_prefix(&*make().await).await;
     scan__should_page_in_both_directions(&*make().await).await;
 }
@@ -276,6 +277,43 @@ async fn append__should_never_write_over_an_entry(store: &dyn Store) {
         let left = Log(store).entries(Chain::Service, 0).await.unwrap();
         assert_eq!(left.len(), 2);
     }
+}
+
+async fn snapshot__should_be_one_state_of_all_rows_while_others_write(store: &dyn Store) {
+    let empty = store.snapshot().await.unwrap();
+    let mut batch = Batch::new();
+    let mut wanted = Vec::new();
+    for space in [Space::Vault, Space::Wallet, Space::FirstWallet] {
+        for number in 0..40u8 {
+            let name = Key::new(space, &[&[number, 0xff]]);
+            batch.put(name, Expect::Absent, vec![number; 100]);
+            wanted.push((space as u8, vec![number, 0xff], vec![number; 100]));
+        }
+    }
+    store.commit(batch).await.unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    let mut batch = put(&[3, 0xff], Expect::Any, b"later");
+    batch.delete(key(&[4, 0xff]), Expect::Any);
+    batch.put(key(&[0, 0, 0]), Expect::Any, b"later".to_vec());
+    store.commit(batch).await.unwrap();
+    assert!(empty.rows(None, 1000).await.unwrap().is_empty());
+    let mut found = Vec::new();
+    let mut last = None;
+    loop {
+        let page = snapshot.rows(last.as_ref(), 1000).await.unwrap();
+        // As many as fit.
+        assert!(page.len() <= 11, "{}", page.len());
+        let Some(row) = page.last() else {
+            break;
+        };
+        last = Some(row.clone());
+        found.extend(page.into_iter().map(|row| (row.space, row.key, row.value)));
+    }
+    assert_eq!(found, wanted);
+    // A row that is larger than what is asked for comes alone.
+    assert_eq!(snapshot.rows(None, 1).await.unwrap().len(), 1);
+    let now = store.snapshot().await.unwrap();
+    assert_eq!(now.rows(None, 1 << 20).await.unwrap().len(), 120);
 }
 
 async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {

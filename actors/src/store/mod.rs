@@ -11,6 +11,7 @@ pub mod redb;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
 };
 
 use async_trait::async_trait;
@@ -18,6 +19,8 @@ use covault_core::{
     audit::{Chain, Head, Linked},
     fault::Fault,
 };
+
+use serde::{Deserialize, Serialize};
 
 use crate::rows;
 
@@ -76,6 +79,71 @@ pub enum Space {
     AuditEntry = 30,
     /// Chain -> its last entry. Written by [`Batch::append`] alone.
     AuditHead = 31,
+    /// Nothing -> where a restore from a backup stands.
+    Restore = 32,
+    /// Vault id -> the number below which no wallet is made any more.
+    FirstWallet = 33,
+}
+
+impl Space {
+    /// Every kind, in order.
+    pub const ALL: [Self; 27] = [
+        Self::Vault,
+        Self::VaultName,
+        Self::Wallet,
+        Self::WalletAddress,
+        Self::WalletRef,
+        Self::WalletIndex,
+        Self::Request,
+        Self::Outbox,
+        Self::Idempotency,
+        Self::NonceClaim,
+        Self::Audit,
+        Self::Probe,
+        Self::Claim,
+        Self::Release,
+        Self::Simulation,
+        Self::RequestIndex,
+        Self::Batch,
+        Self::Token,
+        Self::SweepRoute,
+        Self::Node,
+        Self::TokenName,
+        Self::Deposit,
+        Self::Watch,
+        Self::AuditEntry,
+        Self::AuditHead,
+        Self::Restore,
+        Self::FirstWallet,
+    ];
+
+    /// The kind of a number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|space| *space as u8 == number)
+    }
+}
+
+/// A row as a backup has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RawRow {
+    /// The number of its kind; one of a newer version may be unknown.
+    pub space: u8,
+    /// Its key within the kind.
+    pub key: Vec<u8>,
+    /// Its content.
+    pub value: Vec<u8>,
+}
+
+/// One state of a store, which stays as it is while others write. It costs the store space for what
+/// changes meanwhile: let go of it soon.
+#[async_trait]
+pub trait Snapshot: Send + Sync {
+    /// Rows after this one (from the first on after `None`), in the order of kind and key, until they
+    /// have about so many bytes; one at least. Empty at the end.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError>;
 }
 
 /// The name of a row.
@@ -333,6 +401,14 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`ReadError`].
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError>;
+
+    /// Its present state, with every batch that was taken before this was asked for.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        Err(ReadError("this store gives no snapshots".into()))
+    }
 }
 
 /// The first key after every key that starts with `prefix`; `None` when there is none.

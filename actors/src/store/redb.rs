@@ -20,7 +20,8 @@ use redb::{
 use tokio::sync::oneshot;
 
 use super::{
-    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, prefix_end,
+    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Scan, Snapshot, Space, Store,
+    prefix_end,
 };
 
 /// Space byte and key -> version (8 bytes, little-endian) and value.
@@ -319,9 +320,53 @@ impl Store for RedbStore {
         get(&self.db, key).map_err(|error| ReadError(error.to_string()))
     }
 
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        let table = || -> Result<_, redb::Error> { Ok(self.db.begin_read()?.open_table(ROWS)?) };
+        let table = table().map_err(|error| ReadError(error.to_string()))?;
+        Ok(Arc::new(Frozen(table)))
+    }
+
     async fn scan(&self, wanted: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         scan(&self.db, wanted).map_err(|error| ReadError(error.to_string()))
     }
+}
+
+/// The table as it was when its transaction began.
+struct Frozen(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+#[async_trait]
+impl Snapshot for Frozen {
+    async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError> {
+        frozen(&self.0, after, bytes).map_err(|error| ReadError(error.to_string()))
+    }
+}
+
+fn frozen(
+    table: &redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+    after: Option<&RawRow>,
+    bytes: usize,
+) -> Result<Vec<RawRow>, redb::Error> {
+    // The smallest key after it.
+    let from = after.map_or_else(Vec::new, |row| {
+        [&[row.space], row.key.as_slice(), &[0]].concat()
+    });
+    let mut found = Vec::new();
+    let mut left = bytes;
+    for row in table.range(from.as_slice()..)? {
+        let (key, value) = row?;
+        let (space, key) = key
+            .value()
+            .split_first()
+            .map(|(space, key)| (*space, key.to_vec()))
+            .ok_or_else(|| redb::Error::Corrupted("a row without a kind".into()))?;
+        let value = decode_row(value.value())?.value;
+        left = left.saturating_sub(key.len().saturating_add(value.len()));
+        found.push(RawRow { space, key, value });
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {

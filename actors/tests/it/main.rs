@@ -14,6 +14,7 @@ mod aptos_double;
 mod aptos_node;
 mod archives;
 mod audit;
+mod backup;
 mod batches;
 mod bitcoin_lies;
 mod bitcoin_node;
