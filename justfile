@@ -81,6 +81,10 @@ deny:
 bench-api:
     cargo bench --bench api
 
+# Steps per second of each store, beside what the disk confirms
+bench-store *arguments:
+    cargo bench --workspace --bench store -- {{arguments}}
+
 # Signatures per second through HTTP and Redis, beside the cryptography alone
 bench:
     cargo bench --bench signing

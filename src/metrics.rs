@@ -16,13 +16,13 @@ use covault_actors::{
 use covault_mpc::{bus::Bus, identity, meter};
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::{
-    PrometheusBuilder, PrometheusHandle,
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
     formatting::{sanitize_label_value, write_help_line, write_type_line},
 };
 use tokio::task::JoinHandle;
 
 use crate::{
-    api::auth,
+    api::{auth, meter as calls},
     http::server::{self, Patience, Protocol},
     shutdown::Stop,
     wiring,
@@ -37,6 +37,7 @@ const PATIENCE: Patience = Patience {
     idle: Duration::from_secs(60),
     stopping: Duration::from_secs(1),
     max_connections: 100,
+    max_per_address: None,
 };
 
 /// What is not counted but looked at when Prometheus asks.
@@ -60,11 +61,11 @@ pub async fn start(
         return Ok(None);
     }
     let listener = wiring::listen(address).await?;
-    let recorder = PrometheusBuilder::new()
-        .set_buckets(&BUCKETS)
+    let recorder = builder()
         .and_then(PrometheusBuilder::install_recorder)
         .context("metrics cannot be recorded")?;
     meter::describe();
+    calls::describe();
     tracing::info!(address = %listener.local_addr()?, "metrics are served");
     let upkeep = recorder.clone();
     let exporter = Arc::new(Exporter { recorder, look });
@@ -83,6 +84,14 @@ pub async fn start(
             () = folding => {}
         }
     })))
+}
+
+/// What makes a recorder.
+fn builder() -> Result<PrometheusBuilder, BuildError> {
+    let calls_alone = Matcher::Full(calls::SECONDS.to_owned());
+    PrometheusBuilder::new()
+        .set_buckets(&BUCKETS)?
+        .set_buckets_for_metric(calls_alone, &calls::BUCKETS)
 }
 
 async fn scrape(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {

@@ -12,7 +12,11 @@ use covault_actors::{
     gateway::Gateway,
     rpc::{Chains, Ports},
     settings::{Orchestrator, Settings},
-    store::{Store, redb::RedbStore},
+    store::{
+        Store,
+        postgres::{self, PostgresStore},
+        redb::RedbStore,
+    },
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::{
@@ -36,7 +40,7 @@ use crate::{
         auth::{Tokens, new_token},
     },
     chain_nodes,
-    config::{Config, Limits, Serve, Signer},
+    config::{self, Config, Limits, Serve, Signer, StoreKind},
     files, grpc,
     http::{
         self,
@@ -226,17 +230,7 @@ pub struct Running {
     longest_call: Duration,
 }
 
-/// Opens the store, and makes it where there is none. One process at a time can.
-///
-/// # Errors
-/// When it cannot be opened.
-pub fn store(serve: &Serve) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(Arc::new(
-        RedbStore::open(&store_path(serve)).map_err(explain)?,
-    ))
-}
-
-/// Where the store is.
+/// Where the store is that is a file.
 pub fn store_path(serve: &Serve) -> PathBuf {
     serve.data_dir.join("store.redb")
 }
@@ -254,7 +248,7 @@ pub async fn orchestrator(
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
     let calls = abis::of(&config.evm)?;
-    let store = store(serve)?;
+    let store = store(config).await?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
         bus: Arc::clone(&bus),
@@ -305,6 +299,8 @@ pub async fn orchestrator(
         idle: Duration::from_millis(serve.idle_timeout_ms),
         stopping: Duration::from_millis(serve.shutdown_grace_ms),
         max_connections: serve.max_connections.get(),
+        // Behind a proxy, all of them come from it.
+        max_per_address: (serve.trusted_proxies == 0).then_some(serve.max_connections_per_ip.get()),
     };
     let waiting = serve.execute_wait_ms.saturating_add(BEYOND_WAITING_MS);
     Ok(Running {
@@ -316,9 +312,55 @@ pub async fn orchestrator(
     })
 }
 
+/// Opens the store that the configuration names, and makes it where there is none. One process at a
+/// time can.
+///
+/// # Errors
+/// When it cannot be opened.
+pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let file = store_path(&config.serve);
+    match config.store.kind {
+        StoreKind::Redb => Ok(Arc::new(RedbStore::open(&file).map_err(explain)?)),
+        StoreKind::Postgres => {
+            // Its vaults would seem to be gone.
+            anyhow::ensure!(
+                !file.exists(),
+                "store.kind is \"postgres\", but there is a store of kind \"redb\" in {}; one is not \
+                 turned into the other: move it away if PostgreSQL is to be used without it",
+                file.display()
+            );
+            let options = postgres::Options {
+                url: store_url(&config.store)?,
+                readers: config.store.connections,
+                patience: Duration::from_millis(config.store.timeout_ms),
+                alone: true,
+            };
+            let store = PostgresStore::open(options).await.map_err(explain)?;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+/// Where PostgreSQL is.
+fn store_url(store: &config::Store) -> anyhow::Result<SecretString> {
+    let in_file = !store.url_file.as_os_str().is_empty();
+    match (store.url.as_str(), in_file) {
+        ("", true) => files::read_secret(&store.url_file).context("store.url_file"),
+        ("", false) => anyhow::bail!(
+            "store.kind is \"postgres\": set COVAULT_STORE_URL, or store.url_file, or store.url"
+        ),
+        (url, false) => Ok(SecretString::from(url)),
+        (_, true) => anyhow::bail!("store.url and store.url_file are both set: leave one of them"),
+    }
+}
+
 fn terms(serve: &Serve, limits: &Limits) -> Terms {
     Terms {
         max_in_flight: serve.max_in_flight.get(),
+        // The largest body always finds room when nothing else is in work.
+        max_in_flight_bytes: serve
+            .max_in_flight_bytes
+            .max(serve.max_body_bytes.saturating_add(grpc::PREFIX)),
         per_token: Rate {
             per_second: limits.per_token_per_second,
             burst: limits.per_token_burst,

@@ -23,7 +23,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     restored::{Imported, Restore},
     rows,
-    store::{Batch, CommitError, Expect, Key, RawRow, Scan, Snapshot, Space, Store},
+    store::{Batch, CommitError, Expect, Key, RawRow, Row, Scan, Snapshot, Space, Store},
 };
 
 const MAGIC: &[u8] = b"covault store backup 1\n";
@@ -231,7 +231,7 @@ impl<R: io::Read> Reader<R> {
         // Read in pieces: a length that lies must not take memory.
         let mut bytes = Vec::new();
         let limit = u64::try_from(length).map_err(damaged)?;
-        let read = io::Read::take(&mut self.from, limit).read_to_end(&mut bytes);
+        let read = io::Read::read_to_end(&mut io::Read::take(&mut self.from, limit), &mut bytes);
         if read.map_err(damaged)? != length {
             return Err(damaged("it ends in the middle"));
         }
@@ -325,8 +325,8 @@ pub fn check<R: io::Read>(from: R, expected: Heads) -> Result<Contents, Fault> {
     Ok(contents)
 }
 
-/// Writes a backup into a store that is empty. What it was about is not done again: that is seen to
-/// at the first start on it.
+/// Writes a backup into a store that is empty, or has what an earlier call left when it was cut off.
+/// What it was about is not done again: that is seen to at the first start on it.
 ///
 /// # Errors
 /// [`Class::Conflict`] when the store is not empty. [`Class::Invalid`] when the backup is damaged, and
@@ -336,25 +336,26 @@ pub async fn restore<R: io::Read>(
     from: R,
     now_ms: u64,
 ) -> Result<Imported, Fault> {
-    for space in Space::ALL {
-        let rows = store.scan(&Scan::prefix(space, &[], 1)).await?;
-        if space != Space::Probe && !rows.is_empty() {
-            return Err(Fault::new(
-                Class::Conflict,
-                "the store is not empty: a backup is restored only into a new one",
-            ));
-        }
-    }
     let mut reader = Reader::start(from)?;
+    let marker = rows::restore();
+    let before = store.get(&marker).await?;
+    let half = |row: &Row| matches!(rows::decode(&row.value), Ok(Restore::Importing));
+    if before.as_ref().is_some_and(half) {
+        clear(store, &marker).await?;
+    } else {
+        refuse_rows(store).await?;
+    }
     let imported = Imported {
         backup_at_ms: reader.begin().at_ms,
         restored_at_ms: now_ms,
     };
-    let marker = rows::restore();
     let mut batch = Batch::new();
     let begun = rows::encode(&Restore::Importing)?;
-    batch.put(marker.clone(), Expect::Absent, begun);
+    let version = before.map(|row| row.version);
+    let expect = version.map_or(Expect::Absent, Expect::Version);
+    batch.put(marker.clone(), expect, begun);
     commit(store, batch).await?;
+    let version = version.unwrap_or_default().saturating_add(1);
     while let Some(page) = reader.page()? {
         let (mut batch, mut count, mut bytes) = (Batch::new(), 0_usize, 0_usize);
         for (key, value) in page {
@@ -374,9 +375,44 @@ pub async fn restore<R: io::Read>(
     }
     let mut batch = Batch::new();
     let done = rows::encode(&Restore::Imported(imported))?;
-    batch.put(marker, Expect::Version(1), done);
+    batch.put(marker, Expect::Version(version), done);
     commit(store, batch).await?;
     Ok(imported)
+}
+
+async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {
+    for space in Space::ALL {
+        let rows = store.scan(&Scan::prefix(space, &[], 1)).await?;
+        if space != Space::Probe && !rows.is_empty() {
+            return Err(Fault::new(
+                Class::Conflict,
+                "the store is not empty: a backup is restored only into a new one; move that one away \
+                 first, and keep it",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Deletes all rows but the marker, which says that nothing may start on the store.
+async fn clear(store: &dyn Store, marker: &Key) -> Result<(), Fault> {
+    for space in Space::ALL {
+        if space == marker.space {
+            continue;
+        }
+        loop {
+            let rows = store.scan(&Scan::prefix(space, &[], MOST_ROWS)).await?;
+            if rows.is_empty() {
+                break;
+            }
+            let mut batch = Batch::new();
+            for (key, _) in rows {
+                batch.delete(key, Expect::Any);
+            }
+            commit(store, batch).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn commit(store: &dyn Store, batch: Batch) -> Result<(), Fault> {

@@ -27,8 +27,8 @@ pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<S
         .chains
         .get(chain.network, chain.chain_id)
         .ok_or_else(|| {
-            let setting = chain.setting();
-            Fault::unavailable(format!("no node is configured for {chain} ({setting}.rpc)"))
+            let field = chain.chain_id.map_or("networkType", |_| "chainId");
+            Fault::field(field, chain.without_node())
         })?;
     let refusal = match client.balance(&owner, token.as_deref()).await {
         Ok(balance) => return Ok(balance),

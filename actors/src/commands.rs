@@ -18,8 +18,9 @@ use crate::{
     audit::By,
     building, directory,
     gateway::{Caller, Inner, Receipt, answer, in_scope, operators_only, too_many, vault_in_scope},
-    idempotency::Pledge,
-    nodes, rows,
+    nodes,
+    pledge::Pledge,
+    rows,
     rpc::ChainKey,
     vault::{self, NewRequest, NewWallet, Place},
     views,
@@ -34,7 +35,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::CreateWalletRequest,
-        pledge: Option<Pledge>,
+        pledge: Pledge,
     ) -> Result<wire::Wallet, Fault> {
         let network = Network::from_wire(request.network_type())
             .ok_or_else(|| Fault::field("networkType", "is required"))?;
@@ -69,7 +70,6 @@ impl Inner {
                 reference,
                 deposit: None,
                 pledge,
-                by: By::caller(caller),
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
@@ -80,7 +80,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::CreateSigningRequestRequest,
-        pledge: Option<Pledge>,
+        pledge: Pledge,
     ) -> Result<wire::SigningRequest, Fault> {
         let context = &self.context;
         let wire::CreateSigningRequestRequest {
@@ -155,7 +155,6 @@ impl Inner {
         let actor = self.vault(request.vault).await?;
         let lane = building::lane(&request, &payload, &needs);
         let (vault, id) = (request.vault, request.id);
-        let by = By::caller(caller);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {
                 request,
@@ -163,7 +162,6 @@ impl Inner {
                 broadcast,
                 wallet_version,
                 pledge,
-                by,
                 place: Place {
                     permit: Some(permit),
                     _bytes: bytes,
@@ -183,6 +181,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::UpdateWalletRequest,
+        pledge: Pledge,
     ) -> Result<wire::Wallet, Fault> {
         let wire::UpdateWalletRequest {
             address,
@@ -195,13 +194,17 @@ impl Inner {
         let change = Change::parse(&name, &status)?;
         let wallet = views::by_address(&self.context, caller, &address).await?;
         let actor = self.vault(wallet.vault).await?;
-        let by = By::caller(caller);
-        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, by, reply);
+        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, pledge, reply);
         answer(actor.call(message, self.context.call_timeout()).await)?
     }
 
     /// Ends a request that has not reached signing.
-    pub(crate) async fn reject_request(&self, caller: &Caller, uuid: &str) -> Result<(), Fault> {
+    pub(crate) async fn reject_request(
+        &self,
+        caller: &Caller,
+        uuid: &str,
+        pledge: Pledge,
+    ) -> Result<(), Fault> {
         let id = uuid.parse()?;
         for _ in 0..LOOKS {
             let request = views::request(&self.context, caller, id).await?;
@@ -209,8 +212,7 @@ impl Inner {
                 return Err(not_rejected(reason));
             }
             let actor = self.vault(request.vault).await?;
-            let by = By::caller(caller);
-            let message = |reply| vault::Msg::Reject(id, by, reply);
+            let message = |reply| vault::Msg::Reject(id, pledge.clone(), reply);
             match actor.call(message, self.context.call_timeout()).await {
                 // The request's actor ended before it read the message: the store says how.
                 Ok(CallResult::SenderError) => {}
@@ -283,7 +285,7 @@ fn no_node(payload: &Payload, network: Network, asks: bool) -> Fault {
     } else {
         "set broadcastTx to false to get the signed transaction"
     };
-    let problem = format!("no node is configured for {chain}; {way_out}");
+    let problem = format!("{}; {way_out}", chain.without_node());
     match chain.chain_id {
         Some(_) => Fault::field(format!("{}.chainId", payload.kind()), problem),
         None => Fault::field(payload.kind(), problem),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt::Display,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +11,7 @@ use std::{
 };
 
 use covault_core::{
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{BatchId, RequestId, SessionId, VaultId, WalletId},
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
@@ -20,7 +21,7 @@ use covault_core::{
 };
 use ractor::ActorRef;
 use serde::de::DeserializeOwned;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::{
     backups::Backups,
@@ -38,6 +39,9 @@ use crate::{
 /// How long past its deadline the cluster is waited for, in milliseconds: it ends its runs
 /// itself, and says who was missing.
 pub const GRACE_MS: u64 = 5_000;
+
+/// How many pages far behind the first are looked for at once; others wait.
+const FAR_PAGES: usize = 2;
 
 /// Ports, settings, and who waits for what.
 pub struct Context {
@@ -65,6 +69,8 @@ pub struct Context {
     pub backups: Backups,
     /// When readiness was last checked, and what came of it.
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
+    /// Pages far behind the first that may be looked for at once.
+    pub far_pages: Semaphore,
 }
 
 impl Context {
@@ -94,6 +100,7 @@ impl Context {
             hold: Hold::default(),
             backups: Backups::default(),
             readiness: tokio::sync::Mutex::default(),
+            far_pages: Semaphore::new(FAR_PAGES),
         }
     }
 
@@ -206,6 +213,21 @@ impl Context {
     pub async fn wallet(&self, id: WalletId) -> Result<(Wallet, u64), Fault> {
         let wallet = self.load(&rows::wallet(id)).await?;
         wallet.ok_or_else(|| Fault::bug("no such wallet"))
+    }
+}
+
+/// What is stored and cannot be read must not keep anybody from the rest: it is left alone, and the
+/// log says so. `None` then.
+///
+/// # Errors
+/// All but [`Class::Bug`].
+pub fn readable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option<T>, Fault> {
+    match found {
+        Err(fault) if *fault.class() == Class::Bug => {
+            tracing::error!(%what, ?fault, "something stored cannot be read; it is left alone");
+            Ok(None)
+        }
+        found => found.map(Some),
     }
 }
 

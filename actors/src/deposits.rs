@@ -16,6 +16,7 @@ use crate::{
     audit::{self, By, Note},
     context::Context,
     gateway::{Caller, Inner, answer, in_scope, operators_only},
+    pledge::Pledge,
     rows,
     store::{Batch, CommitError, Expect},
     tokens,
@@ -56,6 +57,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &wire::CreateDepositWalletRequest,
+        pledge: Pledge,
     ) -> Result<wire::CreateDepositWalletResponse, Fault> {
         let call = DepositCall::parse(request)?;
         let context = &self.context;
@@ -78,8 +80,7 @@ impl Inner {
                 name: String::new(),
                 reference: String::new(),
                 deposit: Some(key),
-                pledge: None,
-                by: By::caller(caller),
+                pledge,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
@@ -101,6 +102,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &wire::AddWatchAddressRequest,
+        pledge: &Pledge,
     ) -> Result<wire::AddWatchAddressResponse, Fault> {
         let call = WatchCall::parse(request)?;
         let context = &self.context;
@@ -117,14 +119,15 @@ impl Inner {
                 let mut batch = Batch::new();
                 batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
                 let subject = format!("watch:{}", watch.id);
-                Note::new(&By::caller(caller), subject, "WatchAdded")
+                Note::new(pledge.by(), subject, "WatchAdded")
                     .fact("network", call.network.name())
                     .fact("address", &call.address)
                     .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;
+                pledge.demand(&mut batch);
                 match context.store.commit(batch).await {
                     Ok(()) => watch,
                     // Another call was faster.
-                    Err(CommitError::Conflict(_)) => context
+                    Err(CommitError::Conflict(conflict)) if conflict == key => context
                         .load::<Watch>(&key)
                         .await?
                         .map(|(watch, _)| watch)
@@ -300,7 +303,7 @@ fn check_url(webhook: Webhook) -> Result<Option<Webhook>, Fault> {
     if text.is_empty() {
         return Ok(None);
     }
-    if text.len() > MAX_URL {
+    if text.chars().count() > MAX_URL {
         return Err(refused(&format!("has more than {MAX_URL} characters")));
     }
     let wrong = "must be a URL that begins with https:// or http://";

@@ -23,13 +23,13 @@ const MAX_KEY: usize = 255;
 
 /// The record that a command stores in the commit of its effect.
 #[derive(Clone, Debug)]
-pub struct Pledge {
+pub struct Record {
     key: Key,
     expect: Expect,
     body_hash: [u8; 32],
 }
 
-impl Pledge {
+impl Record {
     /// Adds the record to the batch. `receipt` is the wire message that the call answers with.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Pledge {
 /// What a key means for a call.
 pub enum Entry {
     /// No other call has used it. The turn is over when the guard is dropped.
-    First(Pledge, Turn),
+    First(Record, Turn),
     /// Another call got this.
     Replay(Earlier),
 }
@@ -165,11 +165,11 @@ impl InWork {
             Recorded::Replay(replay) => return Ok(Entry::Replay(replay)),
             Recorded::Free(expect) => expect,
         };
-        let pledge = Pledge {
+        let record = Record {
             key: name,
             expect,
             body_hash: key.body_hash,
         };
-        Ok(Entry::First(pledge, turn))
+        Ok(Entry::First(record, turn))
     }
 }

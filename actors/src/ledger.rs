@@ -13,7 +13,7 @@ use crate::{
     audit::{By, Note},
     claims::{self, Account},
     context::Context,
-    idempotency::Pledge,
+    pledge::Pledge,
     request_index,
     rows::{self, Pending, Release},
     store::{Batch, CommitError, Expect, Key, Space},
@@ -38,13 +38,11 @@ pub struct Ledger {
 /// What a commit stores or demands beside the request.
 #[derive(Clone, Copy, Default)]
 pub struct Beside<'a> {
-    /// The idempotency record.
+    /// That of the command which asked.
     pub pledge: Option<&'a Pledge>,
     /// The version in which the row of the wallet was found that is in use: an archived one must
     /// not sign, whenever it was archived.
     pub wallet: Option<u64>,
-    /// Who wants it; the service itself where nobody does.
-    pub by: Option<&'a By>,
 }
 
 /// Why a commit did not happen.
@@ -64,6 +62,9 @@ impl From<Fault> for Problem {
 impl From<Problem> for Fault {
     fn from(problem: Problem) -> Self {
         match problem {
+            Problem::Conflict(key) if key.space == Space::Token => {
+                CommitError::Conflict(key).into()
+            }
             Problem::Conflict(key) => {
                 Fault::bug(format!("row of {:?} was not as expected", key.space))
             }
@@ -178,7 +179,7 @@ pub async fn give_up(
         reason,
         code: ExecuteCode::Unspecified,
     };
-    end(context, request, version, event, None).await
+    end(context, request, version, event, Beside::default()).await
 }
 
 /// Ends a request that no actor works on.
@@ -190,7 +191,7 @@ pub async fn end(
     mut request: Request,
     mut version: u64,
     event: Event,
-    by: Option<&By>,
+    beside: Beside<'_>,
 ) -> Result<(), Problem> {
     let payload = Payload::decode(&request.payload).ok();
     let events = vec![event];
@@ -200,10 +201,7 @@ pub async fn end(
         &mut version,
         payload.as_ref(),
         events,
-        Beside {
-            by,
-            ..Beside::default()
-        },
+        beside,
     )
     .await
 }
@@ -234,7 +232,14 @@ async fn advance(
     };
     let number = *version + 1;
     batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-    write_down(&mut batch, &next, *version == 0, payload, trail, beside.by)?;
+    write_down(
+        &mut batch,
+        &next,
+        *version == 0,
+        payload,
+        trail,
+        beside.pledge.map(Pledge::by),
+    )?;
     let outbox = rows::outbox(next.vault, next.id);
     match next.state.effect() {
         Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
@@ -248,8 +253,8 @@ async fn advance(
     }
     if let Some(pledge) = beside.pledge {
         // Nothing was tried before it is stored.
-        let receipt = next.to_wire(&context.settings.calls, Vec::new());
-        pledge.add_to(&mut batch, &receipt.encode_to_vec(), now)?;
+        let receipt = || next.to_wire(&context.settings.calls, Vec::new());
+        pledge.add_to(&mut batch, || receipt().encode_to_vec(), now)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => {}

@@ -8,7 +8,7 @@ use covault_core::{fault::Fault, ids::RequestId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::{
-    context::Context,
+    context::{Context, readable},
     idempotency::LIFETIME_MS,
     rows::{self, Release, Replay},
     store::{Batch, CommitError, Expect, Key, Scan, Space},
@@ -16,8 +16,8 @@ use crate::{
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// Rows that one commit deletes at most.
-const PAGE: usize = 256;
+/// Rows that are read at once; a record may be as large as the body of a request.
+const PAGE: usize = 64;
 
 /// Messages.
 pub enum Msg {
@@ -75,7 +75,10 @@ pub async fn sweep(context: &Context) -> Result<(), Fault> {
         let page = context.store.scan(&scan).await?;
         let mut batch = Batch::new();
         for (key, row) in &page {
-            let record: Replay = rows::decode(&row.value)?;
+            let record = rows::decode::<Replay>(&row.value);
+            let Some(record) = readable(record, "an idempotency record")? else {
+                continue;
+            };
             if record.at_ms.saturating_add(LIFETIME_MS) <= context.now_ms() {
                 batch.delete(key.clone(), Expect::Version(row.version));
             }
@@ -98,35 +101,51 @@ pub async fn sweep(context: &Context) -> Result<(), Fault> {
 
 /// Deletes the claims whose time has come, where they are still those of their request.
 pub async fn release(context: &Context) -> Result<(), Fault> {
+    let mut from = None;
     loop {
-        let page = Scan::prefix(Space::Release, &[], PAGE);
-        let page = context.store.scan(&page).await?;
+        let scan = Scan {
+            from: from.take(),
+            ..Scan::prefix(Space::Release, &[], PAGE)
+        };
+        let page = context.store.scan(&scan).await?;
         let mut batch = Batch::new();
+        let mut all_due = true;
         for (key, row) in &page {
-            let (due_ms, request) =
-                rows::release_due(key).ok_or_else(|| Fault::bug("a release without a time"))?;
+            let due = rows::release_due(key).ok_or_else(|| Fault::bug("a release without a time"));
+            let Some((due_ms, request)) = readable(due, "when claims are released")? else {
+                continue;
+            };
             if due_ms > context.now_ms() {
+                all_due = false;
                 break;
             }
-            let Release { claims } = rows::decode(&row.value)?;
+            let release = readable(rows::decode(&row.value), "what claims are released")?;
+            let Some(Release { claims }) = release else {
+                continue;
+            };
             for bytes in claims {
-                let key = Key::new(Space::Claim, &[&bytes]);
-                if let Some((holder, version)) = context.load::<RequestId>(&key).await?
+                let claim = Key::new(Space::Claim, &[&bytes]);
+                let holder = context.load::<RequestId>(&claim).await;
+                if let Some((holder, version)) = readable(holder, "a claim")?.flatten()
                     && holder == request
                 {
-                    batch.delete(key, Expect::Version(version));
+                    batch.delete(claim, Expect::Version(version));
                 }
             }
             batch.delete(key.clone(), Expect::Version(row.version));
         }
-        let whole_page = page.len() == PAGE;
-        if batch.writes().is_empty() {
-            return Ok(());
+        if !batch.writes().is_empty() {
+            match context.store.commit(batch).await {
+                Ok(()) => {}
+                Err(CommitError::Conflict(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         }
-        match context.store.commit(batch).await {
-            Ok(()) if whole_page => {}
-            Ok(()) | Err(CommitError::Conflict(_)) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        match page.last() {
+            Some((key, _)) if all_due && page.len() == PAGE => {
+                from = Some([key.bytes.as_slice(), &[0]].concat());
+            }
+            _ => return Ok(()),
         }
     }
 }
@@ -268,6 +287,45 @@ mod tests {
         );
         let kept = context.load::<RequestId>(&claim(3)).await.unwrap();
         assert_eq!(kept.unwrap().0, request(4));
+    }
+
+    #[tokio::test]
+    async fn sweeps__should_not_be_stopped_by_what_cannot_be_read() {
+        let (store, clock, context) = world();
+        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
+        let request = RequestId::from_bytes([1; 16]);
+        let token = TokenId::from_bytes([1; 16]);
+        let record = |key: &str| rows::idempotency(token, Operation::CreateWallet, key);
+        let old = rows::encode(&Replay {
+            body_hash: [0; 32],
+            at_ms: 0,
+            receipt: vec![],
+        });
+        let none = rows::encode(&Release { claims: vec![] });
+        let damaged = vec![0xff; 3];
+        let short = Key::new(Space::Release, &[&[0, 1]]);
+        for (key, value) in [
+            (record("1"), damaged.clone()),
+            (record("2"), old.unwrap()),
+            (short.clone(), damaged.clone()),
+            (rows::release(1, request), damaged.clone()),
+            (rows::release(2, request), none.unwrap()),
+        ] {
+            let mut batch = Batch::new();
+            batch.put(key, Expect::Absent, value);
+            store.commit(batch).await.unwrap();
+        }
+        sweep(&context).await.unwrap();
+        release(&context).await.unwrap();
+        let left = async |space| {
+            let rows = store.scan(&Scan::prefix(space, &[], 10)).await.unwrap();
+            rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        assert_eq!(left(Space::Idempotency).await, [record("1")]);
+        assert_eq!(
+            left(Space::Release).await,
+            [rows::release(1, request), short]
+        );
     }
 
     #[tokio::test]

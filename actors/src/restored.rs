@@ -23,8 +23,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     audit::{By, Note},
     context::Context,
-    ledger, rows,
+    ledger::{self, Beside},
+    rows,
     store::{Batch, CommitError, Expect, Scan, Space},
+    wallets,
 };
 
 /// Wallet numbers that are passed: more than anybody makes between two backups.
@@ -96,7 +98,7 @@ pub async fn refuse_half(context: &Context) -> Result<(), Fault> {
 
 fn half() -> Fault {
     Fault::unavailable(
-        "a backup was not restored whole into this store: remove the store, and restore again",
+        "a backup was not restored whole into this store: restore again (covault backup restore)",
     )
 }
 
@@ -194,7 +196,7 @@ async fn end_requests(context: &Context, imported: Imported) -> Result<u64, Faul
                 imported.backup_at_ms
             );
             let event = Event::Restored { reason };
-            ledger::end(context, request, row.version, event, None).await?;
+            ledger::end(context, request, row.version, event, Beside::default()).await?;
             ended = ended.saturating_add(1);
         }
         match page.last() {
@@ -256,18 +258,7 @@ pub async fn next_wallet(
     context: &Context,
     vault: covault_core::ids::VaultId,
 ) -> Result<u32, Fault> {
-    let last = Scan {
-        reverse: true,
-        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), 1)
-    };
-    let last = context.store.scan(&last).await?;
-    let after_last = match last
-        .first()
-        .and_then(|(key, _)| key.bytes.split_last_chunk::<4>())
-    {
-        Some((_, index)) => u32::from_be_bytes(*index).saturating_add(1),
-        None => 0,
-    };
+    let after_last = wallets::next_index(context, vault).await?;
     let first = context.load::<u32>(&rows::first_wallet(vault)).await?;
     Ok(first.map_or(after_last, |(first, _)| first.max(after_last)))
 }

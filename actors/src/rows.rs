@@ -69,7 +69,7 @@ pub struct Simulated {
 /// What the first call with an idempotency key got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replay {
-    /// SHA-256 of its body.
+    /// SHA-256 that tells its request from another.
     pub body_hash: [u8; 32],
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -80,10 +80,6 @@ pub struct Replay {
 /// Operations that take an idempotency key. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[expect(
-    clippy::enum_variant_names,
-    reason = "operations have their names in the schema"
-)]
 pub enum Operation {
     /// createWallet.
     CreateWallet = 1,

@@ -19,9 +19,10 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
     context::Context,
+    pledge::Pledge,
     rows::{self, Simulated},
     rpc::{ChainClient, Trial},
-    store::{Batch, CommitError, Expect},
+    store::{Batch, CommitError, Expect, Space},
 };
 
 /// How long a node may take.
@@ -92,12 +93,12 @@ pub fn start(
             return;
         };
         // The first one counts: later ones may have seen the transaction itself on the chain.
-        if let Err(fault) = keep(&context, id, json, Expect::Absent).await {
+        if let Err(fault) = keep(&context, id, json, Expect::Absent, None).await {
             tracing::warn!(request = %id, ?fault, "a simulation could not be stored");
         }
     };
-    let mut running = context.simulations.running.lock();
-    if let Some(running) = running.as_deref_mut().ok().and_then(Option::as_mut) {
+    let running = context.simulations.running.lock();
+    if let Some(running) = running.unwrap_or_else(PoisonError::into_inner).as_mut() {
         while running.try_join_next().is_some() {}
         running.spawn(task);
     }
@@ -124,7 +125,11 @@ async fn tried(client: &dyn ChainClient, trial: &Trial) -> Option<Vec<u8>> {
 /// # Errors
 /// [`Class::WrongState`] where there is nothing to try, and [`Class::Unavailable`] when no node
 /// says anything.
-pub async fn again(context: &Context, request: &Request) -> Result<Vec<u8>, Fault> {
+pub async fn again(
+    context: &Context,
+    request: &Request,
+    pledge: &Pledge,
+) -> Result<Vec<u8>, Fault> {
     let refused = |reason: &str| {
         let sentence = format!("the request cannot be simulated again: {reason}");
         Err(Fault::new(Class::WrongState, sentence))
@@ -160,7 +165,7 @@ pub async fn again(context: &Context, request: &Request) -> Result<Vec<u8>, Faul
             "no node of the chain could try the transaction now; try again later",
         ));
     };
-    keep(context, request.id, json.clone(), Expect::Any).await?;
+    keep(context, request.id, json.clone(), Expect::Any, Some(pledge)).await?;
     Ok(json)
 }
 
@@ -169,6 +174,7 @@ async fn keep(
     request: RequestId,
     json: Vec<u8>,
     expect: Expect,
+    pledge: Option<&Pledge>,
 ) -> Result<(), Fault> {
     let row = Simulated {
         at_ms: context.now_ms(),
@@ -176,8 +182,12 @@ async fn keep(
     };
     let mut batch = Batch::new();
     batch.put(rows::simulation(request), expect, rows::encode(&row)?);
+    if let Some(pledge) = pledge {
+        pledge.demand(&mut batch);
+    }
     match context.store.commit(batch).await {
-        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Ok(()) => Ok(()),
+        Err(CommitError::Conflict(key)) if key.space == Space::Simulation => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,5 +1,6 @@
-//! API tokens: made, listed, revoked and looked up. Every look-up reads the store, so that a
-//! revocation counts from the next call on, for every process that shares the store.
+//! API tokens: made, listed, revoked and looked up. Every look-up reads the store, and the commit of
+//! a command demands the row that was read: a revocation counts at once, for every process that
+//! shares the store, also for calls that had begun.
 
 use covault_core::{
     audit::Chain,
@@ -14,7 +15,7 @@ use crate::{
     context::Context,
     gateway::{Caller, Inner, operators_only},
     rows,
-    store::{Batch, CommitError, Expect, Scan, Space},
+    store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
 
 /// Most tokens, revoked ones too: they stay listed.
@@ -152,15 +153,37 @@ pub async fn find(context: &Context, which: &str) -> Result<(ApiToken, u64), Fau
 /// [`Class::Unauthenticated`] when there is none, or its time is over, or it was revoked: callers
 /// cannot tell which.
 pub async fn authenticate(context: &Context, hash: &TokenHash) -> Result<ApiToken, Fault> {
-    let refused = || Fault::new(Class::Unauthenticated, "unauthenticated");
     let (record, _) = context
         .load::<ApiToken>(&rows::token(hash.id()))
         .await?
         .filter(|(record, _)| record.hash.matches(hash))
-        .ok_or_else(refused)?;
+        .ok_or_else(Fault::unauthenticated)?;
+    check_active(context, &record)?;
+    Ok(record)
+}
+
+/// The row of a caller's token, in the version in which it may be used now; `None` for a token of a
+/// file, which has no row. A call may have waited since its token was looked up: for its body, for
+/// another call, for the end of a request.
+///
+/// # Errors
+/// As [`authenticate`].
+pub async fn in_use(context: &Context, caller: &Caller) -> Result<Option<(Key, u64)>, Fault> {
+    if caller.operator {
+        return Ok(None);
+    }
+    let key = rows::token(caller.token);
+    let Some((record, version)) = context.load::<ApiToken>(&key).await? else {
+        return Ok(None);
+    };
+    check_active(context, &record)?;
+    Ok(Some((key, version)))
+}
+
+fn check_active(context: &Context, record: &ApiToken) -> Result<(), Fault> {
     match record.state(context.now_ms()) {
-        TokenState::Active => Ok(record),
-        state => Err(refused().caused_by(format_args!(
+        TokenState::Active => Ok(()),
+        state => Err(Fault::unauthenticated().caused_by(format_args!(
             "the token {} ({:?}) is {}",
             record.id,
             record.name,

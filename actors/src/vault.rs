@@ -1,6 +1,7 @@
 //! The actor of one vault: makes its keys, numbers its wallets, lets the requests of a wallet have
 //! their turns, and keeps the actors of its live requests.
 
+mod asking;
 mod changes;
 mod keys;
 mod life;
@@ -35,8 +36,8 @@ use crate::{
     audit::By,
     claims::Account,
     context::Context,
-    idempotency::Pledge,
     lanes::Lanes,
+    pledge::Pledge,
     restored, rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
@@ -51,17 +52,20 @@ pub enum Msg {
     Resume,
     /// Makes a wallet.
     CreateWallet(Box<NewWallet>),
+    /// Makes a wallet whose number another process on the store was faster to use; those from this
+    /// one on may be free.
+    NumberWallet(u32, Box<NewWallet>),
     /// Changes a wallet of the vault.
     UpdateWallet(
         WalletId,
         Change,
-        By,
+        Pledge,
         RpcReplyPort<Result<wire::Wallet, Fault>>,
     ),
     /// Takes a request in.
     Admit(Box<NewRequest>),
     /// Ends a request that is not signed yet: somebody says no.
-    Reject(RequestId, By, RpcReplyPort<Result<(), Fault>>),
+    Reject(RequestId, Pledge, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
     Settle(RequestId, Box<Wanted>),
     /// What the request's transaction uses up is on disk.
@@ -100,10 +104,8 @@ pub struct NewRequest {
     pub broadcast: bool,
     /// The version of its wallet's row in which the wallet was active.
     pub wallet_version: u64,
-    /// The idempotency record to store with it.
-    pub pledge: Option<Pledge>,
-    /// Who wants it.
-    pub by: By,
+    /// What is stored and demanded with it.
+    pub pledge: Pledge,
     /// Counts it as live.
     pub place: Place,
     /// Where the receipt goes.
@@ -180,12 +182,16 @@ impl Actor for VaultActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Resume => live.resume(&myself).await?,
-            Msg::CreateWallet(wallet) => live.create_wallet(*wallet),
-            Msg::UpdateWallet(wallet, change, by, reply) => {
-                let _ = reply.send(live.update_wallet(wallet, &change, &by).await);
+            Msg::CreateWallet(wallet) => live.create_wallet(&myself, *wallet),
+            Msg::NumberWallet(next, wallet) => {
+                live.next_index = live.next_index.max(next);
+                live.create_wallet(&myself, *wallet);
+            }
+            Msg::UpdateWallet(wallet, change, pledge, reply) => {
+                let _ = reply.send(live.update_wallet(wallet, &change, &pledge).await);
             }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
-            Msg::Reject(request, by, reply) => live.reject(request, by, reply).await,
+            Msg::Reject(request, pledge, reply) => live.reject(request, pledge, reply).await,
             Msg::Settle(request, wanted) => {
                 if let Some(account) = live.lanes.ask(request, *wanted) {
                     live.serve(&account).await;
@@ -295,9 +301,8 @@ impl Live {
     }
 
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
-    fn create_wallet(&mut self, new: NewWallet) {
-        let NewWallet { plan, reply } = new;
-        let curve = plan.network.curve();
+    fn create_wallet(&mut self, myself: &ActorRef<Msg>, new: NewWallet) {
+        let curve = new.plan.network.curve();
         let Some(root) = self.vault.root(curve).cloned() else {
             let reason = match self.vault.failed_reason() {
                 Some(reason) => {
@@ -305,15 +310,30 @@ impl Live {
                 }
                 None => "the vault's keys are still being made; try again".into(),
             };
-            let _ = reply.send(Err(Fault::unavailable(reason)));
+            let _ = new.reply.send(Err(Fault::unavailable(reason)));
             return;
         };
         let index = self.next_index;
         self.next_index = index.saturating_add(1);
         let context = Arc::clone(&self.context);
         let vault = self.vault.id;
+        let actor = myself.clone();
         tokio::spawn(async move {
-            let made = wallets::make(&context, vault, &root, index, plan).await;
+            let made = match wallets::make(&context, vault, &root, index, &new.plan).await {
+                Ok(Some(made)) => Ok(made),
+                Ok(None) => match wallets::next_index(&context, vault).await {
+                    Ok(next) => {
+                        // Without an actor nobody gets an answer, and the caller asks again.
+                        let _ = actor.cast(Msg::NumberWallet(next, Box::new(new)));
+                        return;
+                    }
+                    Err(fault) => Err(fault),
+                },
+                Err(fault) => Err(fault),
+            };
+            // The command is done before anybody hears of it.
+            let NewWallet { plan, reply } = new;
+            drop(plan);
             let _ = reply.send(made);
         });
     }

@@ -1,4 +1,5 @@
-//! Questions, answered from the store. None waits for a vault; only `Outcome` waits at all.
+//! Questions, answered from the store. None waits for a vault; only `Outcome` waits for anything to
+//! happen.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,29 +17,33 @@ use tokio::sync::Notify;
 use crate::{
     audit::Log,
     backups, balances, batches,
-    context::Context,
+    context::{Context, readable},
     deposits,
     gateway::{
         AuditQuery, AuditView, Caller, Query, Stuck, VaultScope, VaultView, View, full_access,
         in_scope, operators_only, vault_in_scope,
     },
+    lists::{self, Page},
     nodes, rows, simulations,
     store::{Batch, Expect, Key, Scan, Space, Store},
     tokens,
     vault::view as vault,
 };
 
-/// Most entries of a page, and how many it has when nobody asks for fewer.
-const MAX_PAGE: i64 = 100;
 /// How many requests a page has when nobody asks for another number.
 const USUAL_REQUESTS: i64 = 10;
 /// How long readiness is believed, in milliseconds.
 const READY_FOR_MS: u64 = 1_000;
+/// After how long who waits for a request looks again: another process may have ended it, or
+/// revoked the token.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Most vaults that are listed.
 const MAX_VAULTS: usize = 100_000;
 
 /// Answers a question. Who may only read gets no signature.
 pub async fn view(context: &Context, caller: &Caller, query: Query) -> Result<View, Fault> {
+    // The body of the call may have taken its time.
+    tokens::in_use(context, caller).await?;
     let view = answer(context, caller, query).await?;
     Ok(match caller.access {
         Access::Full => view,
@@ -92,11 +97,7 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
     Ok(match query {
         Query::SigningRequest { uuid } => {
             let request = request(context, caller, uuid.parse()?).await?;
-            let simulation = simulations::shown(context, request.id).await?;
-            let calls = &context.settings.calls;
-            View::SigningRequest(Box::new(
-                request.to_wire(calls, simulation.unwrap_or_default()),
-            ))
+            View::SigningRequest(Box::new(shown(context, caller, &request).await?))
         }
         Query::SigningRequests(request) => {
             View::SigningRequests(requests(context, caller, &request).await?)
@@ -120,7 +121,12 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             View::Wallet(visible(caller, wallet, "ref")?.to_wire())
         }
         Query::Wallets(request) => View::Wallets(wallets(context, caller, &request).await?),
-        Query::Balance(request) => View::Balance(balances::balance(context, &request).await?),
+        Query::Balance(request) => {
+            let balance = balances::balance(context, &request).await?;
+            // The chain's nodes may have taken their time.
+            tokens::in_use(context, caller).await?;
+            View::Balance(balance)
+        }
         Query::Vault(name) => {
             let unknown = || Fault::new(Class::Invalid, "there is no vault of this name");
             let (id, _) = context
@@ -132,10 +138,13 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             View::Vault(vault::view(context, &found))
         }
         Query::Vaults => View::Vaults(vaults(context, caller).await?),
-        Query::Nodes => View::Nodes {
-            nodes: nodes::view(context).await?,
-            strangers: context.signers.strangers(),
-        },
+        Query::Nodes => {
+            operators_only(caller)?;
+            View::Nodes {
+                nodes: nodes::view(context).await?,
+                strangers: context.signers.strangers(),
+            }
+        }
         Query::Tokens => {
             operators_only(caller)?;
             View::Tokens {
@@ -158,11 +167,17 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             operators_only(caller)?;
             View::BackupPart(backups::part(context, id, number).await?)
         }
-        Query::ChainNodes => View::ChainNodes(context.chains.health()),
-        Query::Stuck => View::Stuck(Stuck {
-            waiting: context.waiting(),
-            forgotten: context.looks.forgotten(),
-        }),
+        Query::ChainNodes => {
+            operators_only(caller)?;
+            View::ChainNodes(context.chains.health())
+        }
+        Query::Stuck => {
+            operators_only(caller)?;
+            View::Stuck(Stuck {
+                waiting: context.waiting(),
+                forgotten: context.looks.forgotten(),
+            })
+        }
         Query::Ready => {
             ready(context).await?;
             View::Ready
@@ -194,6 +209,21 @@ pub async fn request(context: &Context, caller: &Caller, id: RequestId) -> Resul
         .ok_or_else(Fault::invalid_uuid)
 }
 
+/// A request as the caller may see it.
+async fn shown(
+    context: &Context,
+    caller: &Caller,
+    request: &Request,
+) -> Result<wire::SigningRequest, Fault> {
+    let simulation = simulations::shown(context, request.id).await?;
+    let calls = &context.settings.calls;
+    let mut shown = request.to_wire(calls, simulation.unwrap_or_default());
+    if caller.access == Access::ReadOnly && request.hash_is_signature() {
+        shown.tx_hash.clear();
+    }
+    Ok(shown)
+}
+
 async fn outcome(
     context: &Context,
     caller: &Caller,
@@ -215,22 +245,38 @@ async fn outcome(
         .ok_or_else(|| Fault::bug("no subscription"))?;
     let mut ended = std::pin::pin!(notify.notified());
     ended.as_mut().enable();
-    if let Some(outcome) = request(context, caller, id).await?.outcome() {
+    let asked = request(context, caller, id).await?;
+    if let Some(outcome) = asked.outcome() {
         return Ok(outcome);
     }
-    if !context.waiters.closed() {
-        // Whether it was called or not: the store says how things stand.
-        let _ = tokio::time::timeout(patience, ended).await;
+    let effect = rows::outbox(asked.vault, id);
+    drop(asked);
+    let mut left = patience;
+    let mut called = context.waiters.closed();
+    loop {
+        if !called {
+            let pause = left.min(LOOK_AGAIN);
+            called = tokio::time::timeout(pause, ended.as_mut()).await.is_ok();
+            left = left.saturating_sub(pause);
+        }
+        tokens::in_use(context, caller).await?;
+        // Whether it was called or not: the store says how things stand. The row of a request may be
+        // large; that of its effect is not, and there is none once it has ended.
+        let last = called || left.is_zero();
+        if (last || context.store.get(&effect).await?.is_none())
+            && let Some(outcome) = request(context, caller, id).await?.outcome()
+        {
+            return Ok(outcome);
+        }
+        if last {
+            return Err(match context.delay(id) {
+                None => Fault::unavailable("the request is still pending; ask again"),
+                Some(reason) => Fault::unavailable(format!(
+                    "the request is still pending ({reason}); ask again"
+                )),
+            });
+        }
     }
-    request(context, caller, id)
-        .await?
-        .outcome()
-        .ok_or_else(|| match context.delay(id) {
-            None => Fault::unavailable("the request is still pending; ask again"),
-            Some(reason) => Fault::unavailable(format!(
-                "the request is still pending ({reason}); ask again"
-            )),
-        })
 }
 
 struct Subscription<'a> {
@@ -264,34 +310,6 @@ fn visible(caller: &Caller, wallet: Option<(Wallet, u64)>, field: &str) -> Resul
         .ok_or_else(|| Fault::field(field, "is not that of a wallet"))
 }
 
-/// A part of a list.
-struct Page {
-    /// Entries before it.
-    before: usize,
-    /// Entries of it at most.
-    limit: usize,
-}
-
-impl Page {
-    /// Pages are counted from 1; 0, which the wire shows when a field is left out, means the first
-    /// page, and the usual number of entries.
-    fn of(page: Option<i64>, limit: Option<i64>, usual: i64) -> Result<Self, Fault> {
-        let page = page.filter(|page| *page != 0).unwrap_or(1);
-        let limit = limit.filter(|limit| *limit != 0).unwrap_or(usual);
-        if !(1..=MAX_PAGE).contains(&limit) {
-            return Err(Fault::field("limit", format!("must be 1 to {MAX_PAGE}")));
-        }
-        let bad_page = |_| Fault::field("page", "must be 1 or more");
-        let before = usize::try_from(page.saturating_sub(1)).map_err(bad_page)?;
-        let limit = usize::try_from(limit).map_err(Fault::bug)?;
-        Ok(Self {
-            // No list is so long: past the end, as the caller will see.
-            before: before.saturating_mul(limit),
-            limit,
-        })
-    }
-}
-
 /// The requests of a vault by their time of creation; the last one first, unless asked otherwise.
 async fn requests(
     context: &Context,
@@ -315,27 +333,16 @@ async fn requests(
         return Err(Fault::invalid_uuid());
     }
     let all = rows::requests_of(vault);
-    let scan = Scan {
-        reverse,
-        skip: page.before,
-        ..Scan::prefix(all.space, &all.bytes, page.limit)
-    };
     let mut found = Vec::new();
-    for (key, _) in context.store.scan(&scan).await? {
+    for (key, _) in lists::page(context, &all, reverse, page).await? {
         let id = rows::indexed_request(&key).ok_or_else(|| Fault::bug("an index without an id"))?;
-        let request = match context.request(id).await {
-            Ok(Some((request, _))) => request,
-            Ok(None) => return Err(Fault::bug("an index without a request")),
-            // One that cannot be read must not hide the others of its page.
-            Err(fault) if *fault.class() == Class::Bug => {
-                tracing::error!(request = %id, ?fault, "a stored request cannot be read; it is left out of a list");
-                continue;
-            }
-            Err(fault) => return Err(fault),
+        // One that cannot be read must not hide the others of its page.
+        let request = readable(context.request(id).await, format_args!("request {id}"))?;
+        let Some(request) = request else {
+            continue;
         };
-        let simulation = simulations::shown(context, id).await?;
-        let calls = &context.settings.calls;
-        found.push(request.to_wire(calls, simulation.unwrap_or_default()));
+        let (request, _) = request.ok_or_else(|| Fault::bug("an index without a request"))?;
+        found.push(shown(context, caller, &request).await?);
     }
     Ok(found)
 }
@@ -349,21 +356,19 @@ async fn wallets(
         return Err(Fault::field("vaultUuid", "is required"));
     }
     let vault = vault_in_scope(caller, &request.vault_uuid)?;
-    let page = Page::of(request.page, request.limit, MAX_PAGE)?;
+    let page = Page::of(request.page, request.limit, lists::MAX_PAGE)?;
     if context.vault(vault).await?.is_none() {
         return Err(Fault::invalid_uuid());
     }
-    let scan = Scan {
-        skip: page.before,
-        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), page.limit)
-    };
+    let all = Key::new(Space::WalletIndex, &[vault.as_bytes()]);
     let mut found = Vec::new();
-    for (_, row) in context.store.scan(&scan).await? {
+    for (_, row) in lists::page(context, &all, false, page).await? {
         let id = rows::decode(&row.value)?;
-        let (wallet, _) = context
-            .load::<Wallet>(&rows::wallet(id))
-            .await?
-            .ok_or_else(|| Fault::bug("an index without a wallet"))?;
+        let wallet = context.load::<Wallet>(&rows::wallet(id)).await;
+        let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
+            continue;
+        };
+        let (wallet, _) = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
         found.push(wallet.to_wire());
     }
     Ok(found)

@@ -13,11 +13,11 @@ use covault_core::{
 use prost::Message as _;
 
 use crate::{
-    audit::{By, Note},
+    audit::Note,
     context::Context,
-    idempotency::Pledge,
+    pledge::Pledge,
     rows,
-    store::{Batch, CommitError, Expect, Key, Space},
+    store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
 
 /// A wallet as the client wants it.
@@ -30,14 +30,14 @@ pub struct Plan {
     pub reference: String,
     /// The row of the deposit that it is made for.
     pub deposit: Option<Key>,
-    /// The idempotency record to store with it.
-    pub pledge: Option<Pledge>,
-    /// Who wants it.
-    pub by: By,
+    /// What is stored and demanded with it.
+    pub pledge: Pledge,
 }
 
 /// Makes the wallet at `m/<index>` below the vault's root key on its curve. One counter per
 /// vault numbers the wallets of all networks, so that no index is ever used for two of them.
+///
+/// `None` when another process on the store has used the index.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Conflict`] when its reference or its deposit is taken; the index
@@ -47,8 +47,8 @@ pub async fn make(
     vault: VaultId,
     root: &RootKey,
     index: u32,
-    plan: Plan,
-) -> Result<wire::Wallet, Fault> {
+    plan: &Plan,
+) -> Result<Option<wire::Wallet>, Fault> {
     let path = KeyPath::new(vec![index])?;
     let public_key = root.child(&path)?.public_key;
     let wallet = Wallet {
@@ -58,28 +58,36 @@ pub async fn make(
         address: plan.network.chain().address(&public_key)?,
         path,
         public_key,
-        reference: plan.reference,
-        name: plan.name,
+        reference: plan.reference.clone(),
+        name: plan.name.clone(),
         status: Status::Active,
         created_at_ms: context.now_ms(),
     };
-    let Plan {
-        deposit,
-        pledge,
-        by,
-        ..
-    } = plan;
-    store(context, &wallet, index, deposit, pledge.as_ref(), &by).await
+    store(context, &wallet, index, plan).await
+}
+
+/// The index behind those of the vault's wallets that are stored.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn next_index(context: &Context, vault: VaultId) -> Result<u32, Fault> {
+    let last = Scan {
+        reverse: true,
+        ..Scan::prefix(Space::WalletIndex, vault.as_bytes(), 1)
+    };
+    let last = context.store.scan(&last).await?;
+    let last = last
+        .first()
+        .and_then(|(key, _)| key.bytes.split_last_chunk::<4>());
+    Ok(last.map_or(0, |(_, index)| u32::from_be_bytes(*index).saturating_add(1)))
 }
 
 async fn store(
     context: &Context,
     wallet: &Wallet,
     index: u32,
-    deposit: Option<Key>,
-    pledge: Option<&Pledge>,
-    by: &By,
-) -> Result<wire::Wallet, Fault> {
+    plan: &Plan,
+) -> Result<Option<wire::Wallet>, Fault> {
     let shown = wallet.to_wire();
     let id = rows::encode(&wallet.id)?;
     let mut batch = Batch::new();
@@ -101,29 +109,36 @@ async fn store(
     if !wallet.reference.is_empty() {
         batch.put(rows::wallet_ref(&wallet.reference), Expect::Absent, id);
     }
-    let for_deposit = deposit.is_some();
-    Note::new(by, format_args!("wallet:{}", wallet.id), "WalletMade")
-        .fact("network", wallet.network.name())
-        .fact("address", &wallet.address)
-        .fact("keyPath", format_args!("m/{index}"))
-        .fact("ref", &wallet.reference)
-        .fact("name", &wallet.name)
-        .fact("for", if for_deposit { "deposits" } else { "" })
-        .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
-    if let Some(key) = deposit {
+    if let Some(key) = &plan.deposit {
         let deposit = Deposit {
             wallet: wallet.id,
             created_at_ms: wallet.created_at_ms,
         };
-        batch.put(key, Expect::Absent, rows::encode(&deposit)?);
+        batch.put(key.clone(), Expect::Absent, rows::encode(&deposit)?);
     }
-    if let Some(pledge) = pledge {
-        pledge.add_to(&mut batch, &shown.encode_to_vec(), wallet.created_at_ms)?;
-    }
+    let for_deposit = plan.deposit.is_some();
+    Note::new(
+        plan.pledge.by(),
+        format_args!("wallet:{}", wallet.id),
+        "WalletMade",
+    )
+    .fact("network", wallet.network.name())
+    .fact("address", &wallet.address)
+    .fact("keyPath", format_args!("m/{index}"))
+    .fact("ref", &wallet.reference)
+    .fact("name", &wallet.name)
+    .fact("for", if for_deposit { "deposits" } else { "" })
+    .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
+    let receipt = || shown.encode_to_vec();
+    plan.pledge
+        .add_to(&mut batch, receipt, wallet.created_at_ms)?;
     match context.store.commit(batch).await {
-        Ok(()) => Ok(shown),
-        // Another call made it, or the index went to another orchestrator on the same store.
-        Err(CommitError::Conflict(_)) if for_deposit => Err(deposit::conflict()),
+        Ok(()) => Ok(Some(shown)),
+        Err(CommitError::Conflict(key)) if key.space == Space::WalletIndex => Ok(None),
+        // Another call made it.
+        Err(CommitError::Conflict(key)) if plan.deposit.is_some() && key.space != Space::Token => {
+            Err(deposit::conflict())
+        }
         Err(CommitError::Conflict(key)) if key.space == Space::WalletRef => Err(duplicate_ref()),
         Err(CommitError::Conflict(key)) if key.space == Space::Idempotency => Err(
             Fault::unavailable("another call with this idempotency key is in work; try again"),

@@ -87,6 +87,12 @@ impl Fault {
         Self::new(Class::Invalid, "Invalid chain id")
     }
 
+    /// `unauthenticated`: no token, or one that is unknown, malformed, expired or revoked; callers
+    /// cannot tell which.
+    pub fn unauthenticated() -> Self {
+        Self::new(Class::Unauthenticated, "unauthenticated")
+    }
+
     /// Something we depend on is not there now.
     pub fn unavailable(public: impl Into<String>) -> Self {
         Self::new(Class::Unavailable, public)

@@ -1,6 +1,6 @@
 //! Where a call comes from: the peer, or what trusted proxies say of it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderName};
 
@@ -34,6 +34,17 @@ pub fn client(peer: IpAddr, forwarded: &[&str], trusted_proxies: usize) -> IpAdd
         parse(entries.nth(before)?.trim())
     });
     named.unwrap_or(peer).to_canonical()
+}
+
+/// What one client has: an IPv4 address, or the /64 of an IPv6 address.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(prefix))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
 }
 
 /// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
@@ -120,6 +131,15 @@ mod tests {
             let line = format!("192.0.2.1, {entry}");
             assert_eq!(ask(&[&line], 1), PEER, "{line}");
         }
+    }
+
+    #[test]
+    fn addresses__should_be_one_within_a_network_of_ipv6() {
+        let of = |text: &str| network(text.parse().expect(text));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     num::NonZeroU32,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -21,6 +21,8 @@ use governor::{
     state::{InMemoryState, NotKeyed, StateStore},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::address::network;
 
 /// How many addresses, and how many tokens, are remembered at most: those seen least lately are
 /// forgotten first. A key takes about 100 bytes.
@@ -42,6 +44,8 @@ pub struct Rate {
 pub struct Terms {
     /// Calls in work at once, those whose body is still being read included.
     pub max_in_flight: usize,
+    /// Bytes of their bodies, together.
+    pub max_in_flight_bytes: usize,
     /// For each token.
     pub per_token: Rate,
     /// For each address of a client.
@@ -70,13 +74,39 @@ impl From<Fault> for Refusal {
 /// The gate that every call goes through.
 pub struct Admission {
     in_flight: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
     tokens: Option<Limiter<TokenId>>,
     addresses: Option<Limiter<IpAddr>>,
 }
 
 /// A call in work; dropped when it is done.
 #[derive(Debug)]
-pub struct InFlight(#[expect(dead_code, reason = "is only held")] OwnedSemaphorePermit);
+pub struct InFlight {
+    _place: OwnedSemaphorePermit,
+    free: Arc<Semaphore>,
+    held: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl InFlight {
+    /// Takes room for so many bytes more of the call's body, until the call is done.
+    ///
+    /// # Errors
+    /// [`Class::Unavailable`] when the bodies of all calls would be too much.
+    pub fn hold(&self, bytes: usize) -> Result<(), Refusal> {
+        let more = u32::try_from(bytes)
+            .ok()
+            .and_then(|bytes| Arc::clone(&self.free).try_acquire_many_owned(bytes).ok())
+            .ok_or_else(|| {
+                Fault::unavailable("the requests in work are too large together; try again")
+            })?;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *held {
+            Some(held) => held.merge(more),
+            None => *held = Some(more),
+        }
+        Ok(())
+    }
+}
 
 impl Admission {
     /// A gate on the machine's clock.
@@ -88,6 +118,9 @@ impl Admission {
         let permits = terms.max_in_flight.min(Semaphore::MAX_PERMITS);
         Self {
             in_flight: Arc::new(Semaphore::new(permits)),
+            bytes: Arc::new(Semaphore::new(
+                terms.max_in_flight_bytes.min(Semaphore::MAX_PERMITS),
+            )),
             tokens: Limiter::new(terms.per_token, ticks),
             addresses: Limiter::new(terms.per_address, ticks),
         }
@@ -98,10 +131,14 @@ impl Admission {
     /// # Errors
     /// [`Class::Unavailable`] when there is none.
     pub fn enter(&self) -> Result<InFlight, Refusal> {
-        Arc::clone(&self.in_flight)
+        let place = Arc::clone(&self.in_flight)
             .try_acquire_owned()
-            .map(InFlight)
-            .map_err(|_| Fault::unavailable("too many requests are in work; try again").into())
+            .map_err(|_| Fault::unavailable("too many requests are in work; try again"))?;
+        Ok(InFlight {
+            _place: place,
+            free: Arc::clone(&self.bytes),
+            held: Mutex::default(),
+        })
     }
 
     /// Counts a call of an address. IPv6 addresses of one /64 are one: a client has all of them.
@@ -150,16 +187,6 @@ fn limited(what: &str, wait: Duration) -> Refusal {
             format!("{what}; try again in {seconds} seconds"),
         ),
         retry_after: Some(seconds),
-    }
-}
-
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let prefix = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::V6(Ipv6Addr::from(prefix))
-        }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -289,6 +316,7 @@ mod tests {
         }));
         let terms = Terms {
             max_in_flight: 2,
+            max_in_flight_bytes: 100,
             per_token,
             per_address,
         };
@@ -311,6 +339,21 @@ mod tests {
         assert_eq!(refusal.retry_after, Some(1));
         drop(one);
         gate.enter().expect("a place was given back");
+    }
+
+    #[test]
+    fn bytes__should_be_counted_over_all_calls_and_given_back() {
+        let gate = gate(OFF, OFF).admission;
+        let (one, two) = (gate.enter().expect("one"), gate.enter().expect("two"));
+        one.hold(40).expect("fits");
+        one.hold(40).expect("fits");
+        two.hold(20).expect("fits");
+        let refusal = two.hold(1).expect_err("full");
+        assert_eq!(*refusal.fault.class(), Class::Unavailable);
+        assert_eq!(refusal.retry_after, Some(1));
+        drop(one);
+        two.hold(80).expect("given back, all of it");
+        two.hold(1).expect_err("and no more");
     }
 
     #[test]
@@ -358,15 +401,6 @@ mod tests {
         assert_eq!(calls, 2);
         gate.address("192.0.2.2".parse().expect("address"))
             .expect("another address");
-    }
-
-    #[test]
-    fn addresses__should_be_one_within_a_network_of_ipv6() {
-        let of = |text: &str| network(text.parse().expect(text));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Tokens {
 /// [`Class::Unauthenticated`] without a token that is known and may be used now,
 /// [`Class::Forbidden`] for one that does not open the area, or not from this address.
 pub async fn caller(api: &Api, knock: Knock<'_>) -> Result<Caller, Fault> {
-    let token = knock.token.ok_or_else(unauthenticated)?;
+    let token = knock.token.ok_or_else(Fault::unauthenticated)?;
     let hash = TokenHash::of(token);
     if let Some(opens) = api.tokens.opens(&hash) {
         check_area(opens, knock.area)?;
@@ -82,7 +82,7 @@ pub async fn caller(api: &Api, knock: Knock<'_>) -> Result<Caller, Fault> {
         });
     }
     // What was never one of ours is refused without asking the store.
-    token::kind_of(token).ok_or_else(unauthenticated)?;
+    token::kind_of(token).ok_or_else(Fault::unauthenticated)?;
     let query = Query::Authenticate(hash);
     let record = match api.gateway.view(&internal(knock.request_id), query).await? {
         View::Token(record) => *record,
@@ -119,7 +119,7 @@ fn check_area(opens: Area, area: Area) -> Result<(), Fault> {
         (Area::Platform, Area::Platform)
         | (Area::Sweep, Area::Sweep)
         | (Area::Admin, Area::Admin) => return Ok(()),
-        (Area::Platform | Area::Admin, Area::Sweep) => return Err(unauthenticated()),
+        (Area::Platform | Area::Admin, Area::Sweep) => return Err(Fault::unauthenticated()),
         (Area::Admin, Area::Platform) => {
             "the admin token does not open the platform API; use a platform token"
         }
@@ -134,10 +134,6 @@ fn check_area(opens: Area, area: Area) -> Result<(), Fault> {
         }
     };
     Err(Fault::new(Class::Forbidden, sentence))
-}
-
-fn unauthenticated() -> Fault {
-    Fault::new(Class::Unauthenticated, "unauthenticated")
 }
 
 /// The service itself, for its own questions.

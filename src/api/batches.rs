@@ -1,14 +1,15 @@
 //! Batch payments.
 
-use covault_actors::gateway::{Command, Query, Receipt, View};
+use covault_actors::gateway::{Command, Operation, Query, Receipt, View};
 use covault_core::{fault::Fault, schema::wire};
 
 use super::{Answer, Call, unexpected};
 
 /// createBatchPayment.
 pub async fn create(call: Call) -> Result<Answer, Fault> {
-    let command = Command::CreateBatchPayment(call.request()?);
-    let done = call.submit(command).await?;
+    let done = call
+        .submit_once(Operation::CreateBatchPayment, Command::CreateBatchPayment)
+        .await?;
     call.answer_to(done, |receipt| match receipt {
         Receipt::BatchPayment(batch) => Some(wire::CreateBatchPaymentResponse {
             batch_payment: Some(*batch),

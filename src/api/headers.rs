@@ -1,6 +1,6 @@
 //! The headers of a call, which are the same over REST and as metadata of gRPC.
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Uri};
 use covault_core::{
     fault::Fault,
     port::{Entropy, random_16},
@@ -18,6 +18,8 @@ pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotenc
 pub const IDEMPOTENCY_MISMATCH: HeaderName = HeaderName::from_static("idempotency-body-mismatch");
 
 const MAX_KEY: usize = 255;
+/// Characters of a path that are shown. No path of ours is longer.
+const SHOWN: usize = 100;
 
 /// The id of the call being served, as an extension of the request.
 #[derive(Clone)]
@@ -46,9 +48,17 @@ fn new_id(entropy: &dyn Entropy) -> String {
         .to_string()
 }
 
-/// The token as it was sent.
+/// The token as it was sent. Of two nobody can say which is meant: a proxy may have looked at the
+/// other.
 pub fn token(headers: &HeaderMap) -> Option<&str> {
-    headers.get(&TOKEN).and_then(|token| token.to_str().ok())
+    let mut values = headers.get_all(&TOKEN).iter();
+    let token = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(token)
+}
+
+/// The path of a request for logs and sentences: what a client makes up is cut off.
+pub fn shown_path(uri: &Uri) -> String {
+    uri.path().chars().take(SHOWN).collect()
 }
 
 /// The idempotency key.
@@ -98,6 +108,28 @@ mod tests {
             assert!(!is_sane(id), "{id}");
         }
         assert_ne!(new_id(&OsEntropy), new_id(&OsEntropy));
+    }
+
+    #[test]
+    fn token__should_be_given_once() {
+        let token_of = |values: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(TOKEN, HeaderValue::from_bytes(value).expect("header"));
+            }
+            token(&headers).map(ToOwned::to_owned)
+        };
+        assert_eq!(token_of(&[b"a"]), Some("a".to_owned()));
+        let refused: [&[&[u8]]; 4] = [&[], &[b"a", b"b"], &[b"a", b"a"], &[b"\xe9"]];
+        for values in refused {
+            assert_eq!(token_of(values), None, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn shown_path__should_be_short() {
+        let uri = format!("/{}", "x".repeat(5_000)).parse().expect("uri");
+        assert_eq!(shown_path(&uri).len(), SHOWN);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod balances;
 mod batches;
 mod deposits;
 pub mod headers;
+pub mod meter;
 mod signing_requests;
 mod wallets;
 
@@ -18,7 +19,7 @@ use axum::{
     http::{Extensions, HeaderMap, HeaderValue},
 };
 use covault_actors::gateway::{
-    Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted,
+    Caller, Command, Gateway, IdempotencyKey, Operation as Once, Query, Receipt, Submitted,
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -87,6 +88,17 @@ impl Api {
     pub fn client_address(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
         let Peer(peer) = extensions.get::<Peer>()?;
         Some(address::of(peer.ip(), headers, self.trusted_proxies))
+    }
+
+    /// Counts a request that reaches no operation.
+    ///
+    /// # Errors
+    /// [`Class::Limited`] when they come too fast from its address.
+    pub fn count(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<(), Refusal> {
+        match self.client_address(extensions, headers) {
+            Some(address) => self.admission.address(address),
+            None => Ok(()),
+        }
     }
 
     /// Whether the store can be written, signers be reached and the bus too.
@@ -208,17 +220,48 @@ impl Call {
         }
     }
 
-    /// Submits a command, once per idempotency key.
+    /// Submits a command that needs no idempotency key.
     ///
     /// # Errors
     /// As [`Gateway::submit`].
     pub async fn submit(&self, command: Command) -> Result<Submitted, Fault> {
-        let idempotency = self.idempotency.clone().map(|key| IdempotencyKey {
+        self.api.gateway.submit(&self.caller, command, None).await
+    }
+
+    /// Submits the command that the request message asks for, once per idempotency key. A key that
+    /// was used gives the first call's answer before the message is judged.
+    ///
+    /// # Errors
+    /// As [`Call::request`] and [`Gateway::submit_once`].
+    pub async fn submit_once<T: prost::Message + prost::Name + Default>(
+        &self,
+        operation: Once,
+        command: impl FnOnce(T) -> Command,
+    ) -> Result<Submitted, Fault> {
+        let request = self.request::<T>();
+        let Some(key) = self.idempotency.clone() else {
+            return self.submit(command(request?)).await;
+        };
+        let key = IdempotencyKey {
             key,
-            body_hash: Sha256::digest(&self.body).into(),
-        });
+            body_hash: self.fingerprint(&request),
+        };
         let gateway = &self.api.gateway;
-        gateway.submit(&self.caller, command, idempotency).await
+        gateway
+            .submit_once(&self.caller, operation, key, request.map(command))
+            .await
+    }
+
+    /// Tells one request from another by what it says: the same message may come over REST and
+    /// over gRPC, and JSON with other spaces.
+    fn fingerprint<T: prost::Message>(&self, request: &Result<T, Fault>) -> [u8; 32] {
+        match request {
+            Ok(message) => Sha256::digest(message.encode_to_vec()),
+            Err(_) => Sha256::new_with_prefix("unreadable")
+                .chain_update(&self.body)
+                .finalize(),
+        }
+        .into()
     }
 
     /// The answer from state.

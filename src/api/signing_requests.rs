@@ -1,14 +1,18 @@
 //! Signing requests.
 
-use covault_actors::gateway::{Command, Query, Receipt, View};
+use covault_actors::gateway::{Command, Operation, Query, Receipt, View};
 use covault_core::{fault::Fault, schema::wire};
 
 use super::{Answer, Call, unexpected};
 
 /// createSigningRequest.
 pub async fn create(call: Call) -> Result<Answer, Fault> {
-    let command = Command::CreateSigningRequest(call.request()?);
-    let done = call.submit(command).await?;
+    let done = call
+        .submit_once(
+            Operation::CreateSigningRequest,
+            Command::CreateSigningRequest,
+        )
+        .await?;
     call.answer_to(done, |receipt| match receipt {
         Receipt::SigningRequest(request) => Some(wire::CreateSigningRequestResponse {
             signing_request: Some(*request),

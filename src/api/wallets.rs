@@ -1,6 +1,6 @@
 //! Wallets.
 
-use covault_actors::gateway::{Command, Query, Receipt, View};
+use covault_actors::gateway::{Command, Operation, Query, Receipt, View};
 use covault_core::{
     fault::{Class, Fault},
     schema::wire,
@@ -10,8 +10,9 @@ use super::{Answer, Call, unexpected};
 
 /// createWallet.
 pub async fn create(call: Call) -> Result<Answer, Fault> {
-    let command = Command::CreateWallet(call.request()?);
-    let done = call.submit(command).await?;
+    let done = call
+        .submit_once(Operation::CreateWallet, Command::CreateWallet)
+        .await?;
     call.answer_to(done, |receipt| match receipt {
         Receipt::Wallet(wallet) => Some(wire::CreateWalletResponse {
             details: Some(wallet),

@@ -4,7 +4,7 @@ mod source;
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, BufRead as _, BufReader, BufWriter, Write as _},
+    io::{self, BufRead as _, BufReader, BufWriter},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
@@ -64,7 +64,7 @@ pub struct Export {
 /// Where the log is.
 #[derive(Debug, clap::Args)]
 struct From {
-    /// Open the store itself (in serve.data_dir), which no orchestrator may be using.
+    /// Open the store itself (in serve.data_dir, or [store]), which no orchestrator may be using.
     #[arg(long, conflicts_with = "url")]
     offline: bool,
     #[command(flatten)]
@@ -72,9 +72,9 @@ struct From {
 }
 
 impl From {
-    fn source(self) -> anyhow::Result<Source> {
+    async fn source(self) -> anyhow::Result<Source> {
         if self.offline {
-            Source::stopped(&self.target.configuration()?)
+            Source::stopped(&self.target.configuration()?).await
         } else {
             Ok(Source::Running(self.target.client()?))
         }
@@ -89,7 +89,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 async fn export(args: Export) -> anyhow::Result<()> {
-    let source = args.from.source()?;
+    let source = args.from.source().await?;
     let Some(path) = args.out else {
         let out = BufWriter::new(io::stdout().lock());
         source.export(out, SystemClock.now_ms()).await?;
@@ -127,7 +127,7 @@ async fn verify(args: Verify) -> anyhow::Result<()> {
     let findings = match &args.file {
         Some(path) => read_file(path, reader)?,
         None => {
-            let source = args.from.source()?;
+            let source = args.from.source().await?;
             let reading = Reading {
                 reader,
                 line: Vec::new(),

@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, BufReader, BufWriter, Read, Write},
     os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use age::{Decryptor, Encryptor};
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     adapters::SystemClock,
+    config::{Config, StoreKind},
     files,
     http::{
         admin::backup::{Begun, GetPart, Part},
@@ -77,7 +78,7 @@ pub struct Verify {
     expect: Vec<PathBuf>,
 }
 
-/// Restore a backup into a new data folder, on which no orchestrator runs.
+/// Restore a backup into a store that is new or empty, on which no orchestrator runs.
 ///
 /// Nothing may run any more on the store that the backup was made of. What may have happened since the
 /// backup is not done again: requests that were not signed then end, numbers of wallets are passed. At
@@ -87,7 +88,7 @@ pub struct Verify {
 pub struct Restore {
     #[command(flatten)]
     from: From,
-    /// The orchestrator's configuration; its serve.data_dir gets the store.
+    /// The orchestrator's configuration: it says where the store is to be (serve.data_dir, or [store]).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -251,38 +252,34 @@ async fn restore(args: &Restore) -> anyhow::Result<()> {
     // All of it is looked at before anything is written.
     let contents = check(&args.from, Heads::new())?;
     tell(&contents);
-    let (config, _) = crate::config::Config::load(args.config.as_deref())?;
+    let (config, _) = Config::load(args.config.as_deref())?;
     let folder = &config.serve.data_dir;
     let _owned = files::own_folder(folder)?;
-    let path = store_path(&config.serve);
-    if path.exists() {
-        bail!(
-            "there is a store at {} already: a backup is restored only into a new one. Move that away first, and keep it",
-            path.display()
-        );
+    let (place, new) = match config.store.kind {
+        StoreKind::Redb => {
+            let path = store_path(&config.serve);
+            (path.display().to_string(), !path.exists())
+        }
+        StoreKind::Postgres => ("PostgreSQL".to_owned(), false),
+    };
+    let restored = restore_into(&config, &args.from).await;
+    if restored.is_err() && new {
+        // Nothing starts on half a store: it need not stay.
+        let _ = std::fs::remove_file(store_path(&config.serve));
     }
-    let restored = restore_into(&config.serve, &args.from, folder).await;
-    if restored.is_err() {
-        // Nothing starts on half a store; the next try needs its place.
-        let _ = std::fs::remove_file(&path);
-    }
-    restored?;
+    restored.with_context(|| format!("nothing was restored into {place}"))?;
     eprintln!(
         "restored. Start the service: clients are kept out until `covault backup resume`. Before that, see to what docs/backup-of-the-store.md lists"
     );
-    answer(path.display());
+    answer(place);
     Ok(())
 }
 
-async fn restore_into(
-    serve: &crate::config::Serve,
-    from: &From,
-    folder: &Path,
-) -> anyhow::Result<()> {
-    let store = store(serve)?;
+async fn restore_into(config: &Config, from: &From) -> anyhow::Result<()> {
+    let store = store(config).await?;
     backup::restore(&*store, from.open()?, SystemClock.now_ms())
         .await
         .map_err(explain)
-        .with_context(|| format!("{} was not restored", folder.display()))?;
+        .with_context(|| format!("{} was not restored", from.file.display()))?;
     Ok(())
 }

@@ -48,7 +48,8 @@ impl Target {
     /// # Errors
     /// When configuration or token cannot be read.
     pub fn client(self) -> anyhow::Result<Client> {
-        let builder = reqwest::Client::builder();
+        // A redirect would take the token with it.
+        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         let (base, token_file, builder) = match (self.url, self.token_file) {
             (Some(url), Some(token_file)) => {
                 (url.trim_end_matches('/').to_owned(), token_file, builder)
@@ -160,6 +161,40 @@ mod tests {
         assert_eq!(local_url("[::]:82").unwrap(), "http://[::1]:82");
         assert!(local_url("127.0.0.1:0").is_err());
         assert!(local_url("localhost").is_err());
+    }
+
+    #[tokio::test]
+    async fn client__should_not_take_its_token_elsewhere() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "token").unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let target = Target {
+            config: None,
+            url: Some(url.clone()),
+            token_file: Some(token_file),
+        };
+        let answering = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let text = format!(
+                "HTTP/1.1 307 Temporary Redirect\r\nlocation: {url}/other\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            );
+            stream.write_all(text.as_bytes()).await.unwrap();
+            drop(stream);
+            // Whoever came again would wait for ever.
+            listener
+        });
+        let client = target.client().unwrap();
+        let nothing = serde_json::json!({});
+        let asked = client.call::<serde_json::Value>("listVaults", &nothing);
+        let problem = asked.await.unwrap_err().to_string();
+        assert!(problem.contains("307"), "{problem}");
+        drop(answering);
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 mod chains;
 
 use std::{
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
 };
 
@@ -19,11 +19,15 @@ pub const DEFAULTS: &str = include_str!("config.default.toml");
 
 const ENV_PREFIX: &str = "COVAULT_";
 
+/// With less, a PostgreSQL that is just busy would seem to be away.
+const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
+
 /// All settings. Their meaning stands in `config.default.toml`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     pub log: Log,
     pub bus: Bus,
+    pub store: Store,
     pub serve: Serve,
     pub limits: Limits,
     pub signer: Signer,
@@ -75,6 +79,29 @@ impl std::fmt::Debug for Bus {
     }
 }
 
+#[derive(Clone, Deserialize)]
+pub struct Store {
+    pub kind: StoreKind,
+    pub url: String,
+    pub url_file: PathBuf,
+    pub connections: NonZeroU32,
+    pub timeout_ms: u64,
+}
+
+/// A PostgreSQL URL may hold a password.
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store {:?}", self.kind)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    Redb,
+    Postgres,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct Serve {
     pub listen: String,
@@ -93,7 +120,9 @@ pub struct Serve {
     pub trusted_proxies: usize,
     pub max_body_bytes: usize,
     pub max_connections: NonZeroUsize,
+    pub max_connections_per_ip: NonZeroUsize,
     pub max_in_flight: NonZeroUsize,
+    pub max_in_flight_bytes: usize,
     pub shutdown_grace_ms: u64,
     pub max_live_requests: usize,
     pub max_live_bytes: usize,
@@ -240,6 +269,11 @@ impl Config {
             ConfigError::Value(error.to_string().trim().replace('\n', " "))
         })?;
         config.chains.evm()?;
+        if config.store.timeout_ms < LEAST_STORE_TIMEOUT_MS {
+            return Err(ConfigError::Value(format!(
+                "store.timeout_ms must be at least {LEAST_STORE_TIMEOUT_MS}"
+            )));
+        }
         Ok((config, ignored))
     }
 }

@@ -41,6 +41,25 @@ fn defaults__should_be_complete() {
 }
 
 #[test]
+fn store__should_be_chosen_without_telling_its_password() {
+    let (config, _) = Config::layer(None, Vec::new()).expect("the defaults load");
+    assert_eq!(config.store.kind, StoreKind::Redb);
+    let url = "postgres://covault:secret@db/covault";
+    let config = layered(
+        "[store]\nkind = \"postgres\"\nconnections = 3",
+        &[("COVAULT_STORE_URL", url)],
+    )
+    .expect("loads");
+    assert_eq!(config.store.kind, StoreKind::Postgres);
+    assert_eq!(config.store.connections.get(), 3);
+    assert_eq!(config.store.url, url);
+    assert!(!format!("{config:?}").contains("secret"));
+    assert!(problem("[store]\nkind = \"mysql\"", &[]).contains("store.kind"));
+    assert!(problem("[store]\nconnections = 0", &[]).contains("store.connections"));
+    assert!(problem("[store]\ntimeout_ms = 999", &[]).contains("store.timeout_ms"));
+}
+
+#[test]
 fn limits__should_be_settings_that_make_sense() {
     let config = layered(
         "[limits]\nper_token_per_second = 0\n[serve]\nmax_connections = 7",
@@ -57,6 +76,10 @@ fn limits__should_be_settings_that_make_sense() {
     for (file, name) in [
         ("[serve]\nmax_connections = 0", "serve.max_connections"),
         ("[serve]\nmax_in_flight = 0", "serve.max_in_flight"),
+        (
+            "[serve]\nmax_connections_per_ip = 0",
+            "serve.max_connections_per_ip",
+        ),
         (
             "[limits]\nper_ip_per_second = -1",
             "limits.per_ip_per_second",

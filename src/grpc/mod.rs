@@ -1,13 +1,17 @@
 //! The gRPC API: what surrounds an operation of [`crate::api`] here (token, size, deadline,
 //! status, request id). There is no code per operation, only the schema and [`api::served`].
 
+mod arrival;
 mod codec;
 mod deadline;
 mod health;
 mod reflection;
 mod status;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -23,26 +27,33 @@ use covault_core::{
     fault::{Class, Fault},
     schema::service,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tonic::{Code, Status, metadata::MetadataMap, server::Grpc};
 use tonic_health::pb::health_server::HealthServer;
 
+pub use self::arrival::PREFIX;
 use self::{codec::Raw, health::ByAsking};
 use crate::{
     api::{
         self, Answer, Api, Call, Form, Knock, Served,
+        admission::{InFlight, Refusal},
         auth::Area,
         headers::{self, REQUEST_ID, RequestId},
+        meter::{Measured, NO_OPERATION, Transport},
     },
     shutdown::Stop,
 };
 
 /// The largest question about health, in bytes.
 const HEALTH_QUESTION: usize = 16 * 1024;
+/// Questions of those who need no token that wait for their answer, at once.
+const STRANGERS: usize = 1024;
 
 /// How an operation is called.
 struct Method {
     api: Arc<Api>,
+    /// The operation's name.
+    name: Arc<str>,
     area: Area,
     served: Served,
     /// The longest that a call may take.
@@ -66,6 +77,7 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, 
         }
         let method = Arc::new(Method {
             api: Arc::clone(api),
+            name: operation.name().into(),
             area: Area::of(operation.family()),
             served: api::served(&operation),
             longest,
@@ -75,27 +87,37 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, 
     }
     let health = HealthServer::new(ByAsking::new(Arc::clone(api), services, stop.clone()))
         .max_decoding_message_size(HEALTH_QUESTION);
-    let patience = api.body_timeout;
+    let (patience, places) = (api.body_timeout, Arc::new(Semaphore::new(STRANGERS)));
+    let unknown_in = Arc::clone(api);
     let strangers = Router::new()
         .route_service("/grpc.health.v1.Health/{method}", health)
         .merge(reflection::routes(api, stop)?)
         .route_layer(middleware::from_fn(move |request: Request, next: Next| {
-            answered_within(patience, request, next)
+            answered_within(patience, Arc::clone(&places), request, next)
         }));
     Ok(router
         .merge(strangers)
-        .fallback(unknown)
+        .fallback(move |request: Request| unknown(Arc::clone(&unknown_in), request))
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify)))
 }
 
 impl Method {
     async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
+        let measured = Measured::begin(Transport::Grpc, Arc::clone(&self.name));
+        let response = self.respond_to(request).await;
+        measured.answered_with(code(&response));
+        response
+    }
+
+    async fn respond_to(&self, request: Request) -> Response<Body> {
         if !is_grpc(request.headers()) {
             // What the protocol demands: whoever asks knows nothing of statuses.
-            return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
+            return match self.api.count(request.extensions(), request.headers()) {
+                Ok(()) => StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response(),
+                Err(_) => StatusCode::TOO_MANY_REQUESTS.into_response(),
+            };
         }
-        let id = request.extensions().get::<RequestId>();
-        let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
+        let id = id_of(&request);
         match self.answer(&id, request).await {
             Ok(response) => response.into_response(),
             Err(status) => status.into_http(),
@@ -110,9 +132,9 @@ impl Method {
         let asked = deadline::asked(request.headers()).map_err(|fault| status::of(fault, id))?;
         let longest = asked.map_or(self.longest, |asked| asked.min(self.longest));
         let in_flight = self.api.admission.enter();
-        let _in_flight = in_flight.map_err(|refusal| status::of(refusal, id))?;
+        let in_flight = in_flight.map_err(|refusal| status::of(refusal, id))?;
         // What a command has begun is done all the same.
-        tokio::time::timeout(longest, self.unary(id, request))
+        tokio::time::timeout(longest, self.unary(id, request, Arc::new(in_flight)))
             .await
             .unwrap_or_else(|_| {
                 let ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
@@ -127,6 +149,7 @@ impl Method {
         &self,
         id: &str,
         request: Request,
+        in_flight: Arc<InFlight>,
     ) -> Result<Response<tonic::body::Body>, Status> {
         let knock = Knock {
             token: headers::token(request.headers()),
@@ -143,14 +166,20 @@ impl Method {
         } else {
             None
         };
+        let refused = Arc::new(OnceLock::<Refusal>::new());
+        let most = self.api.max_body_bytes;
+        let request = request
+            .map(|body| arrival::watched(body, most, Arc::clone(&in_flight), Arc::clone(&refused)));
         // Dropped once the message is there.
         let (arriving, arrived) = oneshot::channel::<()>();
         let mut arriving = Some(arriving);
-        let service = tower::service_fn(move |message: tonic::Request<Bytes>| {
+        let came = OnceLock::new();
+        let service = tower::service_fn(|message: tonic::Request<Bytes>| {
             drop(arriving.take());
+            let _ = came.set(());
             self.run(id, caller.clone(), key.clone(), message.into_inner())
         });
-        let mut grpc = Grpc::new(Raw).max_decoding_message_size(self.api.max_body_bytes);
+        let mut grpc = Grpc::new(Raw).max_decoding_message_size(most);
         let response = tokio::select! {
             biased;
             response = grpc.unary(service, request) => response,
@@ -158,17 +187,25 @@ impl Method {
                 return Err(Status::deadline_exceeded("the message did not arrive in time"));
             }
         };
-        let too_large = Status::from_header_map(response.headers())
-            .is_some_and(|status| status.code() == Code::OutOfRange);
-        if too_large {
-            // The library's own code and sentence for this are others than the contract's.
-            let sentence = format!(
-                "the message is larger than {} bytes",
-                self.api.max_body_bytes
-            );
-            return Err(status::of(Fault::new(Class::TooLarge, sentence), id));
+        if came.get().is_some() {
+            return Ok(response);
         }
-        Ok(response)
+        // The library's own codes and sentences for a message that did not come are others than
+        // the contract's.
+        let said = Status::from_header_map(response.headers());
+        let (code, said) = said.map_or((Code::Unknown, String::new()), |status| {
+            (status.code(), status.message().to_owned())
+        });
+        Err(match (refused.get(), code) {
+            (Some(refusal), _) => status::of(refusal.clone(), id),
+            (None, Code::OutOfRange) => status::of(arrival::too_large(most), id),
+            // It is compressed.
+            (None, Code::Unimplemented) => return Ok(response),
+            (None, _) => {
+                let fault = Fault::new(Class::Invalid, "there is no whole message");
+                status::of(fault.caused_by(said), id)
+            }
+        })
     }
 
     async fn run(
@@ -222,8 +259,18 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|kind| matches!(kind.trim(), "application/grpc" | "application/grpc+proto"))
 }
 
-/// Those who need no token get an answer, or its beginning, soon or never.
-async fn answered_within(patience: Duration, request: Request, next: Next) -> Response<Body> {
+/// Those who need no token get an answer, or its beginning, soon or never; and only so many wait
+/// for it, as each holds what it has sent.
+async fn answered_within(
+    patience: Duration,
+    places: Arc<Semaphore>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let Ok(_place) = places.try_acquire() else {
+        let fault = Fault::new(Class::Limited, "too many ask this now; try again");
+        return status::of(fault, &id_of(&request)).into_http();
+    };
     tokio::time::timeout(patience, next.run(request))
         .await
         .unwrap_or_else(|_| {
@@ -231,15 +278,40 @@ async fn answered_within(patience: Duration, request: Request, next: Next) -> Re
         })
 }
 
-async fn unknown(request: Request) -> Response<Body> {
-    let path: String = request.uri().path().chars().take(100).collect();
-    Status::unimplemented(format!("there is no method {path}")).into_http()
+async fn unknown(api: Arc<Api>, request: Request) -> Response<Body> {
+    let measured = Measured::begin(Transport::Grpc, NO_OPERATION.into());
+    let response = match api.count(request.extensions(), request.headers()) {
+        Ok(()) => {
+            let path = headers::shown_path(request.uri());
+            Status::unimplemented(format!("there is no method {path}"))
+        }
+        Err(refusal) => status::of(refusal, &id_of(&request)),
+    }
+    .into_http();
+    measured.answered_with(code(&response));
+    response
+}
+
+/// The id of a call; every call has one.
+fn id_of(request: &Request) -> String {
+    let id = request.extensions().get::<RequestId>();
+    id.map(|RequestId(id)| id.clone()).unwrap_or_default()
+}
+
+/// How a call ended. An error has its status in the headers: there is no message after which it
+/// could come.
+fn code(response: &Response<Body>) -> Code {
+    match Status::from_header_map(response.headers()) {
+        Some(status) => status.code(),
+        None if response.status().is_success() => Code::Ok,
+        None => Code::Unknown,
+    }
 }
 
 /// Gives every call an id, its answer too, and the log a line.
 async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response<Body> {
     let id = headers::request_id(request.headers(), api.entropy.as_ref());
-    let path = request.uri().path().to_owned();
+    let path = headers::shown_path(request.uri());
     let began = api.clock.now_ms();
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
@@ -247,9 +319,7 @@ async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next)
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    // An error has its status in the headers: there is no message after which it could come.
-    let status = Status::from_header_map(response.headers());
-    let code = status.map_or(Code::Ok, |status| status.code());
+    let code = code(&response);
     let ms = api.clock.now_ms().saturating_sub(began);
     if path.starts_with("/grpc.health.") {
         tracing::debug!(request_id = id, path, ?code, ms, "answered");

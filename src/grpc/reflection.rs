@@ -18,9 +18,9 @@ use futures::StreamExt as _;
 use tokio::sync::Semaphore;
 use tonic_reflection::server::Builder;
 
-use super::status;
+use super::{id_of, status};
 use crate::{
-    api::{Api, headers::RequestId},
+    api::Api,
     http::server::InUse,
     shutdown::{self, Stop},
 };
@@ -71,14 +71,8 @@ pub fn routes(api: &Arc<Api>, stop: &Stop) -> Result<Router, Fault> {
 /// Ends the client's half of the conversation, and with it the conversation, when it lasts too
 /// long or the process stops.
 async fn bounded(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response<Body> {
-    let id = request.extensions().get::<RequestId>();
-    let id = id.map(|RequestId(id)| id.clone()).unwrap_or_default();
-    let address = gate
-        .api
-        .client_address(request.extensions(), request.headers());
-    if let Some(address) = address
-        && let Err(refusal) = gate.api.admission.address(address)
-    {
+    let id = id_of(&request);
+    if let Err(refusal) = gate.api.count(request.extensions(), request.headers()) {
         return status::of(refusal, &id).into_http();
     }
     let Ok(place) = Arc::clone(&gate.places).try_acquire_owned() else {

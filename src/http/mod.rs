@@ -6,6 +6,7 @@ mod docs;
 pub mod error;
 pub mod health;
 pub mod nodes;
+mod peers;
 pub mod server;
 
 use std::sync::Arc;
@@ -28,12 +29,16 @@ use futures::StreamExt as _;
 use self::error::Failure;
 use crate::api::{
     self, Answer, Api, Call, Form, Knock,
+    admission::{InFlight, Refusal},
     auth::Area,
     headers::{self, REQUEST_ID, RequestId},
+    meter::{ADMIN, Measured, NO_OPERATION, Transport},
 };
 
 /// A body that is too large is read on up to so many times the limit.
 const THROWN_AWAY: usize = 64;
+/// Room that a body gets before anything of it is there, in bytes.
+const FIRST: usize = 16 * 1024;
 
 /// Below it, errors have the shape of the sweep API.
 const SWEEP: &str = "/v1/sweep";
@@ -74,7 +79,9 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     let not_found_in = Arc::clone(api);
     let router = router
         .merge(admin::routes(api))
-        .merge(docs::routes()?)
+        .merge(
+            docs::routes()?.route_layer(middleware::from_fn_with_state(Arc::clone(api), counted)),
+        )
         .fallback(move |request: Request| not_found(Arc::clone(&not_found_in), request))
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify));
     Ok(router)
@@ -90,19 +97,31 @@ impl Route {
         let route = self.clone();
         let handler = move |Extension(id): Extension<RequestId>, request: Request| {
             let (route, handle) = (self.clone(), handle.clone());
-            async move { route.serve(&id.0, request, handle).await }
+            async move {
+                let measured = route.measured();
+                let response = route.serve(&id.0, request, handle).await;
+                measured.answered(response.status());
+                response
+            }
         };
         let wrong_method = move |Extension(id): Extension<RequestId>, request: Request| {
             let route = route.clone();
             async move {
                 let operation = route.operation.as_ref();
-                match count(&route.api, &request) {
+                let response = match count(&route.api, &request) {
                     Ok(()) => wrong_method("POST", operation, &id.0),
                     Err(failure) => failure.into_response(operation, &id.0),
-                }
+                };
+                route.measured().answered(response.status());
+                response
             }
         };
         routed(handler, wrong_method)
+    }
+
+    fn measured(&self) -> Measured {
+        let name = self.operation.as_ref().map_or(ADMIN, Operation::name);
+        Measured::begin(Transport::Rest, name.into())
     }
 
     async fn serve<H, F>(&self, request_id: &str, request: Request, handle: H) -> Response<Body>
@@ -126,13 +145,18 @@ impl Route {
         H: Fn(Call) -> F,
         F: Future<Output = Result<Answer, Fault>>,
     {
-        let _in_flight = self.api.admission.enter()?;
-        let call = self.call(request_id, request).await?;
+        let in_flight = self.api.admission.enter()?;
+        let call = self.call(request_id, request, &in_flight).await?;
         Answer::of(handle(call)).await.map_err(Failure::from)
     }
 
     /// Checks everything about a request but its meaning.
-    async fn call(&self, request_id: &str, request: Request) -> Result<Call, Failure> {
+    async fn call(
+        &self,
+        request_id: &str,
+        request: Request,
+        in_flight: &InFlight,
+    ) -> Result<Call, Failure> {
         let (head, body) = request.into_parts();
         let knock = Knock {
             token: headers::token(&head.headers),
@@ -141,13 +165,13 @@ impl Route {
             request_id,
         };
         let caller = self.api.admit(knock).await?;
-        check_content_type(&head.headers)?;
+        check_content(&head.headers)?;
         let key = if self.takes_idempotency_key {
             headers::idempotency_key(&head.headers)?
         } else {
             None
         };
-        let body = self.read(&head.headers, body).await?;
+        let body = self.read(&head.headers, body, in_flight).await?;
         Ok(Call {
             api: Arc::clone(&self.api),
             caller,
@@ -157,12 +181,22 @@ impl Route {
         })
     }
 
-    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
+    async fn read(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        in_flight: &InFlight,
+    ) -> Result<Bytes, Failure> {
         let announced = headers
             .get(header::CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse().ok())
             .unwrap_or(0);
-        let read = read_body(body, announced, self.api.max_body_bytes);
+        let limit = self.api.max_body_bytes;
+        if announced > limit && headers.contains_key(header::EXPECT) {
+            // The client waits for leave to send it.
+            return Err(too_large(limit).into());
+        }
+        let read = read_body(body, announced, limit, in_flight);
         match tokio::time::timeout(self.api.body_timeout, read).await {
             Ok(read) => read.map_err(Failure::from),
             Err(_) => Err(Failure::http(
@@ -194,23 +228,45 @@ where
     post(handler).fallback(wrong_method)
 }
 
-fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
+/// Whether the body says that it is JSON, and nothing was done to it.
+fn check_content(headers: &HeaderMap) -> Result<(), Failure> {
+    let refused = |sentence| Err(Failure::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence));
     let is_json = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(';').next())
         .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
-    if is_json {
-        return Ok(());
+    if !is_json {
+        return refused("wrong content type: send Content-Type: application/json");
     }
-    let sentence = "wrong content type: send Content-Type: application/json";
-    Err(Failure::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
+    let is_plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .all(is_plain)
+    {
+        return refused("wrong content encoding: send the body as it is, not compressed");
+    }
+    Ok(())
 }
 
-/// Reads a body of at most `limit` bytes. One that is larger is read on and thrown away, within
+fn too_large(limit: usize) -> Fault {
+    Fault::new(
+        Class::TooLarge,
+        format!("the body is larger than {limit} bytes"),
+    )
+}
+
+/// Reads a body of at most `limit` bytes, for which `in_flight` must have room. One that is larger is read on and thrown away, within
 /// reason: a client that is still sending would see a broken connection rather than the answer.
-async fn read_body(body: Body, announced: usize, limit: usize) -> Result<Bytes, Fault> {
-    let mut kept = Vec::with_capacity(announced.min(limit));
+async fn read_body(
+    body: Body,
+    announced: usize,
+    limit: usize,
+    in_flight: &InFlight,
+) -> Result<Bytes, Refusal> {
+    // What is announced is a word that costs nothing.
+    let mut kept = Vec::with_capacity(announced.min(limit).min(FIRST));
     let mut total = 0_usize;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
@@ -219,16 +275,14 @@ async fn read_body(body: Body, announced: usize, limit: usize) -> Result<Bytes, 
         })?;
         total = total.saturating_add(chunk.len());
         if total <= limit {
+            in_flight.hold(chunk.len())?;
             kept.extend_from_slice(&chunk);
         } else if total > limit.saturating_mul(THROWN_AWAY) {
             break;
         }
     }
     if total > limit {
-        return Err(Fault::new(
-            Class::TooLarge,
-            format!("the body is larger than {limit} bytes"),
-        ));
+        return Err(too_large(limit).into());
     }
     Ok(kept.into())
 }
@@ -240,7 +294,7 @@ async fn identify(
     next: Next,
 ) -> Response<Body> {
     let RequestId(id) = headers::request_id(request.headers(), api.entropy.as_ref());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, path) = (request.method().clone(), headers::shown_path(request.uri()));
     let began = api.clock.now_ms();
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.run(request).await;
@@ -276,10 +330,25 @@ fn wrong_method(
     let sentence = format!("wrong method: use HTTP {right}");
     let mut response = Failure::http(StatusCode::METHOD_NOT_ALLOWED, &sentence)
         .into_response(operation, request_id);
+    // Whoever may GET may ask for the headers alone.
+    let allowed = if right == "GET" { "GET, HEAD" } else { right };
     response
         .headers_mut()
-        .insert(header::ALLOW, HeaderValue::from_static(right));
+        .insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
+}
+
+/// Counts what asks for no token.
+async fn counted(
+    axum::extract::State(api): axum::extract::State<Arc<Api>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    match count(&api, &request) {
+        Ok(()) => next.run(request).await,
+        Err(failure) => failure.into_response(None, &id.0),
+    }
 }
 
 async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
@@ -289,24 +358,24 @@ async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
     let is_sweep = path
         .strip_prefix(SWEEP)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let measured = Measured::begin(Transport::Rest, NO_OPERATION.into());
     let failure = count(&api, &request).err().unwrap_or_else(|| {
-        let path: String = path.chars().take(100).collect();
-        let sentence = format!("there is nothing at {path}");
+        let sentence = format!("there is nothing at {}", headers::shown_path(request.uri()));
         Failure::http(StatusCode::NOT_FOUND, &sentence)
     });
-    if is_sweep {
+    let response = if is_sweep {
         failure.into_sweep_response(&id)
     } else {
         failure.into_response(None, &id)
-    }
+    };
+    measured.answered(response.status());
+    response
 }
 
 /// Counts a request that reaches no operation.
 fn count(api: &Api, request: &Request) -> Result<(), Failure> {
-    match api.client_address(request.extensions(), request.headers()) {
-        Some(address) => api.admission.address(address).map_err(Failure::from),
-        None => Ok(()),
-    }
+    api.count(request.extensions(), request.headers())
+        .map_err(Failure::from)
 }
 
 #[cfg(test)]

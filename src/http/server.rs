@@ -28,6 +28,7 @@ use tokio::{
 };
 use tower::Service;
 
+use super::peers::Peers;
 use crate::{
     api::address::Peer,
     shutdown::{self, Stop},
@@ -66,6 +67,8 @@ pub struct Patience {
     pub stopping: Duration,
     /// Connections at once; those beyond are closed as they come.
     pub max_connections: usize,
+    /// Of one address, where connections are clients' own; those beyond are closed as they come.
+    pub max_per_address: Option<usize>,
 }
 
 /// Serves until `stop`, then lets requests in flight finish.
@@ -79,11 +82,12 @@ pub async fn serve(
     let builder = builder(protocol, &patience);
     let places = patience.max_connections.min(Semaphore::MAX_PERMITS);
     let places = Arc::new(Semaphore::new(places));
+    let peers = patience.max_per_address.map(Peers::new);
     // Closed when the last connection has ended.
     let (alive, here) = watch::channel(());
     let stop_of_connections = stop.clone();
     let mut stopping = pin!(shutdown::requested(&mut stop));
-    let mut full = false;
+    let (mut full, mut crowded) = (false, false);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -108,6 +112,20 @@ pub async fn serve(
             continue;
         };
         full = false;
+        let of_peer = match &peers {
+            None => None,
+            Some(peers) => match peers.enter(peer.ip()) {
+                Some(place) => Some(place),
+                None => {
+                    if !crowded {
+                        let most = patience.max_per_address;
+                        tracing::warn!(%peer, most, "too many connections of one address: new ones are closed; said once");
+                    }
+                    crowded = true;
+                    continue;
+                }
+            },
+        };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
         }
@@ -123,7 +141,7 @@ pub async fn serve(
         let (stop, here) = (stop_of_connections.clone(), here.clone());
         tokio::spawn(async move {
             converse(connection, &usage, patience, stop).await;
-            drop((place, here));
+            drop((place, of_peer, here));
         });
     }
     drop((listener, here));
@@ -319,6 +337,7 @@ mod tests {
         idle: Duration::from_secs(60),
         stopping: Duration::from_secs(60),
         max_connections: 100,
+        max_per_address: Some(1),
     };
 
     /// Ends only because the server closes.

@@ -15,9 +15,8 @@ use super::{
     schemas::{Schemas, Side},
     shape::{described, nullable},
 };
+use crate::api;
 
-/// The operations that take an idempotency key (`crate::api::served` agrees: see the tests).
-pub const WITH_KEY: [&str; 3] = ["createSigningRequest", "createBatchPayment", "createWallet"];
 /// Its failures carry the reason why a signing request failed.
 const EXECUTE: &str = "executeSigningRequests";
 
@@ -61,7 +60,7 @@ pub fn headers() -> Value {
         "idempotency-replayed": yes(
             "There when the idempotency key was used before: the answer is that of the first call."
         ),
-        "idempotency-body-mismatch": yes("There when that first call had another body."),
+        "idempotency-body-mismatch": yes("There when that first call asked for something else."),
         "retry-after": {
             "description": "When to come again, in seconds.",
             "schema": {"type": "string", "pattern": "^[0-9]+$"},
@@ -78,7 +77,7 @@ pub fn item(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault
         .split(['.', ':', ';'])
         .next()
         .unwrap_or_default();
-    let takes_key = WITH_KEY.contains(&name);
+    let takes_key = api::served(operation).takes_idempotency_key;
     let success = success(operation, schemas)?;
     let failure = failure(operation, schemas)?;
     let mut responses = Map::new();
@@ -147,7 +146,10 @@ const STATUSES: &[(&str, &str)] = &[
         "It is there already (a wallet's ref), or in a state that does not allow this.",
     ),
     ("413", "The body is too large."),
-    ("415", "The content type is not `application/json`."),
+    (
+        "415",
+        "The content type is not `application/json`, or the body is compressed.",
+    ),
     (
         "422",
         "The idempotency key was used with another body, where the service is set to refuse that.",

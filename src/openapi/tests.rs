@@ -98,16 +98,26 @@ fn document__should_describe_every_field() {
 }
 
 #[test]
-fn document__should_say_which_operations_take_a_key_as_they_do() {
+fn document__should_say_which_operations_take_a_key() {
+    let document = document().expect("document");
+    let mut with_key = Vec::new();
     for operation in service::operations().expect("operations") {
-        if crate::api::served(&operation).takes_idempotency_key {
-            assert!(
-                operations::WITH_KEY.contains(&operation.name()),
-                "{}",
-                operation.name()
-            );
+        let post = post(&document, &operation.http_path());
+        let named = &post["parameters"][0]["name"];
+        let is_refused = post["responses"]["422"].is_object();
+        assert_eq!(
+            named == "idempotency-key",
+            is_refused,
+            "{}",
+            operation.name()
+        );
+        if is_refused {
+            with_key.push(operation.name().to_owned());
         }
     }
+    // Contract section 5 and platform-api.md section 4.
+    let expected = ["createSigningRequest", "createBatchPayment", "createWallet"];
+    assert_eq!(with_key, expected);
 }
 
 #[test]

@@ -58,6 +58,9 @@ fn start(cluster: &Cluster, arguments: &[&str]) -> JoinHandle<(bool, String, Str
     std::thread::spawn(move || outcome_of(&mut command))
 }
 
+/// More than what a node has stored takes to be told, on a busy machine.
+const ON_ITS_WAY: Duration = Duration::from_secs(2);
+
 #[derive(Clone, Copy, Debug)]
 enum Back {
     /// The orchestrator takes the new shares into use while the signer is away.
@@ -125,6 +128,8 @@ async fn dies_between_prepare_and_activate(cluster: &mut Cluster, story: &Story)
             (0..3).all(done).then_some(())
         })
         .await;
+        // Its word leaves once the share is on its disk. Without that word nothing would come of it.
+        tokio::time::sleep(ON_ITS_WAY).await;
         cluster.signers[victim].kill();
         assert_eq!(epoch(cluster, victim, "secp256k1"), Some(old), "{what}");
         match back {

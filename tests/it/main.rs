@@ -26,6 +26,7 @@ mod nodes;
 mod openapi;
 mod platform;
 mod policy;
+mod postgres;
 #[cfg(feature = "cggmp24")]
 mod primes;
 mod restore;

@@ -57,6 +57,11 @@ impl ChainKey {
             (None, None) => format!("chains.{}", self.network.key()),
         }
     }
+
+    /// What clients are told when no node of the chain is configured.
+    pub fn without_node(&self) -> String {
+        format!("no node is configured for {self} ({}.rpc)", self.setting())
+    }
 }
 
 /// As people call it.

@@ -11,11 +11,10 @@ use covault_core::{
 
 use super::Live;
 use crate::{
-    audit::By,
     building,
     context::Context,
-    idempotency::Pledge,
     ledger::{Beside, Ledger, Problem},
+    pledge::Pledge,
     store::Space,
     wallets,
 };
@@ -29,8 +28,7 @@ impl Live {
         request: Request,
         broadcast: bool,
         mut wallet_version: u64,
-        pledge: Option<Pledge>,
-        by: &By,
+        pledge: Pledge,
     ) -> Result<wire::SigningRequest, Fault> {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
@@ -55,9 +53,8 @@ impl Live {
         let ledger = self.now_mut()?;
         let stored = loop {
             let beside = Beside {
-                pledge: pledge.as_ref(),
+                pledge: Some(&pledge),
                 wallet: Some(wallet_version),
-                by: Some(by),
             };
             let stored = ledger
                 .advance_claiming(&context, events.clone(), beside, false)

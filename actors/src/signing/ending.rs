@@ -7,23 +7,26 @@ use covault_core::{fault::Fault, ids::WalletId, request::Event, wallet::Status};
 use ractor::RpcReplyPort;
 
 use super::Live;
-use crate::{audit::By, commands::not_rejected};
+use crate::{commands::not_rejected, ledger::Beside, pledge::Pledge};
 
 /// Why a request failed that was rejected.
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";
+
+/// Why a request failed whose wallet was put away.
+const ARCHIVED: &str = "the wallet was archived before the request was signed";
 
 impl Live {
     /// Ends the request, unless it is too late for that. True when it ended.
     pub(super) async fn reject(
         &mut self,
-        by: &By,
+        pledge: &Pledge,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) -> Result<bool, Fault> {
         if let Some(reason) = self.now()?.request.state.past_rejection() {
             let _ = reply.send(Err(not_rejected(reason)));
             return Ok(false);
         }
-        let ended = self.end(Some(by), REJECTED).await;
+        let ended = self.end(REJECTED, Some(pledge)).await;
         // Whoever asked may have gone; the request is over all the same.
         let _ = reply.send(ended.clone());
         ended.map(|()| true)
@@ -46,19 +49,19 @@ impl Live {
         match wallet.status {
             Status::Active => Ok(Some(version)),
             Status::Archived => {
-                self.end(
-                    None,
-                    "the wallet was archived before the request was signed",
-                )
-                .await?;
+                self.end(ARCHIVED, None).await?;
                 Ok(None)
             }
         }
     }
 
-    async fn end(&mut self, by: Option<&By>, reason: &str) -> Result<(), Fault> {
+    async fn end(&mut self, reason: &str, pledge: Option<&Pledge>) -> Result<(), Fault> {
         let reason = reason.to_owned();
-        self.advance_for(by, vec![Event::Rejected { reason }])
+        let beside = Beside {
+            pledge,
+            wallet: None,
+        };
+        self.advance_beside(vec![Event::Rejected { reason }], beside)
             .await?;
         // Nothing is planned for it any more.
         self.waits = false;

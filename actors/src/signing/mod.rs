@@ -8,6 +8,7 @@
 mod creating;
 mod effects;
 mod ending;
+mod preparing;
 mod waiting;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use covault_core::{
     chain::Facts,
     fault::{Class, ExecuteCode, Fault},
     ids::{SessionId, WalletId},
-    request::{Draft, Event, NonceClaim, Request, State},
+    request::{Event, NonceClaim, Request, State},
     schema::wire,
     signature::Signature,
 };
@@ -27,13 +28,10 @@ use tokio::sync::watch;
 pub use self::ending::REJECTED;
 use self::waiting::TAKEN_TRIES;
 use crate::{
-    audit::By,
-    building,
     context::Context,
-    idempotency::Pledge,
-    ledger::{Beside, Ledger, Problem},
+    ledger::{Beside, Ledger},
+    pledge::Pledge,
     rpc::{Broadcast, ChainError},
-    store::Space,
     vault::{self, InUse},
 };
 
@@ -59,7 +57,7 @@ pub enum Msg {
     /// A node has the transaction whose number is the one before.
     TurnCame,
     /// Somebody says no.
-    Reject(By, RpcReplyPort<Result<(), Fault>>),
+    Reject(Pledge, RpcReplyPort<Result<(), Fault>>),
     /// A wallet of the vault was archived.
     WalletArchived(WalletId),
     /// A task beside the actor panicked.
@@ -86,10 +84,8 @@ pub enum Start {
         broadcast: bool,
         /// The version of its wallet's row in which the wallet was active.
         wallet_version: u64,
-        /// The idempotency record to store with it.
-        pledge: Option<Pledge>,
-        /// Who wants it.
-        by: By,
+        /// What is stored and demanded with it.
+        pledge: Pledge,
         /// Where the receipt goes.
         reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
     },
@@ -210,11 +206,10 @@ impl Actor for Signing {
                     broadcast,
                     wallet_version,
                     pledge,
-                    by,
                     reply,
                 } => {
                     let receipt = live
-                        .create(request, broadcast, wallet_version, pledge, &by)
+                        .create(request, broadcast, wallet_version, pledge)
                         .await;
                     let refused = receipt.as_ref().err().cloned();
                     // The caller may have gone; the request is on disk all the same.
@@ -222,7 +217,10 @@ impl Actor for Signing {
                     match refused {
                         None => {}
                         Some(fault)
-                            if matches!(fault.class(), Class::Invalid | Class::WrongState) =>
+                            if matches!(
+                                fault.class(),
+                                Class::Invalid | Class::WrongState | Class::Unauthenticated
+                            ) =>
                         {
                             myself.stop(None);
                             return Ok(());
@@ -299,8 +297,8 @@ impl Actor for Signing {
                 live.turn_came = true;
                 return Ok(());
             }
-            Msg::Reject(by, reply) => {
-                if !live.reject(&by, reply).await? {
+            Msg::Reject(pledge, reply) => {
+                if !live.reject(&pledge, reply).await? {
                     return Ok(());
                 }
             }
@@ -332,18 +330,17 @@ impl Live {
     }
 
     async fn advance(&mut self, events: Vec<Event>) -> Result<(), Fault> {
-        self.advance_for(None, events).await
+        self.advance_beside(events, Beside::default()).await
     }
 
-    /// As `advance`, because somebody wants it.
-    async fn advance_for(&mut self, by: Option<&By>, events: Vec<Event>) -> Result<(), Fault> {
+    async fn advance_beside(
+        &mut self,
+        events: Vec<Event>,
+        beside: Beside<'_>,
+    ) -> Result<(), Fault> {
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
         let before = ledger.request.state.effect();
-        let beside = Beside {
-            by,
-            ..Beside::default()
-        };
         ledger.advance(&context, events, beside).await?;
         let request = ledger.request.id;
         if ledger.request.state.effect() != before {
@@ -358,14 +355,6 @@ impl Live {
     fn claim(&self) -> Result<Option<&NonceClaim>, Fault> {
         let draft = self.now()?.request.state.draft();
         Ok(draft.and_then(|draft| draft.claim.as_ref()))
-    }
-
-    fn draft(&self, facts: Facts, broadcast: bool, deadline_ms: u64) -> Result<Draft, Fault> {
-        let Ledger {
-            request, payload, ..
-        } = self.now()?;
-        let now = self.context.now_ms();
-        building::draft(request, payload, facts, broadcast, now, deadline_ms)
     }
 
     fn session(&self) -> Result<Option<SessionId>, Fault> {
@@ -422,81 +411,6 @@ impl Live {
         };
         let events = lost.into_iter().chain([claimed]).collect();
         self.advance(events).await
-    }
-
-    async fn facts_arrived(&mut self, myself: &ActorRef<Msg>, facts: Facts) -> Result<(), Fault> {
-        let State::Preparing {
-            broadcast,
-            deadline_ms,
-        } = self.now()?.request.state
-        else {
-            return Ok(());
-        };
-        let deadline_ms = deadline_ms.max(self.patient_until_ms);
-        let draft = match self.draft(facts, broadcast, deadline_ms) {
-            Ok(draft) => draft,
-            Err(fault) => return self.cannot_be_built(fault).await,
-        };
-        let events = self.built(draft.clone());
-        let context = Arc::clone(&self.context);
-        let ledger = self.now()?;
-        let (network, payload) = (ledger.request.network, &ledger.payload);
-        let needs = building::needs(&context, network, payload);
-        let assigned = network.chain().is_sequenced(&needs);
-        let stored = loop {
-            let Some(wallet) = self.wallet_in_use().await? else {
-                return Ok(());
-            };
-            let beside = Beside {
-                wallet: Some(wallet),
-                ..Beside::default()
-            };
-            let stored = self
-                .now_mut()?
-                .advance_claiming(&context, events.clone(), beside, assigned)
-                .await;
-            // The wallet got another name, or was archived, just now.
-            if !matches!(&stored, Err(Problem::Conflict(key)) if key.space == Space::Wallet) {
-                break stored;
-            }
-        };
-        let ledger = self.now()?;
-        if let Err(problem) = stored {
-            // Somebody was faster: other outputs, a newer block, the next number.
-            let reason = ledger.taken(&context, &draft, problem).await?;
-            return self.put_off(myself, reason, TAKEN_TRIES).await;
-        }
-        let request = ledger.request.id;
-        self.tries = 0;
-        self.delayed = None;
-        context.note_delay(request, None);
-        // A vault that ends meanwhile starts again with the claims that are on disk.
-        let _ = self.vault.cast(vault::Msg::Claimed(request));
-        Ok(())
-    }
-
-    async fn cannot_be_built(&mut self, fault: Fault) -> Result<(), Fault> {
-        if *fault.class() != Class::Invalid {
-            return Err(fault);
-        }
-        self.give_up(fault.public().to_owned(), fault.code()).await
-    }
-
-    fn built(&self, draft: Draft) -> Vec<Event> {
-        // Only after an outage can it be built past its deadline.
-        let late = draft.deadline_ms <= self.context.now_ms();
-        let deadline_ms = if late {
-            self.fresh_deadline_ms()
-        } else {
-            draft.deadline_ms
-        };
-        vec![
-            Event::Built { draft },
-            Event::SessionClaimed {
-                session: self.context.new_session_id(),
-                deadline_ms,
-            },
-        ]
     }
 
     async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {

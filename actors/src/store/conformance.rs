@@ -37,7 +37,14 @@ where
     commit__should_take_all_of_a_batch_or_nothing(&*make().await).await;
     commit__should_check_versions(&*make().await).await;
     commit__should_check_rows_that_it_does_not_change(&*make().await).await;
+    commit__should_take_batches_in_their_order(&*make().await).await;
+    commit__should_store_rows_of_any_size_and_key(&*make().await).await;
+    commit__should_treat_a_row_that_comes_back_as_new(&*make().await).await;
+    commit__should_demand_absence_without_leaving_a_trace(&*make().await).await;
+    commit__should_look_at_a_row_named_twice_as_it_was_before(&*make().await).await;
     commit__should_let_one_of_many_claim(make().await).await;
+    commit__should_fail_only_what_conflicts(make().await).await;
+    commit__should_keep_a_sum_that_many_change(make().await).await;
     commit__should_lose_no_concurrent_batch(make().await).await;
     append__should_number_and_link_what_concurrent_batches_add(make().await).await;
     append__should_add_all_of_a_batch_or_nothing(&*make().await).await;
@@ -45,6 +52,8 @@ where
     snapshot__should_be_one_state_of_all_rows_while_others_write(&*make().await).await;
     scan__should_stay_within_space_and_prefix(&*make().await).await;
     scan__should_page_in_both_directions(&*make().await).await;
+    scan__should_order_by_bytes(&*make().await).await;
+    scan__should_take_any_limit(&*make().await).await;
 }
 
 async fn commit__should_count_versions(store: &dyn Store) {
@@ -119,6 +128,112 @@ async fn commit__should_check_rows_that_it_does_not_change(store: &dyn Store) {
     assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 1);
 }
 
+async fn commit__should_take_batches_in_their_order(store: &dyn Store) {
+    // Handed over one after the other, without waiting in between.
+    let last = futures::future::join_all((1..=50u8).map(|number| {
+        let mut batch = put(b"a", Expect::Any, &[number]);
+        batch.put(key(&[number]), Expect::Absent, vec![]);
+        store.commit(batch)
+    }));
+    assert!(last.await.iter().all(Result::is_ok));
+    let row = store.get(&key(b"a")).await.unwrap().unwrap();
+    assert_eq!((row.version, row.value), (50, vec![50]));
+    // Each one expects what the one before it made.
+    let chain = futures::future::join_all((50..100u64).map(|version| {
+        let value = version.to_be_bytes();
+        store.commit(put(b"a", Expect::Version(version), &value))
+    }));
+    assert!(chain.await.iter().all(Result::is_ok));
+    assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 100);
+}
+
+async fn commit__should_store_rows_of_any_size_and_key(store: &dyn Store) {
+    let sizes = [0, 1, 2_000, 100_000, 1 << 20, 5 << 20];
+    let value = |size: usize| -> Vec<u8> { (0..size).map(|at| (at * 31 % 251) as u8).collect() };
+    let names = [
+        vec![],
+        vec![0],
+        vec![0, 0],
+        vec![0xff; 1_100],
+        (0..=255).collect(),
+        b"a\\'\"\n%_".to_vec(),
+    ];
+    for (name, size) in names.iter().zip(sizes) {
+        store
+            .commit(put(name, Expect::Absent, &value(size)))
+            .await
+            .unwrap();
+    }
+    for (name, size) in names.iter().zip(sizes) {
+        let row = store.get(&key(name)).await.unwrap().unwrap();
+        assert!(row.value == value(size), "{size} bytes");
+    }
+    let mut batch = Batch::new();
+    for number in 0..600u16 {
+        let name = [b"many".as_slice(), &number.to_be_bytes()].concat();
+        batch.put(key(&name), Expect::Absent, value(200));
+    }
+    store.commit(batch).await.unwrap();
+    let many = Scan::prefix(Space::Wallet, b"many", 1_000);
+    assert_eq!(store.scan(&many).await.unwrap().len(), 600);
+    // Nothing at all is a batch too.
+    store.commit(Batch::new()).await.unwrap();
+}
+
+async fn commit__should_treat_a_row_that_comes_back_as_new(store: &dyn Store) {
+    for _ in 0..3 {
+        store.commit(put(b"a", Expect::Absent, b"")).await.unwrap();
+        store.commit(put(b"a", Expect::Any, b"")).await.unwrap();
+        assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().version, 2);
+        let mut delete = Batch::new();
+        delete.delete(key(b"a"), Expect::Version(2));
+        store.commit(delete).await.unwrap();
+    }
+    // No row is ever of version 0.
+    let never = put(b"a", Expect::Version(0), b"");
+    assert!(store.commit(never.clone()).await.is_err());
+    store.commit(put(b"a", Expect::Any, b"")).await.unwrap();
+    assert!(store.commit(never).await.is_err());
+}
+
+async fn commit__should_demand_absence_without_leaving_a_trace(store: &dyn Store) {
+    let demand = |name: &[u8]| {
+        let mut batch = put(name, Expect::Any, b"");
+        batch.check(key(b"absent"), Expect::Absent);
+        batch
+    };
+    let both = futures::future::join(store.commit(demand(b"a")), store.commit(demand(b"b")));
+    assert_eq!(both.await, (Ok(()), Ok(())));
+    assert_eq!(store.get(&key(b"absent")).await.unwrap(), None);
+    let make = put(b"absent", Expect::Absent, b"");
+    let all = [
+        store.commit(demand(b"c")),
+        store.commit(make),
+        store.commit(demand(b"d")),
+    ];
+    let all = futures::future::join_all(all).await;
+    let conflict = Err(CommitError::Conflict(key(b"absent")));
+    assert_eq!(all, [Ok(()), Ok(()), conflict]);
+    assert_eq!(
+        names(store, &Scan::prefix(Space::Wallet, b"", 10)).await,
+        [b"a".as_slice(), b"absent", b"b", b"c"]
+    );
+}
+
+async fn commit__should_look_at_a_row_named_twice_as_it_was_before(store: &dyn Store) {
+    // Not to be done; but what is done must be the same everywhere.
+    let mut batch = put(b"a", Expect::Absent, b"1");
+    batch.put(key(b"a"), Expect::Absent, b"2".to_vec());
+    batch.delete(key(b"b"), Expect::Any);
+    batch.delete(key(b"b"), Expect::Absent);
+    store.commit(batch).await.unwrap();
+    assert_eq!(store.get(&key(b"a")).await.unwrap().unwrap().value, b"2");
+    let mut batch = put(b"a", Expect::Any, b"3");
+    batch.delete(key(b"a"), Expect::Any);
+    store.commit(batch).await.unwrap();
+    assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
+}
+
 async fn commit__should_let_one_of_many_claim(store: Arc<dyn Store>) {
     let tries = (0..64u8).map(|number| {
         let store = Arc::clone(&store);
@@ -132,6 +247,71 @@ async fn commit__should_let_one_of_many_claim(store: Arc<dyn Store>) {
     }
     assert_eq!(won.len(), 1);
     assert_eq!(store.get(&key(b"claim")).await.unwrap().unwrap().value, won);
+}
+
+async fn commit__should_fail_only_what_conflicts(store: Arc<dyn Store>) {
+    store.commit(put(b"there", Expect::Any, b"")).await.unwrap();
+    let tries = (0..90u8).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let mut batch = put(&[1, number], Expect::Absent, b"");
+            batch.check(key(b"there"), Expect::Version(1));
+            match number % 3 {
+                0 => batch.put(key(b"there"), Expect::Absent, vec![]),
+                1 => batch.check(key(&[2, number]), Expect::Version(7)),
+                _ => batch.put(key(&[2, number]), Expect::Any, vec![]),
+            };
+            store.commit(batch).await
+        })
+    });
+    for (number, outcome) in (0u8..).zip(futures::future::join_all(tries).await) {
+        let expected = match number % 3 {
+            0 => Err(CommitError::Conflict(key(b"there"))),
+            1 => Err(CommitError::Conflict(key(&[2, number]))),
+            _ => Ok(()),
+        };
+        assert_eq!(outcome.unwrap(), expected, "{number}");
+        let made = store.get(&key(&[1, number])).await.unwrap().is_some();
+        assert_eq!(made, number % 3 == 2, "{number}");
+    }
+}
+
+async fn commit__should_keep_a_sum_that_many_change(store: Arc<dyn Store>) {
+    const ACCOUNTS: u8 = 4;
+    let mut batch = Batch::new();
+    for account in 0..ACCOUNTS {
+        batch.put(key(&[account]), Expect::Absent, vec![100]);
+    }
+    store.commit(batch).await.unwrap();
+    let movers = (0..8u8).map(|mover| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let (from, to) = (mover % ACCOUNTS, (mover + 1 + mover / 4) % ACCOUNTS);
+            let mut moved = 0;
+            while moved < 5 {
+                let a = store.get(&key(&[from])).await.unwrap().unwrap();
+                let b = store.get(&key(&[to])).await.unwrap().unwrap();
+                let mut batch = Batch::new();
+                let less = vec![a.value[0] - 1];
+                batch.put(key(&[from]), Expect::Version(a.version), less);
+                let more = vec![b.value[0] + 1];
+                batch.put(key(&[to]), Expect::Version(b.version), more);
+                match store.commit(batch).await {
+                    Ok(()) => moved += 1,
+                    Err(CommitError::Conflict(_)) => tokio::task::yield_now().await,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        })
+    });
+    for mover in futures::future::join_all(movers).await {
+        mover.unwrap();
+    }
+    let rows = store.scan(&Scan::prefix(Space::Wallet, b"", 10)).await;
+    let rows = rows.unwrap();
+    let sum: u32 = rows.iter().map(|(_, row)| u32::from(row.value[0])).sum();
+    let changes: u64 = rows.iter().map(|(_, row)| row.version - 1).sum();
+    assert_eq!((sum, changes), (400, 2 * 8 * 5));
 }
 
 async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
@@ -399,4 +579,50 @@ async fn scan__should_page_in_both_directions(store: &dyn Store) {
     assert_eq!(found(Some(&[8]), true, 0, 2).await, [9, 8]);
     assert!(found(Some(&[8]), false, 0, 2).await.is_empty());
     assert!(found(Some(&[6]), true, 0, 2).await.is_empty());
+}
+
+async fn scan__should_order_by_bytes(store: &dyn Store) {
+    // Every byte, alone and behind another: no order of characters, no sign.
+    let mut wanted = vec![vec![]];
+    for byte in 0..=255u8 {
+        wanted.push(vec![byte]);
+        if byte % 5 == 0 {
+            wanted.extend((0..=255u8).step_by(15).map(|next| vec![byte, next]));
+        }
+    }
+    let mut batch = Batch::new();
+    for at in 0..wanted.len() {
+        // Not in their order; the number has no factor in common with how many there are.
+        let name = &wanted[at * 10_007 % wanted.len()];
+        batch.put(key(name), Expect::Any, vec![]);
+    }
+    store.commit(batch).await.unwrap();
+    wanted.sort();
+    let scan = Scan::prefix(Space::Wallet, b"", 10_000);
+    assert_eq!(names(store, &scan).await, wanted);
+    wanted.reverse();
+    let scan = Scan {
+        reverse: true,
+        ..scan
+    };
+    assert_eq!(names(store, &scan).await, wanted);
+}
+
+async fn scan__should_take_any_limit(store: &dyn Store) {
+    let mut batch = Batch::new();
+    for number in 0..5u8 {
+        batch.put(key(&[number]), Expect::Any, vec![]);
+    }
+    store.commit(batch).await.unwrap();
+    let count = async |skip, limit| {
+        let scan = Scan {
+            skip,
+            ..Scan::prefix(Space::Wallet, b"", limit)
+        };
+        names(store, &scan).await.len()
+    };
+    assert_eq!(count(0, usize::MAX).await, 5);
+    assert_eq!(count(2, usize::MAX).await, 3);
+    assert_eq!(count(usize::MAX, usize::MAX).await, 0);
+    assert_eq!(count(0, 0).await, 0);
 }

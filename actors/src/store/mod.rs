@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod conformance;
 pub mod memory;
+pub mod postgres;
 pub mod redb;
 
 use std::{
@@ -248,6 +249,11 @@ impl Batch {
         &self.writes
     }
 
+    /// The entries of the audit log, in their order.
+    pub fn appends(&self) -> &[(Chain, Vec<u8>)] {
+        &self.appends
+    }
+
     /// The chains of the audit log that get entries, in order: a store that locks their heads
     /// ([`Space::AuditHead`]) locks them in this order.
     pub fn chains(&self) -> BTreeSet<Chain> {
@@ -268,9 +274,7 @@ impl Batch {
         let mut writes = Vec::with_capacity(self.appends.len().saturating_add(1));
         let mut heads: BTreeMap<Chain, Option<Head>> = BTreeMap::new();
         for (chain, body) in &self.appends {
-            let damaged = |problem: &dyn fmt::Display| {
-                CommitError::Unavailable(format!("the audit log {chain} is damaged: {problem}"))
-            };
+            let damaged = |problem: &dyn fmt::Display| damaged(*chain, problem);
             let head = match heads.get(chain) {
                 Some(head) => *head,
                 None => match value(&rows::audit_head(*chain))? {
@@ -316,6 +320,11 @@ impl Batch {
         });
         self
     }
+}
+
+/// Why nothing can be added to a chain of the audit log.
+fn damaged(chain: Chain, problem: &dyn fmt::Display) -> CommitError {
+    CommitError::Unavailable(format!("the audit log {chain} is damaged: {problem}"))
 }
 
 /// The rows that entries of the audit log are written to, with their values.
@@ -365,6 +374,12 @@ pub enum CommitError {
 
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
+        if let CommitError::Conflict(key) = &error
+            && key.space == Space::Token
+        {
+            // A command's commit demands that its token was not revoked.
+            return Fault::unauthenticated().caused_by("the token was revoked meanwhile");
+        }
         Fault::unavailable("the store cannot be written now").caused_by(error)
     }
 }

@@ -3,12 +3,16 @@
 //! One thread writes. It takes every batch that waits into one transaction, so that
 //! concurrent batches share one fsync (group commit); each batch is still checked and applied
 //! on its own, in the order of arrival.
+//!
+//! After an error of the disk redb takes nothing more until the file is opened again. The writer does
+//! that before its next batch, once the disk takes something. Whether a batch that failed is there
+//! shows then, as after a restart.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
-    sync::mpsc,
+    sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
     thread,
 };
 
@@ -31,6 +35,9 @@ const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows"
 const FORMAT: u64 = 1;
 const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
 
+/// What must fit on a disk before a store that failed there is opened again, in bytes.
+const TRIAL: usize = 1 << 20;
+
 /// Most batches that share one transaction: bounds how long the first of them waits.
 const GROUP: usize = 256;
 
@@ -39,9 +46,94 @@ struct Job {
     reply: oneshot::Sender<Result<(), CommitError>>,
 }
 
+/// Where a database is.
+trait Place: Send + Sync + 'static {
+    /// Whether something can be written there.
+    fn check(&self) -> io::Result<()>;
+
+    /// Opens the database.
+    fn open(&self) -> Result<Database, redb::Error>;
+}
+
+impl Place for PathBuf {
+    fn check(&self) -> io::Result<()> {
+        let mut trial = self.as_os_str().to_owned();
+        trial.push(".trial");
+        let written = fs::File::create(&trial).and_then(|mut file| {
+            file.write_all(&vec![0; TRIAL])?;
+            file.sync_all()
+        });
+        let removed = fs::remove_file(&trial);
+        written.and(removed)
+    }
+
+    fn open(&self) -> Result<Database, redb::Error> {
+        // One that has gone is not made anew.
+        Ok(Database::open(self)?)
+    }
+}
+
+fn used() -> io::Error {
+    io::Error::other("a backend is opened once")
+}
+
+/// A backend of one's own.
+impl<B: StorageBackend> Place for Mutex<Option<B>> {
+    fn check(&self) -> io::Result<()> {
+        Err(used())
+    }
+
+    fn open(&self) -> Result<Database, redb::Error> {
+        let mut backend = self.lock().unwrap_or_else(PoisonError::into_inner);
+        let backend = backend.take().ok_or_else(used)?;
+        Ok(Database::builder().create_with_backend(backend)?)
+    }
+}
+
+/// The database, which can be opened again.
+struct File {
+    place: Box<dyn Place>,
+    /// `None` when it could not be opened again.
+    db: RwLock<Option<Database>>,
+}
+
+impl File {
+    fn open(place: impl Place) -> Result<Self, redb::Error> {
+        let db = place.open()?;
+        prepare(&db)?;
+        Ok(Self {
+            place: Box::new(place),
+            db: RwLock::new(Some(db)),
+        })
+    }
+
+    /// Closes the file and opens it, if it can be written: until then it can at least be read.
+    fn open_again(&self) -> Result<(), redb::Error> {
+        self.place.check()?;
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        // Only one may have it open.
+        *db = None;
+        let opened = self.place.open()?;
+        prepare(&opened)?;
+        *db = Some(opened);
+        Ok(())
+    }
+
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, redb::Error> {
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        match &*db {
+            Some(db) => work(db),
+            None => Err(io::Error::other("the file could not be opened again").into()),
+        }
+    }
+}
+
 /// See the module.
 pub struct RedbStore {
-    db: Arc<Database>,
+    file: Arc<File>,
     /// `None` once it is being dropped.
     jobs: Option<mpsc::Sender<Job>>,
     writer: Option<thread::JoinHandle<()>>,
@@ -69,33 +161,28 @@ impl RedbStore {
         if !path.exists() {
             make(path).map_err(|error| unusable(path, &error))?;
         }
-        let db = Database::create(path).map_err(|error| unusable(path, &error))?;
-        Self::with_database(db).map_err(|error| unusable(path, &error))
+        Self::start(path.to_owned()).map_err(|error| unusable(path, &error))
     }
 
-    /// Opens a store on a backend of one's own (crash tests).
+    /// Opens a store on a backend of one's own (crash tests), which is not opened again.
     ///
     /// # Errors
     /// As [`RedbStore::open`].
     pub fn open_backend(backend: impl StorageBackend) -> Result<Self, Fault> {
         let path = Path::new("(backend)");
-        let db = Database::builder()
-            .create_with_backend(backend)
-            .map_err(|error| unusable(path, &error))?;
-        Self::with_database(db).map_err(|error| unusable(path, &error))
+        Self::start(Mutex::new(Some(backend))).map_err(|error| unusable(path, &error))
     }
 
-    fn with_database(db: Database) -> Result<Self, redb::Error> {
-        prepare(&db)?;
-        let db = Arc::new(db);
+    fn start(place: impl Place) -> Result<Self, redb::Error> {
+        let file = Arc::new(File::open(place)?);
         let (jobs, queue) = mpsc::channel();
-        let shared = Arc::clone(&db);
+        let shared = Arc::clone(&file);
         let writer = thread::Builder::new()
             .name("store-writer".into())
             .spawn(move || write_until_closed(&shared, &queue))
             .map_err(redb::Error::Io)?;
         Ok(Self {
-            db,
+            file,
             jobs: Some(jobs),
             writer: Some(writer),
         })
@@ -176,7 +263,8 @@ fn begin(db: &Database) -> Result<redb::WriteTransaction, redb::Error> {
     Ok(transaction)
 }
 
-fn write_until_closed(db: &Database, queue: &mpsc::Receiver<Job>) {
+fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
+    let mut harmed = false;
     while let Ok(first) = queue.recv() {
         let mut group = vec![first];
         while group.len() < GROUP {
@@ -185,7 +273,16 @@ fn write_until_closed(db: &Database, queue: &mpsc::Receiver<Job>) {
                 Err(_) => break,
             }
         }
-        match write_group(db, &group) {
+        if harmed {
+            match file.open_again() {
+                Ok(()) => {
+                    harmed = false;
+                    tracing::warn!("the store was opened again after an error of its disk");
+                }
+                Err(error) => tracing::error!(%error, "the store cannot be opened again"),
+            }
+        }
+        match file.with(|db| write_group(db, &group)) {
             Ok(results) => {
                 for (job, result) in group.into_iter().zip(results) {
                     // The caller may have gone; the batch is on disk all the same.
@@ -194,6 +291,7 @@ fn write_until_closed(db: &Database, queue: &mpsc::Receiver<Job>) {
             }
             Err(error) => {
                 tracing::error!(%error, batches = group.len(), "the store cannot be written");
+                harmed |= matches!(error, redb::Error::Io(_) | redb::Error::PreviousIo);
                 for job in group {
                     let _ = job
                         .reply
@@ -317,21 +415,27 @@ impl Store for RedbStore {
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
         // Reads see a snapshot and wait for nobody; rows are small and mostly in redb's cache.
-        get(&self.db, key).map_err(|error| ReadError(error.to_string()))
+        self.file
+            .with(|db| get(db, key))
+            .map_err(|error| ReadError(error.to_string()))
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        let table = || -> Result<_, redb::Error> { Ok(self.db.begin_read()?.open_table(ROWS)?) };
-        let table = table().map_err(|error| ReadError(error.to_string()))?;
+        let table = self
+            .file
+            .with(|db| Ok(db.begin_read()?.open_table(ROWS)?))
+            .map_err(|error| ReadError(error.to_string()))?;
         Ok(Arc::new(Frozen(table)))
     }
 
     async fn scan(&self, wanted: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        scan(&self.db, wanted).map_err(|error| ReadError(error.to_string()))
+        self.file
+            .with(|db| scan(db, wanted))
+            .map_err(|error| ReadError(error.to_string()))
     }
 }
 
-/// The table as it was when its transaction began.
+/// The table as it was when its transaction began. It ends when the file is opened again.
 struct Frozen(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
 
 #[async_trait]

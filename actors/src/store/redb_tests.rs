@@ -3,10 +3,14 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use proptest::prelude::*;
+use redb::backends::FileBackend;
 
 use super::*;
 use crate::store::conformance::conformance;
@@ -44,6 +48,106 @@ async fn redb__should_find_everything_again_after_it_was_closed() {
         (row.version, row.value.as_slice()),
         (1, b"value".as_slice())
     );
+}
+
+/// A file whose disk can be full.
+#[derive(Debug)]
+struct Fillable {
+    file: FileBackend,
+    full: Arc<AtomicBool>,
+}
+
+impl Fillable {
+    fn room(&self) -> io::Result<()> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
+impl StorageBackend for Fillable {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.room()?;
+        self.file.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.room()?;
+        self.file.write(offset, data)
+    }
+}
+
+struct FillablePlace {
+    path: PathBuf,
+    full: Arc<AtomicBool>,
+}
+
+impl Place for FillablePlace {
+    fn check(&self) -> io::Result<()> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.path.check(),
+        }
+    }
+
+    fn open(&self) -> Result<Database, redb::Error> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = FileBackend::new(options.open(&self.path)?)?;
+        let full = Arc::clone(&self.full);
+        Ok(Database::builder().create_with_backend(Fillable { file, full })?)
+    }
+}
+
+#[tokio::test]
+async fn redb__should_go_on_when_its_disk_has_room_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let full = Arc::new(AtomicBool::new(false));
+    let place = FillablePlace {
+        path,
+        full: Arc::clone(&full),
+    };
+    let store = RedbStore::start(place).unwrap();
+    let put = async |number: u16| {
+        let mut batch = Batch::new();
+        batch.put(row(number, 0), Expect::Absent, vec![7; 10_000]);
+        store.commit(batch).await
+    };
+    put(1).await.unwrap();
+    for round in 0..2 {
+        full.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            let refused = put(2 + round).await.unwrap_err();
+            assert!(matches!(refused, CommitError::Unavailable(_)), "{refused}");
+            // What can be read can be read.
+            assert!(store.get(&row(1, 0)).await.unwrap().is_some());
+        }
+        full.store(false, Ordering::SeqCst);
+        // What was there is there; what was refused may be there too.
+        let outcome = put(2 + round).await;
+        assert!(
+            matches!(outcome, Ok(()) | Err(CommitError::Conflict(_))),
+            "{outcome:?}"
+        );
+        for number in 1..=2 + round {
+            let found = store.get(&row(number, 0)).await.unwrap();
+            assert_eq!(found.unwrap().value, vec![7; 10_000], "{number}");
+        }
+    }
 }
 
 #[test]

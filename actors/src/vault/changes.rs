@@ -13,11 +13,13 @@ use ractor::RpcReplyPort;
 
 use super::Live;
 use crate::{
-    audit::{By, Note},
+    audit::Note,
     commands::not_rejected,
-    ledger, rows,
+    ledger::{self, Beside},
+    pledge::Pledge,
+    rows,
     signing::{self, REJECTED},
-    store::{Batch, CommitError, Expect},
+    store::{Batch, CommitError, Expect, Space},
 };
 
 impl Live {
@@ -28,7 +30,7 @@ impl Live {
         &mut self,
         id: WalletId,
         change: &Change,
-        by: &By,
+        pledge: &Pledge,
     ) -> Result<wire::Wallet, Fault> {
         let wallet = loop {
             let (old, version) = self.context.wallet(id).await?;
@@ -39,7 +41,7 @@ impl Live {
             let mut batch = Batch::new();
             let expect = Expect::Version(version);
             batch.put(rows::wallet(id), expect, rows::encode(&new)?);
-            Note::new(by, format_args!("wallet:{id}"), "WalletChanged")
+            Note::new(pledge.by(), format_args!("wallet:{id}"), "WalletChanged")
                 .fact("name", &new.name)
                 .fact("status", format_args!("{:?}", new.status))
                 .add_to(
@@ -47,10 +49,11 @@ impl Live {
                     Chain::Vault(self.vault.id),
                     self.context.now_ms(),
                 )?;
+            pledge.demand(&mut batch);
             match self.context.store.commit(batch).await {
                 Ok(()) => break new,
                 // Another process changed it too.
-                Err(CommitError::Conflict(_)) => {}
+                Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}
                 Err(error) => return Err(error.into()),
             }
         };
@@ -73,12 +76,12 @@ impl Live {
         free
     }
 
-    /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that has no actor
-    /// now (it failed and starts again later) is ended here.
+    /// Has the request's actor end it: past the lane it alone knows whether it is too late. One that
+    /// has no actor now (it failed and starts again later) is ended here.
     pub(super) async fn reject(
         &mut self,
         id: RequestId,
-        by: By,
+        pledge: Pledge,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) {
         if !self.withdraw(id).await {
@@ -88,15 +91,15 @@ impl Live {
         match self.requests.get(&id) {
             // When it has just ended the port is dropped, and whoever waits looks again.
             Some(actor) => {
-                let _ = actor.cast(signing::Msg::Reject(by, reply));
+                let _ = actor.cast(signing::Msg::Reject(pledge, reply));
             }
             None => {
-                let _ = reply.send(self.reject_stored(id, &by).await);
+                let _ = reply.send(self.reject_stored(id, &pledge).await);
             }
         }
     }
 
-    async fn reject_stored(&self, id: RequestId, by: &By) -> Result<(), Fault> {
+    async fn reject_stored(&self, id: RequestId, pledge: &Pledge) -> Result<(), Fault> {
         let (request, version) = self
             .context
             .request(id)
@@ -107,6 +110,10 @@ impl Live {
         }
         let reason = REJECTED.to_owned();
         let event = Event::Rejected { reason };
-        Ok(ledger::end(&self.context, request, version, event, Some(by)).await?)
+        let beside = Beside {
+            pledge: Some(pledge),
+            wallet: None,
+        };
+        Ok(ledger::end(&self.context, request, version, event, beside).await?)
     }
 }

@@ -14,7 +14,7 @@ use covault_core::{
 };
 use ractor::{ActorRef, RpcReplyPort};
 
-use super::{Live, Msg};
+use super::{Live, Msg, asking::ask};
 use crate::{
     audit::{self, By, Note},
     context::GRACE_MS,
@@ -101,18 +101,14 @@ impl Live {
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
         let session = order.session;
-        let actor = myself.clone();
-        let task = tokio::spawn(async move {
-            let result = tokio::time::timeout(patience, signers.keygen(&order))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(Fault::unavailable(
-                        "the signers did not make the key in time",
-                    ))
-                });
-            let _ = actor.cast(Msg::KeygenEnded(Box::new(order), result));
-        });
-        let task = AbortOnDrop(task.abort_handle());
+        let asked = order.clone();
+        let task = ask(
+            myself,
+            patience,
+            "the signers did not make the key in time",
+            async move { signers.keygen(&asked).await },
+            move |result| Msg::KeygenEnded(Box::new(order), result),
+        );
         self.keygens.entry(scheme).or_default().run = Some((session, task));
         Ok(())
     }

@@ -25,7 +25,7 @@ use covault_core::{
 };
 use ractor::{ActorRef, RpcReplyPort};
 
-use super::{Live, Msg as VaultMsg};
+use super::{Live, Msg as VaultMsg, asking::ask};
 use crate::{
     audit::{self, By, Note},
     context::GRACE_MS,
@@ -314,18 +314,14 @@ impl Live {
         let left = order.expires_at_ms.saturating_sub(now);
         let patience = Duration::from_millis(left.saturating_add(GRACE_MS));
         let session = order.session;
-        let actor = myself.clone();
-        let task = tokio::spawn(async move {
-            let result = tokio::time::timeout(patience, signers.reshare(&order))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(Fault::unavailable(
-                        "the signers did not make the new shares in time",
-                    ))
-                });
-            let _ = actor.cast(VaultMsg::Life(Msg::ReshareEnded(Box::new(order), result)));
-        });
-        let task = AbortOnDrop(task.abort_handle());
+        let asked = order.clone();
+        let task = ask(
+            myself,
+            patience,
+            "the signers did not make the new shares in time",
+            async move { signers.reshare(&asked).await },
+            move |result| VaultMsg::Life(Msg::ReshareEnded(Box::new(order), result)),
+        );
         self.works.entry(scheme).or_default().run = Some((session, task));
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use covault_core::{
-    fault::{Class, Fault},
+    fault::Fault,
     ids::RequestId,
     payload::Payload,
     request::{Effect, Request, State},
@@ -14,6 +14,7 @@ use super::{Live, Msg, NewRequest, Place};
 use crate::{
     building,
     claims::Account,
+    context::readable,
     ledger,
     signing::{self, Signing, Start},
 };
@@ -32,13 +33,8 @@ impl Live {
     /// A request from the store. One that cannot be read must not stop the vault: nothing can
     /// be done for it, and it stays as it is.
     pub(super) async fn readable(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
-        match self.context.request(id).await {
-            Err(fault) if *fault.class() == Class::Bug => {
-                tracing::error!(request = %id, ?fault, "a stored request cannot be read; it is left alone");
-                Ok(None)
-            }
-            found => found,
-        }
+        let found = self.context.request(id).await;
+        Ok(readable(found, format_args!("request {id}"))?.flatten())
     }
 
     pub(super) async fn load_request(
@@ -133,7 +129,6 @@ impl Live {
             broadcast,
             wallet_version,
             pledge,
-            by,
             place,
             reply,
         } = new;
@@ -146,7 +141,6 @@ impl Live {
             broadcast,
             wallet_version,
             pledge,
-            by,
             reply,
         };
         self.start(myself, id, start, Some(place)).await

@@ -17,6 +17,9 @@ use crate::{
     signing::NotYet,
 };
 
+/// Most outputs or objects that are looked up at once.
+const LOOK_AHEAD: usize = 1_000;
+
 /// What a request brings to its turn.
 pub struct Wanted {
     /// What it wants to sign.
@@ -74,8 +77,9 @@ impl Live {
         }
     }
 
-    /// Has the network choose, until what it chose is free. Only what it chose is looked up: an
-    /// account may have used up a million outputs.
+    /// Has the network choose, until what it chose is free. What it chose is looked up, and once that
+    /// is not free, what the node offered: the node was asked before others paid with it. The rest is
+    /// left alone: an account may have used up a million outputs.
     async fn settle(&self, account: &Account, wanted: &Wanted) -> Result<Turn, Fault> {
         let Wanted {
             payload,
@@ -86,6 +90,7 @@ impl Live {
         let chain = account.network.chain();
         let reserved = self.lanes.reserved(account);
         let mut taken: BTreeSet<Resource> = reserved.keys().cloned().collect();
+        let mut looked = false;
         loop {
             let facts = match chain.settle(payload, facts.clone(), &taken)? {
                 Settled::Facts(facts) => facts,
@@ -105,6 +110,13 @@ impl Live {
                     return Ok(Turn::Wait(claims::in_words(resource, holder)));
                 }
                 Some(_) => taken.extend(held.into_keys()),
+            }
+            if !std::mem::replace(&mut looked, true) {
+                let mut offered = chain.offered(&wanted.facts)?;
+                offered.retain(|resource| !taken.contains(resource));
+                offered.truncate(LOOK_AHEAD);
+                let held = claims::held(&self.context, account, &offered).await?;
+                taken.extend(held.into_keys());
             }
         }
     }

@@ -183,3 +183,12 @@ async fn keygen__should_be_tried_again_until_the_keys_are_there() {
     let vault = vault(&gateway, "main").await;
     evm_wallet(&gateway, vault).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keygen__should_be_tried_again_when_what_it_calls_panics() {
+    let world = World::new();
+    world.signers.panicking_keygens.store(3, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    evm_wallet(&gateway, vault).await;
+}

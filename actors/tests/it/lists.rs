@@ -1,16 +1,21 @@
 //! getSigningRequestList.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
+use async_trait::async_trait;
 use covault_actors::{
     gateway::{Gateway, Query, View},
-    store::{Batch, Expect, Scan, Space, Store, redb::RedbStore},
+    store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, redb::RedbStore},
 };
 use covault_core::{
     fault::{Class, Fault},
-    ids::VaultId,
+    ids::{RequestId, VaultId},
     schema::wire::{self, get_signing_request_list_request::SortOrder},
 };
+use serde::Serialize;
 
 use crate::world::*;
 
@@ -147,4 +152,98 @@ async fn list__should_have_the_requests_of_versions_before_the_index() {
         assert_eq!(store.scan(&index()).await.unwrap().len(), 6);
         gateway.stop().await;
     }
+}
+
+/// A store that watches how many rows a scan passes over at once.
+struct WatchedStore {
+    inner: Arc<dyn Store>,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl Store for WatchedStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.most.fetch_max(scan.skip, Ordering::SeqCst);
+        self.inner.scan(scan).await
+    }
+}
+
+#[derive(Serialize)]
+enum Stored<T> {
+    V1(T),
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_store() {
+    let world = World::new();
+    let store = Arc::new(WatchedStore {
+        inner: Arc::clone(&world.store),
+        most: AtomicUsize::new(0),
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault_id = vault(&gateway, "main").await;
+    // Rows of the index alone, all of them of one request but some.
+    let made = make(&world, &gateway, vault_id, 3).await;
+    let id = |uuid: &str| uuid.parse::<RequestId>().unwrap();
+    let mut batch = Batch::new();
+    for (key, _) in store
+        .scan(&Scan::prefix(Space::RequestIndex, vault_id.as_bytes(), 10))
+        .await
+        .unwrap()
+    {
+        batch.delete(key, Expect::Any);
+    }
+    let value = bcs::to_bytes(&Stored::V1(())).unwrap();
+    for time in 0..25_000_u64 {
+        let request = match time {
+            10_000 => id(&made[1]),
+            20_500 => id(&made[2]),
+            _ => id(&made[0]),
+        };
+        let parts: [&[u8]; 3] = [vault_id.as_bytes(), &time.to_be_bytes(), request.as_bytes()];
+        let key = Key::new(Space::RequestIndex, &parts);
+        batch.put(key, Expect::Absent, value.clone());
+    }
+    store.commit(batch).await.unwrap();
+
+    let page = async |page, limit, order: SortOrder| {
+        let asked = wire::GetSigningRequestListRequest {
+            page: Some(page),
+            limit: Some(limit),
+            sort_order: order.into(),
+            ..asked(vault_id)
+        };
+        uuids(&gateway, asked).await
+    };
+    let (others, second, third) = (&made[0], &made[1], &made[2]);
+    use SortOrder::{Asc, Desc};
+    for (number, limit, order, expected) in [
+        (10_000, 1, Asc, others),
+        (10_001, 1, Asc, second),
+        (10_002, 1, Asc, others),
+        (20_501, 1, Asc, third),
+        (25_000, 1, Asc, others),
+        (14_999, 1, Desc, others),
+        (15_000, 1, Desc, second),
+        (4_500, 1, Desc, third),
+    ] {
+        let found = page(number, limit, order).await;
+        assert_eq!(found, std::slice::from_ref(expected), "{number}");
+    }
+    let found = page(206, 100, Asc).await;
+    assert_eq!((found.len(), &found[0]), (100, third));
+    assert_eq!(page(250, 100, Desc).await.len(), 100);
+    for past in [251, 1_000, i64::MAX] {
+        assert!(page(past, 100, Desc).await.is_empty());
+    }
+    let most = store.most.load(Ordering::SeqCst);
+    assert!(most <= 10_000, "{most} rows at once");
 }

@@ -39,6 +39,7 @@ mod plans;
 mod rejections;
 mod requests;
 mod restarts;
+mod revocations;
 mod simulating_nodes;
 mod simulations;
 mod solana_node;

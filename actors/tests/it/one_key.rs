@@ -34,6 +34,8 @@ pub struct OneKey {
     pub panicking: AtomicUsize,
     /// So many calls of `keygen` fail before one works.
     pub failing_keygens: AtomicUsize,
+    /// So many calls of `keygen` panic before one works.
+    pub panicking_keygens: AtomicUsize,
     /// Every key generation that was asked for.
     pub keygens: Mutex<Vec<KeygenOrder>>,
     /// Key generations that are being waited for. The real cluster takes one call for a session.
@@ -256,6 +258,7 @@ impl Signers for OneKey {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));
         }
+        assert!(!take(&self.panicking_keygens), "the cluster has a bug");
         if !self.running.lock().unwrap().insert(order.session) {
             return Err(Fault::bug("two calls for one session"));
         }

@@ -190,7 +190,13 @@ async fn tokens__should_be_for_operators_and_vaults_that_are_there() {
         let fault = gateway.submit(&client, command, None).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Forbidden);
     }
-    for query in [Query::Tokens, Query::Sweep("a".into())] {
+    for query in [
+        Query::Tokens,
+        Query::Sweep("a".into()),
+        Query::Nodes,
+        Query::ChainNodes,
+        Query::Stuck,
+    ] {
         let fault = gateway.view(&client, query).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Forbidden);
     }
@@ -269,4 +275,56 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
         is(&fault, &Class::Forbidden, "this token can only read");
     }
     assert_eq!(world.requests().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = wallet(&gateway, vault, wire::NetworkType::Solana)
+        .await
+        .address;
+    let reader = Caller {
+        token: TokenId::from_bytes([5; 16]),
+        access: Access::ReadOnly,
+        operator: false,
+        ..admin()
+    };
+    // Sent, it is what everybody can look up on the chain.
+    for sent in [true, false] {
+        let kind =
+            wire::create_signing_request_request::Type::SolanaSendNative(wire::SolanaSendNative {
+                to: from.clone(),
+                from: from.clone(),
+                value: if sent { "1" } else { "2" }.into(),
+                chain_id: 101,
+            });
+        let asked = wire::CreateSigningRequestRequest {
+            broadcast_tx: Some(sent),
+            ..request(kind)
+        };
+        let made = created(try_create(&gateway, asked, None).await.unwrap());
+        let hash = outcome(&gateway, &made.uuid).await.tx_hash;
+        assert!(!hash.is_empty());
+        assert_eq!(details(&gateway, &made.uuid).await.tx_hash, hash);
+        let query = Query::SigningRequest {
+            uuid: made.uuid.clone(),
+        };
+        let View::SigningRequest(seen) = gateway.view(&reader, query).await.unwrap() else {
+            panic!("no request")
+        };
+        let list = Query::SigningRequests(wire::GetSigningRequestListRequest {
+            vault_uuid: vault.to_string(),
+            ..Default::default()
+        });
+        let View::SigningRequests(listed) = gateway.view(&reader, list).await.unwrap() else {
+            panic!("no requests")
+        };
+        let listed = listed.into_iter().find(|it| it.uuid == made.uuid).unwrap();
+        for seen in [*seen, listed] {
+            assert_eq!(seen.tx_hash, if sent { hash.as_str() } else { "" });
+            assert_eq!(seen.signatures, None);
+        }
+    }
 }

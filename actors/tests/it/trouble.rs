@@ -179,6 +179,46 @@ async fn limits__should_be_as_large_as_anybody_likes() {
     gateway.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands__should_keep_their_places_until_they_are_done() {
+    let mut world = World::new();
+    world.settings.max_commands = 3;
+    world.settings.command_timeout_ms = 10_000;
+    let store = HeldStore::new(Arc::clone(&world.store));
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    gateway.stop().await;
+
+    // From now on nobody waits for long, and the store takes no request.
+    world.settings.command_timeout_ms = 20;
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    ready(&gateway, "main").await;
+    let call = async || try_create(&gateway, request(raw(&address)), None).await;
+    let mut waiting = 0;
+    while waiting < 3 {
+        let fault = call().await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+        // A vault that is only starting was not asked anything.
+        waiting += usize::from(fault.public().contains("outcome is not known"));
+    }
+    for _ in 0..10 {
+        let fault = call().await.unwrap_err();
+        assert!(fault.public().contains("too many"), "{fault}");
+    }
+    let mut handed = store.handed.subscribe();
+    handed.wait_for(|handed| *handed == 3).await.unwrap();
+    store.hold.send_replace(false);
+    while call().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Those whose callers had stopped waiting are done all the same.
+    for id in world.requests().await {
+        assert_eq!(outcome(&gateway, &id.to_string()).await.error, None);
+    }
+    assert!(world.requests().await.len() >= 4);
+}
+
 /// Changes the bytes of the only stored request.
 async fn damage(world: &World, change: impl Fn(&mut Vec<u8>)) -> String {
     let rows = world

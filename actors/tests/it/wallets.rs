@@ -1,10 +1,11 @@
 //! Vaults, wallets and balances.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::{
     gateway::{Command, Query, Receipt, View},
     rpc::{ChainKey, Chains},
+    store::{Batch, Expect, Scan, Space},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -90,6 +91,50 @@ async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
         wallet(&gateway, vault, NetworkType::Evm).await.key_path,
         "m/5"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_numbered_by_two_processes_on_one_store() {
+    let world = World::new();
+    let one = world.start().await;
+    let vault = vault(&one, "main").await;
+    let two = world.start().await;
+    ready(&two, "main").await;
+    for _ in 0..3 {
+        wallet(&one, vault, NetworkType::Evm).await;
+    }
+    // The other one thought that these numbers were free.
+    let made = wallet(&two, vault, NetworkType::Evm).await;
+    assert_eq!(made.key_path, "m/3");
+    let calls = (0..20).map(|number| {
+        let gateway = if number % 2 == 0 { &one } else { &two };
+        wallet(gateway, vault, NetworkType::Evm)
+    });
+    let made = futures::future::join_all(calls).await;
+    let paths: BTreeSet<_> = made.into_iter().map(|wallet| wallet.key_path).collect();
+    assert_eq!(paths.len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wallets__should_be_listed_also_beside_one_that_cannot_be_read() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let first = wallet(&gateway, vault, NetworkType::Evm).await;
+    let rows = Scan::prefix(Space::Wallet, &[], 1);
+    let (key, _) = world.store.scan(&rows).await.unwrap().remove(0);
+    let mut batch = Batch::new();
+    batch.put(key, Expect::Any, vec![0xff; 3]);
+    world.store.commit(batch).await.unwrap();
+    let second = wallet(&gateway, vault, NetworkType::Evm).await;
+    let all = wire::GetWalletListRequest {
+        vault_uuid: vault.to_string(),
+        ..Default::default()
+    };
+    assert_eq!(list(&gateway, all).await.unwrap(), [second]);
+    let query = Query::WalletByAddress(first.address);
+    let fault = gateway.view(&admin(), query).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Bug);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -303,7 +348,7 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
     );
     assert_eq!(
         balance(asked(Some(1), None)).await.unwrap_err().0,
-        Class::Unavailable
+        Class::Invalid
     );
     // The chain id of Solana may be left out, and no node is configured for Sonic SVM.
     for (chain_id, expected) in [
@@ -313,8 +358,8 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
         (
             Some(0),
             Err((
-                Class::Unavailable,
-                "no node is configured for Sonic SVM (chains.sonic.rpc)".to_owned(),
+                Class::Invalid,
+                "chainId: no node is configured for Sonic SVM (chains.sonic.rpc)".to_owned(),
             )),
         ),
     ] {

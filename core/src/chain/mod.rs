@@ -191,6 +191,13 @@ pub trait Chain: Sync {
         taken: &BTreeSet<Resource>,
     ) -> Result<Settled, Fault>;
 
+    /// The outputs or objects that the node offered: what others hold of them can be looked up at
+    /// once. Empty when it offered none.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when they cannot be read.
+    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault>;
+
     /// What the built transaction uses up; nothing else may use it. Empty for messages.
     ///
     /// # Errors

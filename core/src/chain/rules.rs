@@ -92,6 +92,14 @@ pub trait Rules: Sync {
         Ok(Settled::Facts(facts.into()))
     }
 
+    /// See [`Chain::offered`]; nothing, unless the network says otherwise.
+    ///
+    /// # Errors
+    /// As there.
+    fn offered(&self, _facts: &Self::Facts) -> Result<Vec<Resource>, Fault> {
+        Ok(Vec::new())
+    }
+
     /// See [`Chain::uses`].
     ///
     /// # Errors
@@ -190,6 +198,10 @@ impl<R: Rules> Chain for R {
             return Err(not_those());
         };
         Rules::settle(self, payload, own.clone(), taken)
+    }
+
+    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault> {
+        R::Facts::of(facts).map_or(Ok(Vec::new()), |facts| Rules::offered(self, facts))
     }
 
     fn uses(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {

@@ -4,6 +4,7 @@ use super::{Request, State};
 use crate::{
     chain::{Signed, evm::calls::Calls},
     fault::ExecuteCode,
+    network::Network,
     payload::Payload,
     schema::wire,
     signature::Signature,
@@ -102,6 +103,14 @@ impl Request {
                 website: String::new(),
             }),
         }
+    }
+
+    /// Whether `txHash` is the signature of a transaction that the client is to send itself: on
+    /// Solana's networks a transaction is known by its first signature. Who may not see signatures
+    /// must not see such a hash: with it the transaction can be sent.
+    pub fn hash_is_signature(&self) -> bool {
+        self.network == Network::Solana
+            && matches!(self.state, State::Succeeded { sent: false, .. })
     }
 
     /// What executeSigningRequests answers; `None` while the request is pending.

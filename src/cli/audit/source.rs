@@ -8,7 +8,7 @@ use covault_core::audit::{Chain, Head, HeadLine, OlderLine, Writer};
 
 use crate::{
     cli::client::Client,
-    config::Config,
+    config::{Config, StoreKind},
     files::{self, Owned},
     http::admin::audit::{
         ChainsAnswer, EntriesAnswer, ListChains, ListEntries, ListOlder, OlderAnswer, OlderPlace,
@@ -33,14 +33,14 @@ impl Source {
     ///
     /// # Errors
     /// When there is none, or an orchestrator runs on it.
-    pub fn stopped(config: &Config) -> anyhow::Result<Self> {
+    pub async fn stopped(config: &Config) -> anyhow::Result<Self> {
         let path = store_path(&config.serve);
-        if !path.exists() {
+        if config.store.kind == StoreKind::Redb && !path.exists() {
             bail!("there is no store at {}", path.display());
         }
         let folder = files::own_folder(&config.serve.data_dir)?;
         Ok(Self::Stopped {
-            store: store(&config.serve)?,
+            store: store(config).await?,
             _folder: folder,
         })
     }

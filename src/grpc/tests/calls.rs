@@ -122,6 +122,135 @@ async fn what_is_no_grpc__should_be_refused_as_the_protocol_says() {
     }
 }
 
+#[tokio::test]
+async fn message_that_is_none__should_be_the_clients_fault() {
+    let server = Server::start(|_| ()).await;
+    let call = async |path: &str, body: Vec<u8>| {
+        let mut request = without_end(&format!("{PLATFORM}/{path}"), None);
+        *request.body_mut() = Body::from(body);
+        let response = server.router.clone().oneshot(request).await;
+        status_of(&response.expect("answers"))
+    };
+    let message = |length: u8, bytes: usize| [vec![0, 0, 0, 0, length], vec![0; bytes]].concat();
+    for body in [
+        // Nothing at all; half a head; half a message; a flag that is none.
+        vec![],
+        vec![0, 0],
+        message(9, 4),
+        vec![7, 0, 0, 0, 0],
+    ] {
+        let status = call("GetWalletList", body.clone()).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{body:?}: {status:?}");
+        assert_eq!(status.message(), "there is no whole message", "{body:?}");
+    }
+    // Compressed, where nothing was agreed on.
+    let status = call("GetWalletList", vec![1, 0, 0, 0, 0]).await;
+    assert!(
+        matches!(status.code(), Code::Unimplemented | Code::InvalidArgument),
+        "{status:?}"
+    );
+    // Messages without end behind the first one.
+    let many = message(0, 0).repeat(1000);
+    let status = call("GetWalletList", many).await;
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+}
+
+#[tokio::test]
+async fn messages__should_have_room_together_with_bodies() {
+    let terms = Terms {
+        max_in_flight_bytes: 10,
+        ..UNLIMITED
+    };
+    let server = Server::start(|api| api.admission = Admission::new(&terms)).await;
+    let get = async |uuid: &str| -> Called<wire::GetSigningRequestDetailsResponse> {
+        let request = wire::GetSigningRequestDetailsRequest { uuid: uuid.into() };
+        server
+            .call("GetSigningRequestDetails", with_token(request))
+            .await
+    };
+    let status = get("0123456789").await.expect_err("no room");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert_eq!(status.metadata().get("retry-after").expect("when"), "1");
+    let status = get("0").await.expect_err("no uuid");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+}
+
+#[tokio::test]
+async fn what_reaches_no_operation__should_be_counted() {
+    use crate::api::address::Peer;
+    let terms = Terms {
+        per_address: Rate {
+            per_second: 1,
+            burst: 2,
+        },
+        ..UNLIMITED
+    };
+    for (path, kind, first) in [
+        ("/a.B/C", "application/grpc", Some(Code::Unimplemented)),
+        (
+            "/mpcvault.platform.v1.PlatformAPI/GetBalance",
+            "text/html",
+            None,
+        ),
+    ] {
+        let server = Server::start(|api| api.admission = Admission::new(&terms)).await;
+        for round in 0..3 {
+            let mut request = without_end(path, None);
+            let kind = HeaderValue::from_static(kind);
+            request.headers_mut().insert("content-type", kind);
+            let peer = "192.0.2.1:1".parse().expect("peer");
+            request.extensions_mut().insert(Peer(peer));
+            let response = server.router.clone().oneshot(request).await;
+            let response = response.expect("answers");
+            let limited = round == 2;
+            match first {
+                Some(first) => {
+                    let code = if limited {
+                        Code::ResourceExhausted
+                    } else {
+                        first
+                    };
+                    assert_eq!(status_of(&response).code(), code);
+                }
+                None => {
+                    let status = if limited { 429 } else { 415 };
+                    assert_eq!(response.status(), status);
+                }
+            }
+            assert!(response.headers().contains_key("x-request-id"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls__should_be_counted_by_operation_and_code() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new()
+        .set_buckets(&[1.0])
+        .expect("buckets")
+        .build_recorder();
+    // The runtime of a test has one thread.
+    let _guard = ::metrics::set_default_local_recorder(&recorder);
+    let server = Server::start(|_| ()).await;
+    for method in ["GetWalletList", "NoSuch"] {
+        let path = format!("{PLATFORM}/{method}");
+        let called = send(&server.router, &path, with_token(Bytes::new())).await;
+        called.expect_err("names no vault");
+    }
+    let text = recorder.handle().render();
+    for (operation, code) in [
+        ("getWalletList", "INVALID_ARGUMENT"),
+        ("none", "UNIMPLEMENTED"),
+    ] {
+        let labels = format!("transport=\"grpc\",operation=\"{operation}\"");
+        for line in [
+            format!("covault_api_calls_total{{{labels},code=\"{code}\"}} 1"),
+            format!("covault_api_call_seconds_count{{{labels},outcome=\"refused\"}} 1"),
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}: {text}");
+        }
+    }
+}
+
 /// A vault, made over REST: the transports share what they serve.
 async fn vault_of(server: &Server) -> String {
     vault(&crate::http::router(&server.api).expect("routes")).await
@@ -164,6 +293,41 @@ async fn idempotency_key__should_give_the_first_answer_again() {
         let refused = create("", "one").await.expect_err("empty");
         assert_eq!(refused.code(), Code::InvalidArgument);
     }
+}
+
+#[tokio::test]
+async fn idempotency_key__should_hold_over_both_transports() {
+    let server = Server::start(|api| api.strict_idempotency = true).await;
+    let vault_uuid = vault_of(&server).await;
+    let rest = crate::http::router(&server.api).expect("routes");
+    let body =
+        format!("{{\"vaultUuid\": \"{vault_uuid}\", \"networkType\": 1, \"name\": \"one\"}}");
+    let request = HttpRequest::post("/v1/createWallet")
+        .header("x-mtoken", "platform")
+        .header("content-type", "application/json")
+        .header("idempotency-key", "k")
+        .body(Body::from(body))
+        .expect("request");
+    let first = rest.oneshot(request).await.expect("answers");
+    assert_eq!(first.status(), 200);
+    let first = axum::body::to_bytes(first.into_body(), 1 << 20).await;
+    let first: wire::CreateWalletResponse =
+        covault_core::schema::json::decode(&first.expect("body")).expect("of the schema");
+
+    let mut request = with_token(wire::CreateWalletRequest {
+        vault_uuid,
+        network_type: wire::NetworkType::Evm.into(),
+        name: "one".into(),
+        ..Default::default()
+    });
+    let metadata = request.metadata_mut();
+    metadata.insert("idempotency-key", "k".parse().expect("metadata"));
+    let again: tonic::Response<wire::CreateWalletResponse> = server
+        .call("CreateWallet", request)
+        .await
+        .expect("the same");
+    assert!(again.metadata().contains_key("idempotency-replayed"));
+    assert_eq!(again.into_inner(), first);
 }
 
 #[tokio::test]
@@ -256,6 +420,7 @@ async fn method(
 ) -> Router {
     let method = Arc::new(Method {
         api: api_with(|api| api.body_timeout = Duration::from_millis(10)).await,
+        name: "test".into(),
         area: Area::Platform,
         served: Served {
             handler: Arc::new(handler),

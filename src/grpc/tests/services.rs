@@ -44,6 +44,24 @@ async fn health__should_be_that_of_readiness_for_every_service() {
 }
 
 #[tokio::test]
+async fn health__should_have_places_for_so_many_who_do_not_ask_to_the_end() {
+    let server = Server::start(|_| ()).await;
+    let mut waiting = Vec::new();
+    for _ in 0..STRANGERS {
+        let request = without_end("/grpc.health.v1.Health/Check", None);
+        let mut call = Box::pin(server.router.clone().oneshot(request));
+        assert!(futures::poll!(&mut call).is_pending());
+        waiting.push(call);
+    }
+    let mut client = HealthClient::new(server.router.clone());
+    let status = client.check(about("")).await.expect_err("full");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.metadata().contains_key("x-request-id"));
+    waiting.pop();
+    client.check(about("")).await.expect("a place is free");
+}
+
+#[tokio::test]
 async fn health__should_be_told_to_watchers_until_the_end() {
     let server = Server::start(|api| api.bus_reachable = Box::new(|| true)).await;
     let mut client = HealthClient::new(server.router.clone());
@@ -154,6 +172,7 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
         idle: LONG,
         stopping: LONG,
         max_connections: 10,
+        max_per_address: None,
     };
     let stopped = server.stop.subscribe();
     let router = server.router.clone();

@@ -450,8 +450,12 @@ async fn get_balance__should_say_which_chain_has_no_node() {
     ] {
         let body = question(network, &chain_id, address, &Value::Null);
         let (status, answer) = ask(&app, body.clone()).await;
-        assert_eq!(status, 503, "{body}: {answer}");
-        let expected = format!("no node is configured for {chain} ({setting})");
+        assert_eq!(status, 400, "{body}: {answer}");
+        let field = match network {
+            "EVM" | "APTOS" | "SOLANA" => "chainId",
+            _ => "networkType",
+        };
+        let expected = format!("{field}: no node is configured for {chain} ({setting})");
         assert_eq!(answer["error"]["message"], expected, "{body}");
     }
 }

@@ -140,6 +140,37 @@ async fn requests_in_work__should_be_bounded_with_those_whose_body_is_on_its_way
 }
 
 #[tokio::test]
+async fn pages_without_token__should_be_counted() {
+    let app = app(Terms {
+        per_address: TWO,
+        ..UNLIMITED
+    })
+    .await;
+    let pages = ["/openapi.json", "/docs", "/docs/start.js"];
+    for (index, path) in pages.into_iter().enumerate() {
+        let mut get = request("192.0.2.1:1", "", path, Body::empty());
+        *get.method_mut() = Method::GET;
+        let response = app.clone().oneshot(get).await.expect("answers");
+        let expected = if index < 2 { 200 } else { 429 };
+        assert_eq!(response.status(), expected, "{path}");
+        assert!(response.headers().contains_key(REQUEST_ID));
+    }
+}
+
+#[tokio::test]
+async fn large_body__should_not_be_sent_for_by_who_asks_first() {
+    let app = app(UNLIMITED).await;
+    // It never comes: only who does not wait for it can answer.
+    let never = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+    let mut large = request("192.0.2.1:1", "platform", PATH, never);
+    let headers = large.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("2001"));
+    headers.insert(header::EXPECT, HeaderValue::from_static("100-continue"));
+    let (status, _, body) = answer(&app, large).await;
+    assert_eq!(status, 413, "{body}");
+}
+
+#[tokio::test]
 async fn slow_body__should_be_given_up() {
     let api = api_with(|api| api.body_timeout = Duration::from_millis(10)).await;
     let app = router(&api).expect("routes");

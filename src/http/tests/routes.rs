@@ -82,10 +82,11 @@ impl Signers for NoSigners {
 }
 
 pub(super) async fn app() -> Router {
-    app_with(false).await
+    app_strict(false).await
 }
 
-async fn app_with(strict_idempotency: bool) -> Router {
+/// The same, strict with idempotency keys or not.
+pub(super) async fn app_strict(strict_idempotency: bool) -> Router {
     app_over(Arc::new(NoSigners), strict_idempotency).await
 }
 
@@ -151,6 +152,7 @@ async fn api_of(
 /// No limit but on what is in work.
 pub(crate) const UNLIMITED: Terms = Terms {
     max_in_flight: 1000,
+    max_in_flight_bytes: 1 << 20,
     per_token: Rate {
         per_second: 0,
         burst: 0,
@@ -258,6 +260,11 @@ async fn refusals_of_http__should_have_the_shape_of_the_platform() {
         ask.headers.push((name, value));
         ask
     };
+    let and = |name: &'static str, value: &'static str| {
+        let mut ask = ask();
+        ask.headers.push((name, value));
+        ask
+    };
     let method = |method: Method| Ask { method, ..ask() };
     let body = |text: &str| Ask {
         body: text.to_owned(),
@@ -266,6 +273,8 @@ async fn refusals_of_http__should_have_the_shape_of_the_platform() {
     let large = "x".repeat(2001);
     for (ask, expected) in [
         (without("x-mtoken"), 401),
+        (and("x-mtoken", "platform"), 401),
+        (and("content-encoding", "gzip"), 415),
         (with("x-mtoken", "wrong"), 401),
         (with("x-mtoken", "admin"), 403),
         (method(Method::GET), 405),
@@ -365,7 +374,7 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
 
 #[tokio::test]
 async fn create_vault__should_take_an_ecdsa_backend_that_is_built_and_name_the_others() {
-    let app = app_with(false).await;
+    let app = app_strict(false).await;
     let key = |last: u8| covault_mpc::identity::openssh_line(&signer(last), "");
     for seed in 1..=2 {
         let mut ask = post("/admin/v1/admitNode", json!({"publicKey": key(seed)}));
@@ -448,7 +457,7 @@ pub(super) fn signer(seed: u8) -> covault_core::order::NodeId {
 #[tokio::test]
 async fn idempotency_key__should_give_the_first_answer_again() {
     for strict in [false, true] {
-        let app = app_with(strict).await;
+        let app = app_strict(strict).await;
         let vault = vault(&app).await;
         let create = |key: &'static str, name: &'static str| {
             let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "name": name});

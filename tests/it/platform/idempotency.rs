@@ -1,19 +1,44 @@
 //! Contract section 5: a key makes one effect and one answer.
 
 use serde_json::{Value, json};
+use tonic::Code;
 
-use super::World;
+use super::{World, caller::Caller};
 
-/// The status, whether it was replayed, whether the body was another, and the answer as it came.
+/// A transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Rest,
+    Grpc,
+}
+
+/// The status, whether it was replayed, whether the body was another, and the answer as it came
+/// (over gRPC, as JSON).
 type Reply = (u16, bool, bool, String);
 
-async fn call(world: &World, operation: &str, key: &str, body: &Value) -> Reply {
-    let api = world.api();
-    let response = api
+async fn call(over: Over, caller: &Caller, operation: &str, key: &str, body: &Value) -> Reply {
+    let key = ("idempotency-key", key);
+    if over == Over::Grpc {
+        let (answer, metadata) = match caller.grpc(operation, body, &[key]).await {
+            Ok(answered) => answered,
+            Err(status) => {
+                assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+                return (400, false, false, status.message().to_owned());
+            }
+        };
+        let says = |name: &str| metadata.get(name).is_some_and(|value| value == "true");
+        let (replayed, mismatch) = (
+            says("idempotency-replayed"),
+            says("idempotency-body-mismatch"),
+        );
+        return (200, replayed, mismatch, answer.to_string());
+    }
+    let response = caller
+        .api
         .raw(&format!("/v1/{operation}"), |request| {
             request
-                .header("x-mtoken", &api.token)
-                .header("idempotency-key", key)
+                .header("x-mtoken", &caller.api.token)
+                .header(key.0, key.1)
                 .json(body)
         })
         .await;
@@ -46,57 +71,68 @@ async fn fifty_calls_with_one_key__should_make_one_thing_and_get_one_answer() {
         ("createSigningRequest", world.message("once")),
         ("createBatchPayment", batch),
     ];
-    let longest = "\u{21}".repeat(255);
+    // A key of its own for each transport.
+    let ways = [
+        (Over::Rest, "\u{21}".repeat(255)),
+        (Over::Grpc, "~".repeat(255)),
+    ];
+    let caller = world.caller();
     let mut firsts = Vec::new();
-    for (operation, body) in &calls {
-        let all = (0..50).map(|_| call(&world, operation, &longest, body));
-        let all = futures::future::join_all(all).await;
-        let first = all[0].3.clone();
-        assert!(
-            all.iter().all(|it| it.0 == 200 && it.3 == first && !it.2),
-            "{all:?}"
-        );
-        assert_eq!(all.iter().filter(|it| !it.1).count(), 1, "{operation}");
-        firsts.push(first);
+    for (over, longest) in &ways {
+        for (operation, body) in &calls {
+            let all = (0..50).map(|_| call(*over, &caller, operation, longest, body));
+            let all = futures::future::join_all(all).await;
+            let first = all[0].3.clone();
+            assert!(
+                all.iter().all(|it| it.0 == 200 && it.3 == first && !it.2),
+                "{all:?}"
+            );
+            assert_eq!(all.iter().filter(|it| !it.1).count(), 1, "{operation}");
+            firsts.push((*over, longest, *operation, body, first));
+        }
     }
-    let wallets = world
-        .api()
-        .ok("getWalletList", json!({"vaultUuid": world.dev.vault}))
-        .await;
-    assert_eq!(wallets["detailsList"].as_array().unwrap().len(), 3);
-    let requests = world
-        .api()
-        .ok(
-            "getSigningRequestList",
-            json!({"vaultUuid": world.dev.vault}),
-        )
-        .await;
-    assert_eq!(requests["signingRequests"].as_array().unwrap().len(), 1);
+    let vault = json!({"vaultUuid": world.dev.vault});
+    let wallets = world.api().ok("getWalletList", vault.clone()).await;
+    assert_eq!(wallets["detailsList"].as_array().unwrap().len(), 4);
+    let requests = world.api().ok("getSigningRequestList", vault).await;
+    assert_eq!(requests["signingRequests"].as_array().unwrap().len(), 2);
 
     // A crash forgets nothing: the answer is the first one, although the request is signed by now.
     world.dev.process.kill();
     world.dev.restart().await;
-    for ((operation, body), first) in calls.iter().zip(&firsts) {
-        let again = call(&world, operation, &longest, body).await;
+    let caller = world.caller();
+    for (over, longest, operation, body, first) in &firsts {
+        let again = call(*over, &caller, operation, longest, body).await;
         assert_eq!(again, (200, true, false, first.clone()), "{operation}");
     }
 
-    // Keys belong to one operation; another body gets the first answer and is told so.
     let other = json!({"vaultUuid": world.dev.vault, "networkType": "NETWORK_TYPE_TON"});
-    let again = call(&world, "createWallet", &longest, &other).await;
-    assert_eq!(again, (200, true, true, firsts[0].clone()));
-    let (status, replayed, ..) = call(&world, "createWallet", "new", &other).await;
-    assert_eq!((status, replayed), (200, false));
-
-    // A refused call leaves its key free.
     let wrong = json!({"vaultUuid": world.dev.vault});
-    assert_eq!(call(&world, "createWallet", "again", &wrong).await.0, 400);
-    let (status, replayed, ..) = call(&world, "createWallet", "again", &other).await;
-    assert_eq!((status, replayed), (200, false));
+    for (over, longest, operation, _, first) in &firsts {
+        if *operation != "createWallet" {
+            continue;
+        }
+        let call = async |key: &str, body: &Value| call(*over, &caller, operation, key, body).await;
+        // Keys belong to one operation; another body gets the first answer and is told so.
+        let again = call(longest, &other).await;
+        assert_eq!(again, (200, true, true, first.clone()));
+        let new = format!("new over {over:?}");
+        let (status, replayed, ..) = call(&new, &other).await;
+        assert_eq!((status, replayed), (200, false));
 
-    for key in ["", &format!("{longest}k")] {
-        let (status, _, _, answer) = call(&world, "createWallet", key, &other).await;
-        assert_eq!(status, 400, "{answer}");
-        assert!(answer.contains("idempotency-key"), "{answer}");
+        // A refused call leaves its key free.
+        let again = format!("again over {over:?}");
+        assert_eq!(call(&again, &wrong).await.0, 400);
+        let (status, replayed, ..) = call(&again, &other).await;
+        assert_eq!((status, replayed), (200, false));
+
+        for key in ["", &format!("{longest}k")] {
+            let (status, _, _, answer) = call(key, &other).await;
+            assert_eq!(status, 400, "{answer}");
+            assert!(
+                answer.contains("idempotency-key: must have 1 to 255"),
+                "{answer}"
+            );
+        }
     }
 }

@@ -32,6 +32,8 @@ async fn json__should_follow_every_rule_of_the_mapping() {
     base64_variants(&world).await;
     names_and_nulls(&world).await;
     enums(&world).await;
+    booleans(&world).await;
+    other_operations(&world).await;
     kinds(&world).await;
     malformed(&world).await;
     responses(&world).await;
@@ -177,6 +179,93 @@ async fn enums(world: &World) {
             message.starts_with("rawMessage.ecdsaHashFunction: "),
             "{message}"
         );
+    }
+}
+
+/// A wrapper: unset means true.
+async fn booleans(world: &World) {
+    for text in ["true", "false", "null"] {
+        let body = json!({"solanaMessage": {"from": world.solana, "content": "AA=="}});
+        let body = body
+            .to_string()
+            .replacen('{', &format!("{{\"broadcastTx\": {text}, "), 1);
+        let (status, answer) = create(world, body).await;
+        assert_eq!(status, 200, "{text}: {answer}");
+    }
+    for text in ["\"true\"", "1", "0", "{}", "[true]", "{\"value\": true}"] {
+        let body = world.message("hello").to_string();
+        let body = body.replacen('{', &format!("{{\"broadcastTx\": {text}, "), 1);
+        let (status, answer) = create(world, body).await;
+        assert_eq!(status, 400, "{text}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("broadcastTx: "), "{text}: {message}");
+    }
+}
+
+/// The rules are those of the schema, and not of one operation.
+async fn other_operations(world: &World) {
+    let (api, vault) = (world.api(), &world.dev.vault);
+    let upper = vault.to_uppercase();
+    let message = json!({"name": "x", "btc_batch_send_native": null, "sui_batch_send_coin": null});
+    for (operation, body, field, part) in [
+        // Both forms of names, nulls, and numbers for enums and as strings.
+        (
+            "createWallet",
+            json!({"vault_uuid": upper, "network_type": 1, "ref": null, "name": null}),
+            "details",
+            "",
+        ),
+        (
+            "getWalletList",
+            json!({"vault_uuid": vault, "page": "1", "limit": 1e0}),
+            "detailsList",
+            "",
+        ),
+        (
+            "getSigningRequestList",
+            json!({"vaultUuid": vault, "sort_order": 1, "page": null}),
+            "signingRequests",
+            "",
+        ),
+        // What is not there, of which there are two, or that is unknown.
+        ("createBatchPayment", message, "batchPayment", "exactly one"),
+        (
+            "createBatchPayment",
+            json!({"btcBatchSendNative": {}, "sui_batch_send_native": {}}),
+            "batchPayment",
+            "exactly one",
+        ),
+        (
+            "createBatchPayment",
+            json!({"btcBatchSendNative": {"recipients": [{}, {"adress": "x"}]}}),
+            "batchPayment",
+            "btcBatchSendNative.recipients[1].adress: unknown field",
+        ),
+        (
+            "getWalletInfo",
+            json!({"address": world.evm, "ref": "x"}),
+            "details",
+            "exactly one",
+        ),
+        (
+            "createWallet",
+            json!({"vaultUuid": vault, "networkType": 9}),
+            "details",
+            "networkType: ",
+        ),
+        (
+            "updateWallet",
+            json!({"address": world.evm, "names": "x"}),
+            "details",
+            "names: unknown field",
+        ),
+    ] {
+        let (status, answer) = api.post(operation, body.clone()).await;
+        assert_keys(&answer, &[field, "error"]);
+        let expected = if part.is_empty() { 200 } else { 400 };
+        assert_eq!(status, expected, "{operation} {body}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(part), "{operation} {body}: {message}");
     }
 }
 

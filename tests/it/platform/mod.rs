@@ -1,14 +1,20 @@
 //! The promises of the platform API, as a client sees them: every operation, every JSON rule, every
 //! error.
 
+mod admission;
+mod broken;
+mod caller;
 mod idempotency;
 mod json;
 mod operations;
 mod sweep;
 mod tokens;
+mod transports;
+mod unavailable;
 
 use serde_json::{Value, json};
 
+use self::caller::Caller;
 use super::support::*;
 
 /// A cluster with one wallet of each curve.
@@ -25,8 +31,25 @@ impl World {
     }
 
     pub async fn start_with(arguments: &[&str]) -> Self {
+        Self::start_as(arguments, &[]).await
+    }
+
+    /// With arguments, and with settings in the environment.
+    pub async fn start_as(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let dev = Dev::start(&folder.path().join("dev"), arguments).await;
+        let dev = Dev::start_with(&folder.path().join("dev"), arguments, variables).await;
+        Self::of(dev, folder).await
+    }
+
+    /// With a service that survives that its files cannot grow.
+    pub async fn start_on_small_disk() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("dev");
+        let dev = Dev::start_by(covault_on_small_disks, &data, &[], &[]).await;
+        Self::of(dev, folder).await
+    }
+
+    async fn of(dev: Dev, folder: tempfile::TempDir) -> Self {
         let evm = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
         let solana = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
         Self {
@@ -45,6 +68,11 @@ impl World {
     /// The API with a new token of every vault.
     pub fn token(&self, arguments: &[&str]) -> Api {
         self.dev.token(&[arguments, &["--all-vaults"]].concat())
+    }
+
+    /// The first platform token over both transports.
+    pub fn caller(&self) -> Caller {
+        Caller::new(self, &self.dev.api.token)
     }
 
     pub fn api(&self) -> &Api {

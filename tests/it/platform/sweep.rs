@@ -2,23 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::{World, assert_keys};
+use super::{World, assert_keys, caller::INVALID};
 use crate::support::*;
 
 const TRON: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
-
-fn refused(code: u16, error: &str, reason: &str) -> (u16, Value) {
-    (
-        code,
-        json!({"code": code, "error": error, "reason": reason}),
-    )
-}
 
 #[tokio::test]
 async fn sweep__should_make_addresses_once_and_give_every_reason() {
     let mut world = World::start().await;
     let api = world.token(&["--name", "deposits", "--kind", "sweep", "--access", "full"]);
-    let bad = |reason: &str| refused(400, "Bad Request", reason);
+    let caller = world.caller().with(&api.token);
 
     for (body, reason) in [
         (json!({"ref": "a"}), "network required"),
@@ -40,11 +33,7 @@ async fn sweep__should_make_addresses_once_and_give_every_reason() {
             "sweep config not configured",
         ),
     ] {
-        assert_eq!(
-            api.post("sweep/wallets", body.clone()).await,
-            bad(reason),
-            "{body}"
-        );
+        caller.refused("sweep/wallets", body, INVALID, reason).await;
     }
     for (body, reason) in [
         (json!({"address": TRON}), "network unsupported"),
@@ -66,34 +55,9 @@ async fn sweep__should_make_addresses_once_and_give_every_reason() {
             "webhook not configured",
         ),
     ] {
-        assert_eq!(
-            api.post("sweep/addWatchAddress", body.clone()).await,
-            bad(reason),
-            "{body}"
-        );
+        let operation = "sweep/addWatchAddress";
+        caller.refused(operation, body, INVALID, reason).await;
     }
-    let unknown = Api::new(&api.base, "nonsense");
-    for operation in ["sweep/wallets", "sweep/addWatchAddress"] {
-        assert_eq!(
-            unknown.post(operation, json!({})).await,
-            refused(401, "Unauthorized", "unauthenticated")
-        );
-    }
-    let away = world.token(&[
-        "--name",
-        "away",
-        "--kind",
-        "sweep",
-        "--access",
-        "full",
-        "--allow",
-        "192.0.2.1",
-    ]);
-    assert_eq!(
-        away.post("sweep/wallets", json!({})).await,
-        refused(403, "Forbidden", "IP is not allowed")
-    );
-
     // What is wrong before there is an operation has the same shape.
     for (path, body, kind, code, error) in [
         (
@@ -211,17 +175,18 @@ async fn sweep__should_make_addresses_once_and_give_every_reason() {
     assert_eq!(api.post("sweep/wallets", deposit.clone()).await, before);
     assert_eq!(api.post("sweep/addWatchAddress", body).await, watch);
     let other = world.token(&["--name", "other", "--kind", "sweep", "--access", "full"]);
-    assert_eq!(
-        other.post("sweep/wallets", deposit.clone()).await,
-        bad("sweep config not configured")
-    );
+    let other = world.caller().with(&other.token);
+    let reason = "sweep config not configured";
+    other
+        .refused("sweep/wallets", deposit.clone(), INVALID, reason)
+        .await;
 
     // Put away, it is no deposit address any more.
     let address = before.1["address"].clone();
     let archive = json!({"address": address, "status": "STATUS_ARCHIVED"});
     world.api().ok("updateWallet", archive).await;
-    assert_eq!(
-        api.post("sweep/wallets", deposit).await,
-        bad("wallet disabled")
-    );
+    let caller = world.caller().with(&api.token);
+    caller
+        .refused("sweep/wallets", deposit, INVALID, "wallet disabled")
+        .await;
 }

@@ -141,26 +141,3 @@ async fn tokens__should_open_what_they_were_made_for_until_they_are_revoked() {
         assert!(!log.contains(&api.token));
     }
 }
-
-#[tokio::test]
-async fn token_of_some_vaults__should_reach_no_other() {
-    let world = World::start().await;
-    let mut arguments = vec!["--name", "shop", "--kind", "platform", "--access", "full"];
-    arguments.extend(["--vault", "default"]);
-    let shop = world.dev.token(&arguments);
-    shop.ok("getWalletList", json!({"vaultUuid": world.dev.vault}))
-        .await;
-    let stranger = "00000000-0000-4000-8000-000000000000";
-    for (operation, body) in [
-        ("getWalletList", json!({"vaultUuid": stranger})),
-        ("getSigningRequestList", json!({"vaultUuid": stranger})),
-        (
-            "createWallet",
-            json!({"vaultUuid": stranger, "networkType": 1}),
-        ),
-    ] {
-        // Whether there is such a vault is not told.
-        let (status, answer) = shop.post(operation, body).await;
-        assert_eq!(status, 403, "{operation}: {answer}");
-    }
-}

@@ -3,6 +3,9 @@
 mod chains;
 mod client;
 mod cluster;
+mod grpc;
+#[path = "../../support/postgres.rs"]
+pub mod postgres;
 mod processes;
 #[path = "../../../mpc/tests/support/search.rs"]
 pub mod search;
@@ -11,5 +14,6 @@ mod solana_stub;
 pub use chains::*;
 pub use client::*;
 pub use cluster::*;
+pub use grpc::*;
 pub use processes::*;
 pub use solana_stub::*;

@@ -115,6 +115,16 @@ impl Process {
         assert!(sent.success());
     }
 
+    /// From now on no file that it writes may become longer, in bytes ("unlimited": as before).
+    pub fn limit_files(&self, most: &str) {
+        let limited = Command::new("prlimit")
+            .args(["--pid", &self.pid().to_string()])
+            .arg(format!("--fsize={most}:"))
+            .status()
+            .unwrap();
+        assert!(limited.success());
+    }
+
     /// SIGTERM, and the exit code.
     pub fn terminate(&mut self) -> Option<i32> {
         self.signal("TERM");
@@ -147,6 +157,15 @@ impl Drop for Process {
 /// The binary under test.
 pub fn covault() -> Command {
     Command::new(env!("CARGO_BIN_EXE_covault"))
+}
+
+/// The same, where a file that cannot grow is an error and not the end of the process: what a shell
+/// ignores its programs ignore too.
+pub fn covault_on_small_disks() -> Command {
+    let mut command = Command::new("sh");
+    let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_covault")]);
+    command
 }
 
 /// A file or program of tests/node.
@@ -194,6 +213,7 @@ pub struct Dev {
     pub vault: String,
     pub info: Value,
     data: PathBuf,
+    program: fn() -> Command,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
 }
@@ -205,31 +225,42 @@ impl Dev {
 
     /// The same, with environment variables.
     pub async fn start_with(data: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_by(covault, data, arguments, variables).await
+    }
+
+    /// The same, by a program that starts the binary.
+    pub async fn start_by(
+        program: fn() -> Command,
+        data: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
         let variables: Vec<_> = variables
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let (process, api, info) = Self::launch(data, &arguments, &variables).await;
+        let (process, api, info) = Self::launch(program(), data, &arguments, &variables).await;
         Self {
             process,
             api,
             vault: info["vaultUuid"].as_str().unwrap().to_owned(),
             info,
             data: data.to_owned(),
+            program,
             arguments,
             variables,
         }
     }
 
     async fn launch(
+        mut command: Command,
         data: &Path,
         arguments: &[String],
         variables: &[(String, String)],
     ) -> (Process, Api, Value) {
         fs::create_dir_all(data).unwrap();
         let log = data.with_extension("log");
-        let mut command = covault();
         command
             .args(["dev", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
@@ -274,9 +305,16 @@ impl Dev {
         Api::new(&self.api.base, token.trim())
     }
 
+    /// The file of its store.
+    pub fn store(&self) -> PathBuf {
+        self.data.join("orchestrator/store.redb")
+    }
+
     /// Starts again on the same folder.
     pub async fn restart(&mut self) {
-        let (process, api, info) = Self::launch(&self.data, &self.arguments, &self.variables).await;
+        let command = (self.program)();
+        let (process, api, info) =
+            Self::launch(command, &self.data, &self.arguments, &self.variables).await;
         self.process = process;
         self.api = api;
         self.info = info;
@@ -318,8 +356,13 @@ impl Redis {
         process
     }
 
-    pub async fn restart(&mut self) {
+    /// kill -9; [`Redis::restart`] starts it again.
+    pub fn stop(&mut self) {
         self.process.kill();
+    }
+
+    pub async fn restart(&mut self) {
+        self.stop();
         self.process = Self::launch(&self.folder, self.port).await;
     }
 

@@ -12,7 +12,7 @@ use covault_core::{
 };
 use ractor::ActorRef;
 
-use super::{Live, Msg, VaultMsg, live_key, reshare_of};
+use super::{Live, Msg, VaultMsg, ask, live_key, reshare_of};
 use crate::{audit, port::Confirmations, signing::AbortOnDrop};
 
 /// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
@@ -50,19 +50,14 @@ impl Live {
             return;
         }
         let signers = Arc::clone(&self.context.signers);
-        let actor = myself.clone();
-        let task = tokio::spawn(async move {
-            let result = tokio::time::timeout(TELLING, signers.activate(&order, &proof, &untold))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(Fault::unavailable(
-                        "not every node has confirmed that it uses the new shares",
-                    ))
-                });
-            let ended = Msg::ActivationEnded(Box::new(order), result);
-            let _ = actor.cast(VaultMsg::Life(ended));
-        });
-        work.telling = Some(AbortOnDrop(task.abort_handle()));
+        let told = order.clone();
+        work.telling = Some(ask(
+            myself,
+            TELLING,
+            "not every node has confirmed that it uses the new shares",
+            async move { signers.activate(&told, &proof, &untold).await },
+            move |result| VaultMsg::Life(Msg::ActivationEnded(Box::new(order), result)),
+        ));
     }
 
     pub(super) async fn telling_ended(

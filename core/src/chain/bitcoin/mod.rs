@@ -111,6 +111,11 @@ impl Rules for Bitcoin {
         Ok(Settled::Facts(facts.into()))
     }
 
+    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault> {
+        let coins = tx::coins(facts)?;
+        Ok(coins.iter().map(|coin| piece(&coin.outpoint)).collect())
+    }
+
     fn uses(&self, _payload: &BitcoinPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
         let outpoints = Draft::read(&unsigned.bytes)?.outpoints();
         Ok(outpoints.iter().map(piece).collect())

@@ -360,6 +360,11 @@ fn settle__should_leave_out_what_is_taken_and_not_needed() {
         let outputs = outputs.to_vec();
         Settled::Facts(chain::Facts::Bitcoin(Facts { outputs }))
     };
+    let facts = chain::Facts::Bitcoin(Facts {
+        outputs: all.clone(),
+    });
+    let offered = BITCOIN.offered(&facts).unwrap();
+    assert_eq!(offered.into_iter().collect::<BTreeSet<_>>(), taken(&all));
     assert_eq!(settle(&BTreeSet::new()), only(&all[2..3]));
     assert_eq!(settle(&taken(&all[2..3])), only(&all[1..2]));
     assert_eq!(settle(&taken(&all[1..3])), only(&all[..1]));

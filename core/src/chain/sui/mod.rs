@@ -267,6 +267,13 @@ impl Rules for Sui {
         }
     }
 
+    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault> {
+        let coins = facts.sui_coins.iter().chain(&facts.coins);
+        coins
+            .map(|coin| Ok(Resource::Piece(coin.piece()?)))
+            .collect()
+    }
+
     /// The owned objects at their versions; two transactions with one of them lock it for the
     /// rest of the epoch. Where there are none, the nonce or the whole transaction.
     ///

@@ -24,8 +24,9 @@ const LENIENT: GeneralPurposeConfig =
 const STANDARD_LENIENT: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::STANDARD, LENIENT);
 const URL_LENIENT: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::URL_SAFE, LENIENT);
 
-/// Above this a JSON number with fraction or exponent has lost digits already.
-const EXACT_FLOAT: f64 = 9_007_199_254_740_992.0;
+/// From 2^50 on a JSON number with fraction or exponent may have become another whole number: the
+/// parser is off by a few units in the last place, and 2^53 + 1 is no double at all.
+const EXACT_FLOAT: f64 = 1_125_899_906_842_624.0;
 
 /// Where in the document we are: `evmSendNative.gasFee.maxFee`, `recipients[3].amount`.
 #[derive(Clone, Copy)]
@@ -231,10 +232,10 @@ fn whole(number: f64, path: &Path<'_>) -> Result<i128, Fault> {
     if number.fract() != 0.0 {
         return Err(path.fault("must be a whole number"));
     }
-    if number.abs() > EXACT_FLOAT {
+    if number.abs() >= EXACT_FLOAT {
         return Err(path.fault("is out of range for a JSON number; write it as a string of digits"));
     }
-    #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
+    #[expect(clippy::cast_possible_truncation, reason = "whole and below 2^50")]
     Ok(number as i128)
 }
 

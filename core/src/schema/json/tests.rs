@@ -90,6 +90,34 @@ fn decode__should_take_64_bit_integers_as_number_or_string() {
 }
 
 #[test]
+fn decode__should_never_make_another_number_of_one_with_fraction_or_exponent() {
+    for (text, expected) in [
+        ("1125899906842623.0", 1_125_899_906_842_623),
+        ("112589990684262.3e1", 1_125_899_906_842_623),
+        ("1e15", 1_000_000_000_000_000),
+        ("-0", 0),
+        ("0.0", 0),
+    ] {
+        let json = format!("{{\"chainId\":{text}}}");
+        assert_eq!(native(&json).chain_id, expected, "{text}");
+    }
+    // The parser makes 9007199254740990 of the first, and no double is like the second.
+    for text in [
+        "9007199254740991.0",
+        "9007199254740993.0",
+        "9007199254740992.9",
+        "900719925474099.1e1",
+        "9007199254740993e0",
+    ] {
+        let problem = refused::<wire::EvmSendNative>(&format!("{{\"chainId\":{text}}}"));
+        assert!(
+            problem.contains("write it as a string"),
+            "{text}: {problem}"
+        );
+    }
+}
+
+#[test]
 fn decode__should_take_enums_by_name_or_number_and_refuse_unknown_ones() {
     let by = |text: &str| {
         decode::<wire::CreateWalletRequest>(format!("{{\"networkType\":{text}}}").as_bytes())

@@ -1,0 +1,69 @@
+//! Who calls, and what that allows.
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::{TokenId, VaultId},
+    token::Access,
+};
+
+/// Who calls, after authentication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The token; scope of idempotency keys.
+    pub token: TokenId,
+    /// What the token may reach.
+    pub vaults: VaultScope,
+    /// What the token may do.
+    pub access: Access,
+    /// Whether it may do what operators do: vaults, nodes, tokens.
+    pub operator: bool,
+    /// The request id that errors and logs carry.
+    pub request_id: String,
+}
+
+/// The vaults that a caller may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VaultScope {
+    /// Every vault.
+    All,
+    /// These.
+    Only(Vec<VaultId>),
+}
+
+/// The vault of a uuid, when the caller may reach it. Whether another one exists is not told.
+pub(crate) fn vault_in_scope(caller: &Caller, uuid: &str) -> Result<VaultId, Fault> {
+    let vault: VaultId = uuid.parse()?;
+    if !in_scope(caller, vault) {
+        return Err(Fault::new(
+            Class::Forbidden,
+            "the vault is outside the scope of this token",
+        ));
+    }
+    Ok(vault)
+}
+
+/// Refuses callers who may only look.
+pub(crate) fn full_access(caller: &Caller) -> Result<(), Fault> {
+    match caller.access {
+        Access::Full => Ok(()),
+        Access::ReadOnly => Err(Fault::new(Class::Forbidden, "this token can only read")),
+    }
+}
+
+/// Refuses callers who are no operators. A token that reaches every vault is not one for that.
+pub(crate) fn operators_only(caller: &Caller) -> Result<(), Fault> {
+    if caller.operator {
+        return Ok(());
+    }
+    Err(Fault::new(
+        Class::Forbidden,
+        "only operators may do this: it needs the admin token",
+    ))
+}
+
+pub(crate) fn in_scope(caller: &Caller, vault: VaultId) -> bool {
+    match &caller.vaults {
+        VaultScope::All => true,
+        VaultScope::Only(vaults) => vaults.contains(&vault),
+    }
+}

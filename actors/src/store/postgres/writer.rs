@@ -1,0 +1,302 @@
+//! The one task that writes, on one connection: it takes what waits as one transaction.
+//!
+//! A commit whose answer is lost is settled before anything else happens: its number is looked up
+//! in the database, or given up there, so that it cannot happen later. Until then nothing is read:
+//! who was told that the outcome is not known finds it settled when it looks.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use sqlx::PgConnection;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{
+    Shared,
+    group::{Group, Job},
+    server::{self, Effect, Trouble},
+};
+
+/// The first pause before something that failed is tried again; it doubles up to the longest.
+const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: mpsc::UnboundedReceiver<Job>,
+    pub(super) waiting: VecDeque<Job>,
+    pub(super) connection: Option<PgConnection>,
+    /// The number of the last commit of which everything is known.
+    pub(super) number: i64,
+}
+
+/// What became of a try to commit.
+enum Tried {
+    /// Done; with the places of the rows that were not as expected.
+    Done(Vec<i32>),
+    /// It had no effect.
+    Not(Effect, String),
+    /// It is not known.
+    Lost(String),
+}
+
+/// What is known of a commit whose answer was lost.
+enum Settled {
+    Done(Vec<i32>),
+    Never,
+}
+
+impl Writer {
+    /// Writes until nobody can ask any more.
+    pub(super) async fn run(mut self) {
+        while self.some_wait().await {
+            if self.shared.halted().is_some() {
+                self.refuse_all();
+            } else if self.connection.is_some() || self.reconnect().await {
+                let group = Group::take(&mut self.waiting);
+                if let Some(group) = group {
+                    self.commit(group).await;
+                }
+            }
+        }
+        if let Some(connection) = self.connection {
+            server::close(connection).await;
+        }
+    }
+
+    /// Waits for a batch and takes all that wait; false when there will be none.
+    async fn some_wait(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            match self.queue.recv().await {
+                Some(job) => self.waiting.push_back(job),
+                None => return false,
+            }
+        }
+        self.collect();
+        true
+    }
+
+    fn collect(&mut self) {
+        while let Ok(job) = self.queue.try_recv() {
+            self.waiting.push_back(job);
+        }
+    }
+
+    fn refuse_all(&mut self) {
+        self.collect();
+        let reason = self.shared.halted().unwrap_or_default();
+        while let Some(group) = Group::take(&mut self.waiting) {
+            group.fail(&reason);
+        }
+    }
+
+    /// Connects again, as long as somebody waits for it.
+    async fn reconnect(&mut self) -> bool {
+        let mut pause = PAUSE;
+        loop {
+            match self.connect().await {
+                Ok(_) => return true,
+                Err(trouble) => tracing::warn!(trouble.text, "PostgreSQL cannot be used now"),
+            }
+            self.collect();
+            self.waiting.retain(Job::wanted);
+            if self.waiting.is_empty() || self.shared.halted().is_some() {
+                return false;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Connects, and settles the commit with the next number, if there was one. No commit before it
+    /// can happen after this.
+    async fn connect(&mut self) -> Result<Settled, Trouble> {
+        let shared = Arc::clone(&self.shared);
+        let next = self.number + 1;
+        let mut connection = shared.server.connect(&shared.name).await?;
+        let limit = shared.patience / 2;
+        let (outcome, refused) = timeout(limit, async {
+            server::end_others(&mut connection, &shared.name).await?;
+            if shared.alone {
+                server::be_alone(&mut connection).await?;
+            }
+            let settled: (String, Option<Vec<i32>>) = sqlx::query_as(
+                "SELECT outcome, refused FROM covault.settle_v1($1::text::uuid, $2)",
+            )
+            .bind(&shared.id)
+            .bind(next)
+            .fetch_one(&mut connection)
+            .await?;
+            Ok::<_, Trouble>(settled)
+        })
+        .await
+        .map_err(|_| Trouble::passing("it does not answer"))??;
+        let settled = match (outcome.as_str(), refused) {
+            ("taken", Some(refused)) => Settled::Done(refused),
+            ("given up", _) => Settled::Never,
+            ("behind", _) => {
+                return Err(Trouble::passing(shared.halt(
+                    "PostgreSQL has lost commits that it had confirmed: it was put back to an \
+                     older state, or a standby without them became the primary. Nothing is read \
+                     or written any more; see \"When commits were lost\" in docs/postgresql.md",
+                )));
+            }
+            _ => {
+                return Err(Trouble::passing(shared.halt(
+                    "another orchestrator has taken over this database, or it was put back to an \
+                     older state: nothing is read or written here any more; stop this one",
+                )));
+            }
+        };
+        self.note(next);
+        self.connection = Some(connection);
+        // Sessions for reading may lead to a server that is the primary no more.
+        shared.renew_pool();
+        tracing::info!("connected to PostgreSQL again");
+        Ok(settled)
+    }
+
+    fn note(&mut self, number: i64) {
+        self.number = number;
+        self.shared.acknowledged.store(number, Ordering::SeqCst);
+    }
+
+    /// Commits a group, and tells everybody in it.
+    async fn commit(&mut self, group: Group) {
+        self.commit_by(group, Instant::now() + self.shared.patience)
+            .await;
+    }
+
+    async fn commit_by(&mut self, mut group: Group, until: Instant) {
+        let mut pause = PAUSE;
+        loop {
+            let problem = match self.attempt(&group).await {
+                Tried::Done(refused) => return group.answer(&refused),
+                Tried::Not(Effect::Unfit, _) if group.len() > 1 => {
+                    // One of them cannot be stored: the others need not suffer for it.
+                    for alone in group.split() {
+                        if self.connection.is_some() && Instant::now() < until {
+                            Box::pin(self.commit_by(alone, until)).await;
+                        } else {
+                            alone.fail("PostgreSQL went away, or is too busy");
+                        }
+                    }
+                    return;
+                }
+                Tried::Not(Effect::Again, problem) => problem,
+                Tried::Not(_, problem) => {
+                    tracing::error!(problem, batches = group.len(), "PostgreSQL does not write");
+                    return group.fail(&problem);
+                }
+                Tried::Lost(problem) => {
+                    tracing::warn!(problem, "the answer to a commit was lost");
+                    match self.settle(group, until).await {
+                        Some(never) => group = never,
+                        None => return,
+                    }
+                    problem
+                }
+            };
+            if Instant::now() + pause >= until {
+                tracing::error!(problem, batches = group.len(), "PostgreSQL takes no commit");
+                return group.fail(&problem);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn attempt(&mut self, group: &Group) -> Tried {
+        let Some(connection) = self.connection.as_mut() else {
+            return Tried::Lost("there is no connection".into());
+        };
+        let next = self.number + 1;
+        let rows = group.rows();
+        // The answer comes after the transaction has ended: sqlx waits for ReadyForQuery.
+        let commit = sqlx::query_scalar::<_, Vec<i32>>(
+            "SELECT covault.commit_v1($1::text::uuid, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
+             $11, $12, $13)",
+        )
+        .bind(&self.shared.id)
+        .bind(next)
+        .bind(rows.ends)
+        .bind(rows.batches)
+        .bind(rows.spaces)
+        .bind(rows.keys)
+        .bind(rows.expects)
+        .bind(rows.changes)
+        .bind(rows.values)
+        .bind(rows.entry_ends)
+        .bind(rows.entry_batches)
+        .bind(rows.chains)
+        .bind(rows.bodies)
+        .fetch_one(connection);
+        match timeout(self.shared.patience / 2, commit).await {
+            Ok(Ok(refused)) => {
+                self.note(next);
+                Tried::Done(refused)
+            }
+            Ok(Err(error)) => match server::effect(&error) {
+                Effect::Unknown => Tried::Lost(server::describe(&error)),
+                effect => Tried::Not(effect, server::describe(&error)),
+            },
+            Err(_) => Tried::Lost("it does not answer".into()),
+        }
+    }
+
+    /// Finds out what became of a commit whose answer was lost, however long that takes. Gives the
+    /// group back when it did not happen, and never will; tells it when it did, or when it is not
+    /// known by `until`.
+    async fn settle(&mut self, group: Group, until: Instant) -> Option<Group> {
+        self.shared.doubt();
+        self.connection = None;
+        let mut group = Some(group);
+        let mut pause = PAUSE;
+        loop {
+            let limit = match group {
+                Some(_) => until,
+                None => Instant::now() + self.shared.patience,
+            };
+            let found = timeout_at(limit, self.connect()).await;
+            match found.unwrap_or_else(|_| Err(Trouble::passing("it does not answer"))) {
+                Ok(settled) => {
+                    self.shared.open();
+                    return match settled {
+                        Settled::Never => group,
+                        Settled::Done(refused) => {
+                            if let Some(group) = group {
+                                group.answer(&refused);
+                            }
+                            None
+                        }
+                    };
+                }
+                Err(trouble) => tracing::warn!(trouble.text, "PostgreSQL cannot be used now"),
+            }
+            let over = match self.shared.halted() {
+                Some(reason) => Some(reason),
+                None if Instant::now() >= until => {
+                    Some("PostgreSQL went away during the commit, and did not come back".into())
+                }
+                None => None,
+            };
+            if let Some(reason) = over
+                && let Some(group) = group.take()
+            {
+                group.fail(&reason);
+            }
+            // Nobody is left who could read before it is settled.
+            let nobody = group.is_none() && self.queue.is_closed();
+            if nobody || self.shared.halted().is_some() {
+                return None;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! A token that is revoked ends the calls that had begun with it, whatever they wait for.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    gateway::{Caller, Command, ConfigureSweep, Gateway, Query, Receipt, View},
+    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store},
+};
+use covault_core::{
+    deposit::{DepositNetwork, Webhook},
+    fault::{Class, Fault},
+    ids::VaultId,
+    schema::wire::{self, NetworkType},
+    token::{ApiToken, Kind, NewToken},
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    batches::batch,
+    tokens::{make, new_token, with},
+    world::*,
+};
+
+const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
+const TRON: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
+
+async fn revoke(gateway: &Gateway, token: &ApiToken) {
+    let command = Command::RevokeToken(token.id.to_string());
+    gateway.submit(&admin(), command, None).await.unwrap();
+}
+
+fn refused(fault: &Fault) {
+    let said = (fault.class(), fault.public());
+    assert_eq!(said, (&Class::Unauthenticated, "unauthenticated"));
+}
+
+async fn ask_outcome(gateway: &Gateway, caller: &Caller, uuid: &str) -> Result<View, Fault> {
+    let query = Query::Outcome {
+        uuid: uuid.into(),
+        timeout_ms: 24 * 60 * 60 * 1_000,
+    };
+    // Far longer than it takes, far shorter than its patience.
+    let asked = gateway.view(caller, query);
+    tokio::time::timeout(Duration::from_secs(120), asked)
+        .await
+        .expect("it waits for nothing any more")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token__should_open_nothing_once_it_is_revoked_also_for_who_was_let_in() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let token = make(&gateway, new_token("shop", Kind::Platform))
+        .await
+        .record;
+    let caller = with(&token);
+    let key = || Some(idempotency_key("k"));
+    let command = || wallet_command(vault, NetworkType::Evm, "");
+    gateway.submit(&caller, command(), key()).await.unwrap();
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let pending = create(&gateway, raw(&from)).await;
+    let waits = {
+        let (gateway, caller, uuid) = (gateway.clone(), caller.clone(), pending.uuid.clone());
+        tokio::spawn(async move { ask_outcome(&gateway, &caller, &uuid).await })
+    };
+    let query = || Query::WalletByAddress(from.clone());
+    assert!(gateway.view(&caller, query()).await.is_ok());
+    revoke(&gateway, &token).await;
+
+    refused(&waits.await.unwrap().unwrap_err());
+    refused(&gateway.view(&caller, query()).await.unwrap_err());
+    // Nor does it get what it was answered before.
+    for key in [None, key()] {
+        let fault = gateway.submit(&caller, command(), key).await.unwrap_err();
+        refused(&fault);
+    }
+    // Others are not concerned.
+    assert!(gateway.view(&admin(), query()).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token__should_open_nothing_once_its_time_is_over() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let now_ms = covault_core::port::Clock::now_ms(&*world.clock);
+    let ends = NewToken {
+        expires_at_ms: Some(now_ms + 3_600_000),
+        ..new_token("shop", Kind::Platform)
+    };
+    let caller = with(&make(&gateway, ends).await.record);
+    let command = || Command::CreateSigningRequest(request(raw(&from)));
+    gateway.submit(&caller, command(), None).await.unwrap();
+    world.clock.ahead_ms.fetch_add(3_600_001, Ordering::SeqCst);
+    let fault = gateway.submit(&caller, command(), None).await.unwrap_err();
+    refused(&fault);
+    assert_eq!(world.requests().await.len(), 1);
+}
+
+/// A store in which a token is revoked right before the next commit of a kind.
+struct RevokingStore {
+    inner: Arc<dyn Store>,
+    /// Which token, by what gateway, before a commit that writes to which space.
+    plan: Mutex<Option<(Gateway, ApiToken, Space)>>,
+    revoked: AtomicUsize,
+}
+
+#[async_trait]
+impl Store for RevokingStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let plan = self.plan.lock().unwrap().take_if(|(_, _, space)| {
+            let mut writes = batch.writes().iter();
+            writes.any(|write| write.key.space == *space)
+        });
+        if let Some((gateway, token, _)) = plan {
+            revoke(&gateway, &token).await;
+            self.revoked.fetch_add(1, Ordering::SeqCst);
+        }
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.inner.scan(scan).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commit() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    let store = Arc::new(RevokingStore {
+        inner: Arc::clone(&world.store),
+        plan: Mutex::default(),
+        revoked: AtomicUsize::new(0),
+    });
+    let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+    let vault = vault(&gateway, "main").await;
+    let from = evm_wallet(&gateway, vault).await;
+    let operator = other_process(&world, Arc::clone(&world.store), vault).await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let waiting = create(&gateway, send(&from)).await.uuid;
+    let sweep = wire::CreateDepositWalletRequest {
+        network: "EVM".into(),
+        r#ref: "r".into(),
+    };
+    let watch = wire::AddWatchAddressRequest {
+        network: "TRON".into(),
+        address: TRON.into(),
+    };
+    let archive = wire::UpdateWalletRequest {
+        address: from.clone(),
+        status: "STATUS_ARCHIVED".into(),
+        ..Default::default()
+    };
+    let reject = Command::RejectSigningRequest {
+        uuid: waiting.clone(),
+    };
+    let commands = [
+        (
+            Kind::Platform,
+            Space::Wallet,
+            wallet_command(vault, NetworkType::Evm, "r"),
+        ),
+        (
+            Kind::Platform,
+            Space::Request,
+            Command::CreateSigningRequest(request(raw(&from))),
+        ),
+        (
+            Kind::Platform,
+            Space::Request,
+            Command::CreateSigningRequest(request(send(&from))),
+        ),
+        (
+            Kind::Platform,
+            Space::Batch,
+            Command::CreateBatchPayment(batch(&from, CHAIN)),
+        ),
+        (
+            Kind::Platform,
+            Space::Wallet,
+            Command::UpdateWallet(archive),
+        ),
+        (Kind::Platform, Space::Request, reject),
+        (
+            Kind::Sweep,
+            Space::Wallet,
+            Command::CreateDepositWallet(sweep),
+        ),
+        (Kind::Sweep, Space::Watch, Command::AddWatchAddress(watch)),
+    ];
+    let count = async |space| {
+        let all = Scan::prefix(space, &[], 1_000);
+        world.store.scan(&all).await.unwrap().len()
+    };
+    let rows = async || {
+        [
+            count(Space::Wallet).await,
+            count(Space::Request).await,
+            count(Space::Batch).await,
+            count(Space::Deposit).await,
+            count(Space::Watch).await,
+            count(Space::Idempotency).await,
+        ]
+    };
+    let before = rows().await;
+    for (number, (kind, space, command)) in commands.iter().enumerate() {
+        let token = make(&operator, new_token(&format!("token {number}"), *kind))
+            .await
+            .record;
+        if *kind == Kind::Sweep {
+            for network in DepositNetwork::ALL {
+                let change = ConfigureSweep {
+                    token: token.id.to_string(),
+                    network,
+                    vault: Some(vault),
+                    target: (network == DepositNetwork::Evm).then(|| TARGET.into()),
+                    webhook: Some(Webhook("https://example.com/".into())),
+                };
+                let command = Command::ConfigureSweep(change);
+                operator.submit(&admin(), command, None).await.unwrap();
+            }
+        }
+        *store.plan.lock().unwrap() = Some((operator.clone(), token.clone(), *space));
+        let key = Some(idempotency_key("k"));
+        let done = gateway.submit(&with(&token), command.clone(), key).await;
+        match done {
+            Err(fault) => refused(&fault),
+            Ok(done) => panic!("{command:?}: {done:?}"),
+        }
+        assert_eq!(store.revoked.load(Ordering::SeqCst), number + 1);
+        assert_eq!(rows().await, before, "{command:?}");
+    }
+    // Nothing else came to harm: neither the wallet nor the request that was not rejected.
+    world.evm.down.store(false, Ordering::SeqCst);
+    assert_eq!(outcome(&gateway, &waiting).await.error, None);
+    let done = gateway
+        .submit(&admin(), wallet_command(vault, NetworkType::Evm, "r"), None)
+        .await
+        .unwrap();
+    assert!(matches!(done.receipt, Receipt::Wallet(_)));
+}
+
+/// Another process on the same store, whose vault has looked for live requests: it will not work on
+/// those that come later through the first one.
+async fn other_process(world: &World, store: Arc<dyn Store>, vault: VaultId) -> Gateway {
+    let gateway = world.start_on(store).await;
+    evm_wallet(&gateway, vault).await;
+    gateway
+}
+
+/// A store that counts how often requests are read.
+struct CountingStore {
+    inner: Arc<dyn Store>,
+    reads: watch::Sender<usize>,
+}
+
+#[async_trait]
+impl Store for CountingStore {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        self.inner.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        let row = self.inner.get(key).await;
+        if key.space == Space::Request {
+            self.reads.send_modify(|reads| *reads += 1);
+        }
+        row
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.inner.scan(scan).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
+    let mut world = World::new();
+    world.settings.signing_deadline_ms = 600_000;
+    let one = world.start().await;
+    let vault = vault(&one, "main").await;
+    let from = evm_wallet(&one, vault).await;
+    let store = Arc::new(CountingStore {
+        inner: Arc::clone(&world.store),
+        reads: watch::channel(0).0,
+    });
+    let two = other_process(&world, Arc::clone(&store) as Arc<dyn Store>, vault).await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let pending = create(&one, send(&from)).await;
+    let waits = {
+        let (two, uuid) = (two.clone(), pending.uuid.clone());
+        tokio::spawn(async move { ask_outcome(&two, &admin(), &uuid).await })
+    };
+    // Once before it waits, and once more when it listens.
+    let mut reads = store.reads.subscribe();
+    reads.wait_for(|reads| *reads >= 2).await.unwrap();
+    world.evm.down.store(false, Ordering::SeqCst);
+    match waits.await.unwrap().unwrap() {
+        View::Outcome(outcome) => assert_eq!(outcome.error, None),
+        other => panic!("{other:?}"),
+    }
+}

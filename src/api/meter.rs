@@ -1,0 +1,149 @@
+//! What is counted of calls: docs/metrics.md. Labels come from the schema and from fixed lists, so
+//! that no client can make more of them.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use tokio::time::Instant;
+use tonic::Code;
+
+/// Calls by transport, operation and code.
+const CALLS: &str = "covault_api_calls_total";
+/// How long they took, by transport, operation and outcome.
+pub const SECONDS: &str = "covault_api_call_seconds";
+/// From a millisecond to the time that executeSigningRequests may wait.
+pub const BUCKETS: [f64; 13] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 90.0,
+];
+
+/// The operation of calls that reach none.
+pub const NO_OPERATION: &str = "none";
+/// The operation of every call of `/admin/v1`.
+pub const ADMIN: &str = "admin";
+
+/// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
+pub fn describe() {
+    describe_counter!(
+        CALLS,
+        "Calls of the API, by transport, operation and code (HTTP status or gRPC code; gone: the client did not wait)"
+    );
+    describe_histogram!(
+        SECONDS,
+        Unit::Seconds,
+        "How long calls of the API took, by transport, operation and outcome (done, refused, failed, gone)"
+    );
+}
+
+/// Over what a call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// JSON over HTTP.
+    Rest,
+    /// gRPC.
+    Grpc,
+}
+
+/// A call that is being measured. One that is dropped without its answer has lost its client.
+pub struct Measured {
+    transport: Transport,
+    operation: Arc<str>,
+    began: Instant,
+    ended: bool,
+}
+
+impl Measured {
+    /// Begins now. `operation` is that of the schema, [`ADMIN`] or [`NO_OPERATION`].
+    pub fn begin(transport: Transport, operation: Arc<str>) -> Self {
+        Self {
+            transport,
+            operation,
+            began: Instant::now(),
+            ended: false,
+        }
+    }
+
+    /// It was answered over HTTP.
+    pub fn answered(self, status: StatusCode) {
+        let outcome = match status.as_u16() {
+            ..400 => "done",
+            400..500 => "refused",
+            _ => "failed",
+        };
+        self.end(status.as_str().to_owned(), outcome);
+    }
+
+    /// It was answered over gRPC.
+    pub fn answered_with(self, code: Code) {
+        let outcome = match code {
+            Code::Ok => "done",
+            Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss => "failed",
+            Code::Cancelled
+            | Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Unauthenticated => "refused",
+        };
+        self.end(name(code).to_owned(), outcome);
+    }
+
+    fn end(mut self, code: String, outcome: &'static str) {
+        self.ended = true;
+        self.record(code, outcome);
+    }
+
+    fn record(&self, code: String, outcome: &'static str) {
+        let transport = match self.transport {
+            Transport::Rest => "rest",
+            Transport::Grpc => "grpc",
+        };
+        let operation = || Arc::clone(&self.operation);
+        counter!(CALLS, "transport" => transport, "operation" => operation(), "code" => code)
+            .increment(1);
+        histogram!(
+            SECONDS, "transport" => transport, "operation" => operation(), "outcome" => outcome
+        )
+        .record(self.began.elapsed());
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.record("gone".to_owned(), "gone");
+        }
+    }
+}
+
+/// The name that the protocol gives a code.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
