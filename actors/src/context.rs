@@ -71,6 +71,16 @@ pub struct Context {
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
     /// Pages far behind the first that may be looked for at once.
     pub far_pages: Semaphore,
+    /// One permit per live request.
+    pub live: Arc<Semaphore>,
+    /// One permit per byte of live requests.
+    pub live_bytes: Arc<Semaphore>,
+}
+
+/// As many permits as a semaphore can hold, and hand out at once.
+pub fn permits(most: usize) -> usize {
+    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 impl Context {
@@ -90,6 +100,8 @@ impl Context {
             entropy,
             known: chains.known(),
             chains,
+            live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
+            live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
             settings,
             waiters: Waiters::default(),
             delays: Mutex::default(),

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     audit::{self, By},
     backups,
-    context::Context,
+    context::{Context, permits},
     directory,
     idempotency::{self, Entry, InWork},
     nodes,
@@ -70,10 +70,6 @@ pub(crate) struct Inner {
     pub(crate) in_work: InWork,
     /// One permit per command in work, also when whoever asked has stopped waiting for it.
     commands: Arc<Semaphore>,
-    /// One permit per live request.
-    pub(crate) live: Arc<Semaphore>,
-    /// One permit per byte of live requests.
-    pub(crate) live_bytes: Arc<Semaphore>,
     closing: AtomicBool,
 }
 
@@ -103,8 +99,6 @@ impl Gateway {
         Ok(Self {
             inner: Arc::new(Inner {
                 commands: Arc::new(Semaphore::new(permits(settings.max_commands))),
-                live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
-                live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
                 context,
                 root,
                 directory,
@@ -356,12 +350,6 @@ pub(crate) fn answer<T, M>(
         )),
         Err(_) => Err(starting()),
     }
-}
-
-/// As many permits as a semaphore can hold, and hand out at once.
-fn permits(most: usize) -> usize {
-    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 fn starting() -> Fault {

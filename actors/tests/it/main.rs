@@ -22,6 +22,8 @@ mod chain_double;
 mod claims;
 mod cut_store;
 mod deposits;
+#[path = "../../../tests/support/disk.rs"]
+mod disk;
 mod dropped;
 mod endpoints;
 mod evm_node;
@@ -36,6 +38,7 @@ mod nodes;
 mod nonces;
 mod one_key;
 mod plans;
+mod power_cuts;
 mod rejections;
 mod requests;
 mod restarts;
