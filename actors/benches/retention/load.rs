@@ -197,7 +197,6 @@ impl Load {
                     vault_uuid: self.facts.vaults[which].clone(),
                     page: Some(page),
                     limit: Some(100),
-                    ..Default::default()
                 });
                 let name = format!("list of wallets, page {page}");
                 let View::Wallets(found) = self.ask(&name, query).await else {
