@@ -244,10 +244,7 @@ impl Inner {
         change: nodes::Change,
     ) -> Result<Receipt, Fault> {
         operators_only(caller)?;
-        let directory = self.directory()?;
-        let by = By::caller(caller);
-        let message = |reply| directory::Msg::ChangeNodes(change, by, reply);
-        answer(directory.call(message, self.context.call_timeout()).await)??;
+        nodes::change(&self.context, change, &By::caller(caller)).await?;
         Ok(Receipt::NodesChanged)
     }
 }

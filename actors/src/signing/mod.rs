@@ -380,10 +380,10 @@ impl Live {
     }
 
     fn fresh_deadline_ms(&self) -> u64 {
-        let Context {
-            clock, settings, ..
-        } = &*self.context;
-        clock.now_ms().saturating_add(settings.signing_deadline_ms)
+        let context = &self.context;
+        context
+            .now_ms()
+            .saturating_add(context.settings.signing_deadline_ms)
     }
 
     /// Whether the shares that were to sign are still those in use, and every node knows it. Else
