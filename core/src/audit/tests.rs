@@ -395,4 +395,68 @@ proptest! {
         }
         prop_assert!(!found(of, &links, head).is_empty());
     }
+
+    /// What was done to the line of an entry is named, by its chain and number or its line, and nothing
+    /// else is blamed.
+    #[test]
+    fn any_removal_or_swap_of_lines_of_an_export__should_be_named(
+        of_vault: bool,
+        first in 1_usize..=6,
+        second in 1_usize..=6,
+        swap: bool,
+    ) {
+        let text = export(6);
+        let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+        // start, older, 6 of the service, 6 of the vault, 2 heads, end
+        let (of, before) = if of_vault { (vault(1), 7) } else { (Chain::Service, 1) };
+        let (low, high) = if swap {
+            prop_assume!(first != second);
+            lines.swap(before + first, before + second);
+            (first.min(second), first.max(second) + 1)
+        } else {
+            lines.remove(before + first);
+            (first, first + 1)
+        };
+        let findings = read(lines.concat().as_bytes(), Heads::new());
+        prop_assert!(!findings.whole());
+        let breaks: Vec<&Break> = findings.chains.iter().flat_map(|chain| &chain.breaks).collect();
+        prop_assert!(!breaks.is_empty());
+        // Where the head is the last that is left, the number before the gap is named.
+        let low = low.saturating_sub(1);
+        for one in breaks {
+            let number = usize::try_from(one.number).unwrap();
+            prop_assert!(one.chain == of && (low..=high).contains(&number), "{one}");
+        }
+    }
+
+    #[test]
+    fn any_byte_of_an_entry_that_is_changed__should_be_named(
+        of_vault: bool,
+        number in 1_usize..=4,
+        place: prop::sample::Index,
+        to: u8,
+    ) {
+        let text = export(4);
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let (of, line) = if of_vault { (vault(1), 5 + number) } else { (Chain::Service, 1 + number) };
+        let start: usize = lines[..line].iter().map(|line| line.len()).sum();
+        let end = start + lines[line].len();
+        let place = start + place.index(lines[line].len() - 1);
+        let mut bytes = text.into_bytes();
+        prop_assume!(bytes[place] != to);
+        let says = |bytes: &[u8]| match serde_json::from_slice(bytes) {
+            Ok(Line::Entry(entry)) => entry.linked().ok(),
+            _ => None,
+        };
+        let before = says(&bytes[start..end]);
+        bytes[place] = to;
+        let told = told(&read(&bytes, Heads::new()));
+        // The same in other letters: 0a for 0A.
+        let same = says(&bytes[start..end]) == before;
+        let names = told.contains(&format!("{of}: entry {number} "))
+            || told.contains(&format!("{of}: entries {number} to"))
+            || told.contains(&format!("line {}: ", line + 1))
+            || same && told.contains("another sha256");
+        prop_assert!(names, "{of} {number} {line}: {told}");
+    }
 }
