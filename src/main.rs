@@ -12,6 +12,8 @@ mod http;
 mod metrics;
 mod openapi;
 mod passphrase;
+mod post;
+mod sharing;
 mod shutdown;
 mod signers;
 mod telemetry;

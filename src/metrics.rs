@@ -123,6 +123,7 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
                 Ok(View::ChainNodes(nodes)) => text.chain_nodes(&nodes),
                 other => tracing::error!(?other, "unexpected answer of the gateway"),
             }
+            text.shares(gateway.shares());
             match gateway.view(&caller, Query::Stuck).await {
                 Ok(View::Stuck(stuck)) => text.stuck(&stuck),
                 other => tracing::error!(?other, "unexpected answer of the gateway"),
@@ -177,6 +178,15 @@ impl Text {
         let name = "covault_bus_reachable";
         self.family(name, "Whether the bus was reachable when it was last used");
         self.sample(name, &[], u8::from(reachable));
+    }
+
+    fn shares(&mut self, (vaults, orchestrators): (usize, usize)) {
+        let name = "covault_vaults_here";
+        self.family(name, "Vaults that run in this process");
+        self.sample(name, &[], vaults);
+        let name = "covault_orchestrators";
+        self.family(name, "Processes with vaults that this one sees alive");
+        self.sample(name, &[], orchestrators);
     }
 
     fn stuck(&mut self, stuck: &Stuck) {

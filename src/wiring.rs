@@ -40,12 +40,13 @@ use crate::{
         auth::{Tokens, new_token},
     },
     chain_nodes,
-    config::{self, Config, Limits, Serve, Signer, StoreKind},
+    config::{self, Config, Limits, Roles, Serve, Signer, StoreKind},
     files, grpc,
     http::{
         self,
         server::{self, Patience, Protocol},
     },
+    sharing,
     shutdown::Stop,
     signers::ClusterSigners,
 };
@@ -228,6 +229,7 @@ pub struct Running {
     api: Arc<Api>,
     patience: Patience,
     longest_call: Duration,
+    roles: Roles,
 }
 
 /// Where the store is that is a file.
@@ -248,6 +250,8 @@ pub async fn orchestrator(
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
     let calls = abis::of(&config.evm)?;
+    let sharing = sharing::of(config, &identity)?;
+    let roles = config.cluster.roles;
     let store = store(config).await?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
@@ -263,6 +267,10 @@ pub async fn orchestrator(
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
     };
+    anyhow::ensure!(
+        roles.run_vaults() || !store.exclusive(),
+        "a process without vaults needs a store that it can share with those that have them"
+    );
     let gateway = Gateway::start(Orchestrator {
         store,
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
@@ -278,6 +286,7 @@ pub async fn orchestrator(
             calls,
             ..Settings::default()
         },
+        sharing,
     })
     .await
     .map_err(explain)?;
@@ -308,6 +317,7 @@ pub async fn orchestrator(
         bus,
         api,
         patience,
+        roles,
         longest_call: Duration::from_millis(serve.grpc_timeout_ms.max(waiting)),
     })
 }
@@ -333,7 +343,8 @@ pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 url: store_url(&config.store)?,
                 readers: config.store.connections,
                 patience: Duration::from_millis(config.store.timeout_ms),
-                alone: true,
+                // Who cannot send commands to others has nobody beside it.
+                alone: config.cluster.secret_file().is_none(),
             };
             let store = PostgresStore::open(options).await.map_err(explain)?;
             Ok(Arc::new(store))
@@ -411,7 +422,11 @@ impl Running {
     /// # Errors
     /// When a router cannot be built.
     pub async fn serve(self, listeners: Listeners, stop: Stop) -> anyhow::Result<()> {
-        let rest = http::router(&self.api).map_err(explain)?;
+        let rest = if self.roles.serve_api() {
+            http::router(&self.api).map_err(explain)?
+        } else {
+            http::health_alone(&self.api)
+        };
         let grpc = grpc::router(&self.api, self.longest_call, &stop).map_err(explain)?;
         let serve = |listener, router, protocol| {
             server::serve(listener, router, protocol, self.patience, stop.clone())

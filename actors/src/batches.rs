@@ -53,6 +53,7 @@ impl Inner {
             if wallet.status == Status::Archived {
                 return Err(wallets::archived(from));
             }
+            let owner = context.of_vault(wallet.vault)?;
             let made = BatchPayment {
                 id: context.new_batch_id(),
                 vault: wallet.vault,
@@ -74,7 +75,7 @@ impl Inner {
                 .fact("paymentSha256", hex::encode(Sha256::digest(&made.payment)))
                 .add_to(&mut batch, Chain::Vault(made.vault), made.created_at_ms)?;
             pledge.add_to(&mut batch, || shown.encode_to_vec(), made.created_at_ms)?;
-            match context.store.commit(batch).await {
+            match owner.store.commit(batch).await {
                 Ok(()) => return Ok(shown),
                 // The wallet got another name, or was archived, just now.
                 Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}

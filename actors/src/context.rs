@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fmt::Display,
+    ops::Deref,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +13,7 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::{BatchId, RequestId, SessionId, VaultId, WalletId},
+    ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
     request::{NonceClaim, Request},
@@ -26,7 +27,8 @@ use tokio::sync::{Notify, Semaphore};
 use crate::{
     backups::Backups,
     dropped::Looks,
-    port::Signers,
+    leases::{Fenced, Open, Settling, Tenure, Tenures, Ward},
+    port::{Signers, Steady},
     restored::Hold,
     rows,
     rpc::Chains,
@@ -43,9 +45,33 @@ pub const GRACE_MS: u64 = 5_000;
 /// How many pages far behind the first are looked for at once; others wait.
 const FAR_PAGES: usize = 2;
 
-/// Ports, settings, and who waits for what.
+/// What an actor works with: the store as it may write it, and what all share.
 pub struct Context {
+    /// Takes what belongs to no vault, or, under a tenure, what is done under it.
     pub store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Context {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// Ports, settings, and who waits for what.
+pub struct Shared {
+    whole_store: Arc<dyn Store>,
+    /// What this orchestrator has.
+    pub tenures: Arc<Tenures>,
+    pub steady: Arc<dyn Steady>,
+    /// What operators call this machine.
+    pub name: String,
+    /// What no other process has at the same time.
+    pub home: Option<[u8; 32]>,
+    /// Whether vaults run here.
+    pub runs_vaults: bool,
     pub signers: Arc<dyn Signers>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
@@ -71,6 +97,16 @@ pub struct Context {
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
     /// Pages far behind the first that may be looked for at once.
     pub far_pages: Semaphore,
+    /// One permit per live request.
+    pub live: Arc<Semaphore>,
+    /// One permit per byte of live requests.
+    pub live_bytes: Arc<Semaphore>,
+}
+
+/// As many permits as a semaphore can hold, and hand out at once.
+pub fn permits(most: usize) -> usize {
+    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 impl Context {
@@ -82,14 +118,23 @@ impl Context {
             entropy,
             chains,
             settings,
+            sharing,
         } = orchestrator;
-        Self {
-            store,
+        let me = OrchestratorId::from_random(random_16(&*entropy));
+        let shared = Shared {
+            whole_store: Arc::clone(&store),
+            tenures: Arc::new(Tenures::new(me)),
+            steady: sharing.steady,
+            name: sharing.name,
+            home: sharing.home,
+            runs_vaults: sharing.runs_vaults,
             signers,
             clock,
             entropy,
             known: chains.known(),
             chains,
+            live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
+            live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
             settings,
             waiters: Waiters::default(),
             delays: Mutex::default(),
@@ -101,7 +146,61 @@ impl Context {
             backups: Backups::default(),
             readiness: tokio::sync::Mutex::default(),
             far_pages: Semaphore::new(FAR_PAGES),
+        };
+        Self {
+            store: Arc::new(Open(store)),
+            shared: Arc::new(shared),
         }
+    }
+
+    /// The same, for what is done under a tenure: nothing is written once it is over.
+    pub fn under(&self, tenure: Arc<Tenure>) -> Self {
+        let (store, tenures) = (&self.whole_store, &self.tenures);
+        let store = Fenced::new(Arc::clone(store), Arc::clone(tenures), tenure);
+        Self {
+            store: Arc::new(store),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// The same, for the first start after a restore; see [`Settling`].
+    pub fn settling(&self, marker: Key, version: u64) -> Self {
+        let store = Settling {
+            store: Arc::clone(&self.whole_store),
+            marker,
+            version,
+        };
+        Self {
+            store: Arc::new(store),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// The context for what is done for a vault that is here.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when it is not.
+    pub fn of_vault(&self, vault: VaultId) -> Result<Self, Fault> {
+        let tenure = self.tenures.get(Ward::Vault(vault));
+        Ok(self.under(tenure.ok_or_else(elsewhere)?))
+    }
+}
+
+/// The vault is on its way.
+pub fn elsewhere() -> Fault {
+    Fault::unavailable("the vault goes from one orchestrator to another just now; try again")
+}
+
+impl Shared {
+    /// Whether others saw this orchestrator alive within the lease time, so that what it has is
+    /// still its own. What cannot be taken back is begun only then; that this can be wrong by the
+    /// time it takes to begin it does no harm (docs/decisions/0024-several-orchestrators.md).
+    pub fn is_sure(&self) -> bool {
+        let passed = self
+            .steady
+            .elapsed_ms()
+            .saturating_sub(self.tenures.seen_ms());
+        self.whole_store.exclusive() || passed < self.settings.lease_ms
     }
 
     pub fn now_ms(&self) -> u64 {
@@ -185,7 +284,9 @@ impl Context {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.len()
     }
+}
 
+impl Context {
     /// A value with the version of its row.
     pub async fn load<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<(T, u64)>, Fault> {
         match self.store.get(key).await? {

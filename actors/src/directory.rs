@@ -1,4 +1,4 @@
-//! The actor that knows every vault and keeps their actors.
+//! The actor that keeps the actors of the vaults that this orchestrator has, and makes vaults.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,29 +16,26 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 use crate::{
     audit::{self, By, Note},
     context::Context,
-    gateway::answer,
+    leases::{self, Tenure, Ward},
     nodes, rows,
-    store::{Batch, CommitError, Expect, Scan, Space},
-    vault::{self, KeyPlan, VaultActor},
+    store::{Batch, CommitError, Expect},
+    vault::{self, VaultActor},
 };
-
-/// Most vaults of one orchestrator.
-const MAX_VAULTS: usize = 100_000;
 
 /// Messages.
 pub enum Msg {
-    /// Starts the actors of all vaults.
+    /// Starts the actors of all vaults that are here.
     Resume,
-    /// Asks for a vault's actor; `None` when there is no such vault or it is starting again.
+    /// Asks for a vault's actor; `None` when it is not here, or starting again.
     GetVault(VaultId, RpcReplyPort<Option<ActorRef<vault::Msg>>>),
     /// Makes a vault, or finds the one of the same name.
     CreateVault(Box<NewVault>),
-    /// Asks a vault for something that needs nodes: none of them is removed meanwhile.
-    WithAdmitted(Box<WithAdmitted>),
-    /// Admits or removes a signer node.
-    ChangeNodes(nodes::Change, By, RpcReplyPort<Result<(), Fault>>),
     /// A vault's actor is to be started again.
     RestartDue(VaultId),
+    /// A vault has come here, or gone.
+    Changed(VaultId),
+    /// Answers once no actor of a vault that has gone runs any more.
+    Ended(VaultId, RpcReplyPort<()>),
 }
 
 /// A vault to be made.
@@ -56,23 +53,17 @@ pub struct NewVault {
     pub replace: bool,
     /// Who wants it.
     pub by: By,
-    /// Where the vault goes.
-    pub reply: RpcReplyPort<Result<Vault, Fault>>,
+    /// Where what was found or made goes.
+    pub reply: RpcReplyPort<Result<Made, Fault>>,
 }
 
-/// What is asked of a vault.
-pub type AskVault = Box<dyn FnOnce(RpcReplyPort<Result<Vault, Fault>>) -> vault::Msg + Send>;
-
-/// A question to a vault that names nodes which have to be admitted.
-pub struct WithAdmitted {
-    /// The vault.
-    pub vault: VaultId,
-    /// The nodes.
-    pub nodes: Vec<NodeId>,
-    /// The question.
-    pub ask: AskVault,
-    /// Where the vault goes.
-    pub reply: RpcReplyPort<Result<Vault, Fault>>,
+/// What there is for a vault that is to be made.
+#[derive(Debug)]
+pub enum Made {
+    /// It, made now or before.
+    Vault(Box<Vault>),
+    /// One of its name that has not all its keys yet: its actor is to be asked for others.
+    Other(VaultId),
 }
 
 /// The actor.
@@ -81,8 +72,11 @@ pub struct Directory;
 /// Its state.
 pub struct Live {
     context: Arc<Context>,
-    vaults: HashMap<VaultId, ActorRef<vault::Msg>>,
+    /// With the version of the lease under which each runs.
+    vaults: HashMap<VaultId, (ActorRef<vault::Msg>, u64)>,
     ids: HashMap<ActorId, VaultId>,
+    /// Who waits for the end of an actor.
+    ended: HashMap<VaultId, Vec<RpcReplyPort<()>>>,
     failures: HashMap<VaultId, u32>,
 }
 
@@ -97,11 +91,18 @@ impl Actor for Directory {
         myself: ActorRef<Msg>,
         context: Arc<Context>,
     ) -> Result<Live, ActorProcessingErr> {
+        let directory = myself.clone();
+        let changed = move |vault| {
+            // One that has ended begins with all that is there.
+            let _ = directory.cast(Msg::Changed(vault));
+        };
+        context.tenures.on_change(Box::new(changed));
         myself.cast(Msg::Resume)?;
         Ok(Live {
             context,
             vaults: HashMap::new(),
             ids: HashMap::new(),
+            ended: HashMap::new(),
             failures: HashMap::new(),
         })
     }
@@ -116,38 +117,33 @@ impl Actor for Directory {
             Msg::Resume => {
                 // Before any vault may ask a signer.
                 nodes::tell(&live.context).await?;
-                let all = Scan::prefix(Space::Vault, &[], MAX_VAULTS);
-                for (_, row) in live.context.store.scan(&all).await? {
-                    // One that cannot be read must not stop the others.
-                    match rows::decode::<Vault>(&row.value) {
-                        Ok(vault) => live.start(&myself, vault.id).await,
-                        Err(fault) => tracing::error!(?fault, "a stored vault cannot be read"),
+                for tenure in live.context.tenures.all() {
+                    if let Ward::Vault(vault) = tenure.ward() {
+                        live.settle(&myself, vault).await;
                     }
                 }
             }
             Msg::GetVault(id, reply) => {
-                let _ = reply.send(live.vaults.get(&id).cloned());
+                let found = live.vaults.get(&id);
+                let here = |version| {
+                    let tenure = live.context.tenures.get(Ward::Vault(id));
+                    tenure.is_some_and(|tenure| tenure.version() == version)
+                };
+                let found = found.filter(|(_, version)| here(*version));
+                let _ = reply.send(found.map(|(actor, _)| actor.clone()));
             }
             Msg::CreateVault(new) => {
                 let (made, reply) = live.create(*new).await;
-                if let Ok(vault) = &made {
-                    live.start(&myself, vault.id).await;
-                }
                 let _ = reply.send(made);
             }
-            Msg::WithAdmitted(question) => {
-                let WithAdmitted {
-                    vault,
-                    nodes,
-                    ask,
-                    reply,
-                } = *question;
-                let _ = reply.send(live.ask(vault, &nodes, ask).await);
+            Msg::RestartDue(vault) | Msg::Changed(vault) => live.settle(&myself, vault).await,
+            Msg::Ended(vault, reply) => {
+                if live.vaults.contains_key(&vault) {
+                    live.ended.entry(vault).or_default().push(reply);
+                } else {
+                    let _ = reply.send(());
+                }
             }
-            Msg::ChangeNodes(change, by, reply) => {
-                let _ = reply.send(nodes::change(&live.context, change, &by).await);
-            }
-            Msg::RestartDue(vault) => live.start(&myself, vault).await,
         }
         Ok(())
     }
@@ -168,25 +164,42 @@ impl Actor for Directory {
             }
         };
         if let Some(vault) = live.ids.remove(&actor.get_id()) {
-            tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
             live.vaults.remove(&vault);
-            live.restart_later(&myself, vault);
+            for waiting in live.ended.remove(&vault).into_iter().flatten() {
+                let _ = waiting.send(());
+            }
+            if live.context.tenures.get(Ward::Vault(vault)).is_some() {
+                tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
+                live.restart_later(&myself, vault);
+            }
         }
         Ok(())
     }
 }
 
 impl Live {
-    /// Starts the actor of a vault, unless one lives: two would undo each other's work.
-    async fn start(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
-        if self.vaults.contains_key(&vault) {
+    /// Has the actor of a vault run where the vault is here, and only under the present tenure: two
+    /// would undo each other's work.
+    async fn settle(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
+        let tenure = self.context.tenures.get(Ward::Vault(vault));
+        let wanted = tenure.as_ref().map(|tenure| tenure.version());
+        if let Some((actor, version)) = self.vaults.get(&vault) {
+            if wanted != Some(*version) {
+                // Whatever it is at has no effect any more. The next one starts after its end.
+                actor.kill();
+            }
             return;
         }
-        let args = (Arc::clone(&self.context), vault);
+        let Some(tenure) = tenure else {
+            self.failures.remove(&vault);
+            return;
+        };
+        let version = tenure.version();
+        let args = (Arc::new(self.context.under(tenure)), vault);
         match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
             Ok((actor, _)) => {
                 self.ids.insert(actor.get_id(), vault);
-                self.vaults.insert(vault, actor);
+                self.vaults.insert(vault, (actor, version));
             }
             Err(error) => {
                 tracing::error!(%vault, %error, "the actor of a vault does not start");
@@ -203,20 +216,10 @@ impl Live {
         });
     }
 
-    /// Asks a vault. Its actor never asks the directory, so this does not go in a circle.
-    async fn ask(&self, vault: VaultId, nodes: &[NodeId], ask: AskVault) -> Result<Vault, Fault> {
-        nodes::check_admitted(&self.context, "signers", nodes).await?;
-        let actor = self
-            .vaults
-            .get(&vault)
-            .ok_or_else(|| Fault::unavailable("the vault is starting again; repeat the command"))?;
-        answer(actor.call(ask, self.context.call_timeout()).await)?
-    }
-
     async fn create(
         &self,
         new: NewVault,
-    ) -> (Result<Vault, Fault>, RpcReplyPort<Result<Vault, Fault>>) {
+    ) -> (Result<Made, Fault>, RpcReplyPort<Result<Made, Fault>>) {
         let NewVault {
             name,
             threshold,
@@ -227,7 +230,7 @@ impl Live {
             reply,
         } = new;
         let plan = (threshold, signers, ecdsa);
-        (self.create_or_find(&name, plan, replace, by).await, reply)
+        (self.create_or_find(&name, plan, replace, &by).await, reply)
     }
 
     async fn create_or_find(
@@ -235,65 +238,66 @@ impl Live {
         name: &str,
         (threshold, signers, ecdsa): (u16, Vec<NodeId>, Scheme),
         replace: bool,
-        by: By,
-    ) -> Result<Vault, Fault> {
+        by: &By,
+    ) -> Result<Made, Fault> {
+        let context = &self.context;
         let by_name = rows::vault_name(name);
-        if let Some((id, _)) = self.context.load::<VaultId>(&by_name).await? {
-            let (vault, _) = self
-                .context
-                .vault(id)
-                .await?
-                .ok_or_else(|| Fault::bug("a name without a vault"))?;
-            if vault.threshold == threshold && vault.signers == signers && vault.ecdsa() == ecdsa {
-                return Ok(vault);
+        loop {
+            if let Some((id, _)) = context.load::<VaultId>(&by_name).await? {
+                let (vault, _) = context
+                    .vault(id)
+                    .await?
+                    .ok_or_else(|| Fault::bug("a name without a vault"))?;
+                if vault.threshold == threshold
+                    && vault.signers == signers
+                    && vault.ecdsa() == ecdsa
+                {
+                    return Ok(Made::Vault(Box::new(vault)));
+                }
+                if !replace {
+                    let hint = if vault.ready() {
+                        ""
+                    } else {
+                        "; not all of its keys are made yet, and until then it can be given these \
+                         instead (covault vault create --replace)"
+                    };
+                    return Err(Fault::new(
+                        Class::Conflict,
+                        format!(
+                            "a vault of this name exists with another threshold, other signers or \
+                             another ECDSA backend{hint}"
+                        ),
+                    ));
+                }
+                return Ok(Made::Other(id));
             }
-            if !replace {
-                let hint = if vault.ready() {
-                    ""
-                } else {
-                    "; not all of its keys are made yet, and until then it can be given these \
-                     instead (covault vault create --replace)"
-                };
-                return Err(Fault::new(
-                    Class::Conflict,
-                    format!(
-                        "a vault of this name exists with another threshold, other signers or \
-                         another ECDSA backend{hint}"
-                    ),
-                ));
+            let id = context.new_vault_id();
+            let now_ms = context.now_ms();
+            let mut batch = Batch::new();
+            nodes::check_admitted(context, "signers", &signers).await?;
+            let vault = Vault::new(id, name, threshold, signers.clone(), ecdsa, now_ms)?;
+            batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
+            batch.put(by_name.clone(), Expect::Absent, rows::encode(&id)?);
+            nodes::hold(context, &mut batch, "signers", &signers).await?;
+            let (lease, mine) = leases::first_lease(context, id).await?;
+            let ward = Ward::Vault(id);
+            batch.put(ward.key(), Expect::Absent, rows::encode(&lease)?);
+            let chain = Chain::Vault(id);
+            Note::of_vault(by, id, "VaultMade")
+                .fact("name", name)
+                .fact("threshold", threshold)
+                .fact("signers", audit::nodes(&vault.signers))
+                .fact("ecdsa", ecdsa.name())
+                .add_to(&mut batch, chain, now_ms)?;
+            audit::tell_of(by, chain, &mut batch, now_ms)?;
+            match context.store.commit(batch).await {
+                Ok(()) if mine => context.tenures.begin(Tenure::new(ward, 1)),
+                Ok(()) => context.tenures.moved(),
+                // Another call made it, or one of the nodes was changed: it is looked at again.
+                Err(CommitError::Conflict(_)) => continue,
+                Err(error) => return Err(error.into()),
             }
-            let nodes = signers.clone();
-            let ask: AskVault = Box::new(move |reply| {
-                vault::Msg::MakeKeysWith(Box::new(KeyPlan {
-                    threshold,
-                    signers,
-                    ecdsa,
-                    by,
-                    reply,
-                }))
-            });
-            return self.ask(id, &nodes, ask).await;
-        }
-        nodes::check_admitted(&self.context, "signers", &signers).await?;
-        let id = self.context.new_vault_id();
-        let vault = Vault::new(id, name, threshold, signers, ecdsa, self.context.now_ms())?;
-        let mut batch = Batch::new();
-        batch.put(rows::vault(id), Expect::Absent, rows::encode(&vault)?);
-        batch.put(by_name, Expect::Absent, rows::encode(&id)?);
-        let chain = Chain::Vault(id);
-        Note::of_vault(&by, id, "VaultMade")
-            .fact("name", name)
-            .fact("threshold", threshold)
-            .fact("signers", audit::nodes(&vault.signers))
-            .fact("ecdsa", ecdsa.name())
-            .add_to(&mut batch, chain, vault.created_at_ms)?;
-        audit::tell_of(&by, chain, &mut batch, vault.created_at_ms)?;
-        match self.context.store.commit(batch).await {
-            Ok(()) => Ok(vault),
-            Err(CommitError::Conflict(_)) => {
-                Err(Fault::new(Class::Conflict, "a vault of this name exists"))
-            }
-            Err(error) => Err(error.into()),
+            return Ok(Made::Vault(Box::new(vault)));
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     audit::By,
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
-    settings::{Orchestrator, Settings},
+    settings::{Orchestrator, Settings, Sharing},
     store::memory::MemoryStore,
 };
 
@@ -77,19 +77,18 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         entropy: Arc::new(Count(AtomicU8::new(0))),
         chains: Chains::default(),
         settings: Settings::default(),
+        sharing: Sharing::default(),
     }));
-    let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
     for number in 1..=2 {
-        let admit = |reply| {
-            let change = nodes::Change::Admit {
-                id: NodeId([number; 32]),
-                name: String::new(),
-            };
-            Msg::ChangeNodes(change, By::service(), reply)
+        let admit = nodes::Change::Admit {
+            id: NodeId([number; 32]),
+            name: String::new(),
         };
-        let admitted = directory.call(admit, None).await.unwrap();
-        admitted.unwrap().unwrap();
+        nodes::change(&context, admit, &By::service())
+            .await
+            .unwrap();
     }
+    let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
     let create = |reply| {
         Msg::CreateVault(Box::new(NewVault {
             name: "main".into(),
@@ -107,6 +106,9 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
         .unwrap()
         .unwrap()
         .unwrap();
+    let Made::Vault(vault) = vault else {
+        panic!("{vault:?}")
+    };
     let find = async || {
         let message = |reply| Msg::GetVault(vault.id, reply);
         let found = directory.call(message, None).await.unwrap().unwrap();

@@ -3,6 +3,7 @@
 mod answers;
 mod caller;
 mod calls;
+mod submit;
 
 use std::{
     sync::{
@@ -13,26 +14,29 @@ use std::{
 };
 
 use covault_core::{
-    fault::{Class, Fault},
-    ids::VaultId,
+    fault::Fault,
+    ids::{OrchestratorId, VaultId},
 };
-use ractor::{Actor, ActorRef, rpc::CallResult};
+use ractor::{Actor, ActorCell, ActorRef, rpc::CallResult};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
     audit::{self, By},
     backups,
-    context::Context,
+    context::{Context, permits},
     directory,
-    idempotency::{self, Entry, InWork},
+    idempotency::InWork,
+    leases::{self, Keeper},
     nodes,
+    place::Desk,
     pledge::Pledge,
+    post::Post,
     request_index, restored,
     root::{self, DirectoryAddress, Root},
     settings::Orchestrator,
     simulations,
     store::{Key, Space},
-    tokens, vault, views,
+    vault, views,
 };
 
 pub use self::{
@@ -65,15 +69,13 @@ pub struct Gateway {
 /// What every clone of the door shares.
 pub(crate) struct Inner {
     pub(crate) context: Arc<Context>,
-    root: ActorRef<root::Msg>,
+    /// The actor above all others.
+    root: ActorCell,
     pub(crate) directory: watch::Receiver<DirectoryAddress>,
     pub(crate) in_work: InWork,
+    pub(crate) post: Arc<dyn Post>,
     /// One permit per command in work, also when whoever asked has stopped waiting for it.
     commands: Arc<Semaphore>,
-    /// One permit per live request.
-    pub(crate) live: Arc<Semaphore>,
-    /// One permit per byte of live requests.
-    pub(crate) live_bytes: Arc<Semaphore>,
     closing: AtomicBool,
 }
 
@@ -83,6 +85,7 @@ impl Gateway {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
     pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
+        let post = Arc::clone(&orchestrator.sharing.post);
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
@@ -90,28 +93,49 @@ impl Gateway {
         request_index::complete(&context).await?;
         audit::begin(&context).await?;
         restored::settle(&context).await?;
+        if context.store.exclusive()
+            && context.runs_vaults
+            && let Err(fault) = leases::take_all(&context).await
+        {
+            tracing::warn!(
+                ?fault,
+                "the vaults are taken as soon as the store can be used"
+            );
+        }
         let (address, mut directory) = watch::channel(None);
-        let arguments = (Arc::clone(&context), address);
-        let (root, _) = Actor::spawn(None, Root, arguments)
-            .await
-            .map_err(Fault::bug)?;
-        directory
-            .wait_for(Option::is_some)
-            .await
-            .map_err(Fault::bug)?;
+        let root = if context.runs_vaults {
+            let arguments = (Arc::clone(&context), address);
+            let (root, _) = Actor::spawn(None, Root, arguments)
+                .await
+                .map_err(Fault::bug)?;
+            directory
+                .wait_for(Option::is_some)
+                .await
+                .map_err(Fault::bug)?;
+            root.get_cell()
+        } else {
+            let arguments = (Arc::clone(&context), directory.clone());
+            let (keeper, _) = Actor::spawn(None, Keeper, arguments)
+                .await
+                .map_err(Fault::bug)?;
+            keeper.get_cell()
+        };
         let settings = &context.settings;
-        Ok(Self {
+        let gateway = Self {
             inner: Arc::new(Inner {
+                post,
                 commands: Arc::new(Semaphore::new(permits(settings.max_commands))),
-                live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
-                live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
                 context,
                 root,
                 directory,
                 in_work: InWork::default(),
                 closing: AtomicBool::new(false),
             }),
-        })
+        };
+        let inner = &gateway.inner;
+        let desk = Arc::new(Desk(Arc::downgrade(inner)));
+        inner.post.open(inner.context.tenures.me(), desk).await?;
+        Ok(gateway)
     }
 
     /// Stops: refuses new commands, lets those in work come to their end, and stops every
@@ -120,6 +144,10 @@ impl Gateway {
         self.inner.closing.store(true, Ordering::SeqCst);
         // Who waits for a request to end asks again, of the next process.
         self.inner.context.waiters.close();
+        // Others are to know before anything is given back.
+        if self.inner.context.runs_vaults {
+            let _ = self.inner.root.send_message(root::Msg::Leave);
+        }
         let all = permits(self.inner.context.settings.max_commands);
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let in_work = self.inner.commands.acquire_many(all);
@@ -135,6 +163,20 @@ impl Gateway {
             tracing::warn!(%error, "the actors did not stop in time");
         }
         self.inner.context.simulations.close().await;
+        self.inner.post.close(self.inner.context.tenures.me()).await;
+        leases::give_back(&self.inner.context).await;
+    }
+
+    /// Which orchestrator this is: another one after each start.
+    pub fn orchestrator(&self) -> OrchestratorId {
+        self.inner.context.tenures.me()
+    }
+
+    /// How many vaults are here, and how many orchestrators are alive as far as this one sees.
+    pub fn shares(&self) -> (usize, usize) {
+        let tenures = &self.inner.context.tenures;
+        let others = tenures.able().map_or(1, |able| able.len());
+        (tenures.vaults(), others)
     }
 
     /// Does something. When it returns, the effect is on disk.
@@ -193,51 +235,6 @@ impl Gateway {
 }
 
 impl Inner {
-    async fn submit(
-        &self,
-        caller: &Caller,
-        once: Option<(Operation, IdempotencyKey)>,
-        command: Result<Command, Fault>,
-    ) -> Result<Submitted, Fault> {
-        if self.closing.load(Ordering::SeqCst) {
-            return Err(Fault::unavailable("the service is shutting down"));
-        }
-        full_access(caller)?;
-        if !caller.operator {
-            self.context.hold.check(&self.context).await?;
-        }
-        let place = Arc::clone(&self.commands).try_acquire_owned();
-        let place = Arc::new(place.map_err(|_| too_many())?);
-        let context = &self.context;
-        let by = By::caller(caller);
-        let Some((operation, key)) = once else {
-            let command = command?;
-            let pledge = Pledge::new(by, tokens::in_use(context, caller).await?, place);
-            return Ok(Submitted::first(self.run(caller, command, pledge).await?));
-        };
-        let token = caller.token;
-        let entry = self.in_work.enter(context, token, operation, &key).await?;
-        // Others had their turns first, and that may have taken long.
-        let pledge = Pledge::new(by, tokens::in_use(context, caller).await?, place);
-        let (record, _turn) = match entry {
-            Entry::Replay(earlier) => return Submitted::again(operation, &earlier),
-            Entry::First(record, turn) => (record, turn),
-        };
-        // Not worth another look at the key: nothing was begun.
-        let command = command?;
-        let fault = match self.run(caller, command, pledge.with(record)).await {
-            Ok(receipt) => return Ok(Submitted::first(receipt)),
-            Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),
-            Err(fault) => fault,
-        };
-        let found = idempotency::look_again(context, token, operation, &key).await;
-        match found {
-            Ok(Some(earlier)) => Submitted::again(operation, &earlier),
-            // The error says more than that the store cannot be read either.
-            Ok(None) | Err(_) => Err(fault),
-        }
-    }
-
     async fn run(
         &self,
         caller: &Caller,
@@ -330,7 +327,13 @@ impl Inner {
     }
 
     pub(crate) async fn vault(&self, id: VaultId) -> Result<ActorRef<vault::Msg>, Fault> {
-        let directory = self.directory()?;
+        let directory = match self.directory() {
+            Ok(directory) => directory,
+            Err(_) if self.context.vault(id).await?.is_none() => {
+                return Err(Fault::invalid_uuid());
+            }
+            Err(starting) => return Err(starting),
+        };
         let message = |reply| directory::Msg::GetVault(id, reply);
         let found = directory.call(message, self.context.call_timeout()).await;
         // Nothing was asked of the vault yet.
@@ -356,12 +359,6 @@ pub(crate) fn answer<T, M>(
         )),
         Err(_) => Err(starting()),
     }
-}
-
-/// As many permits as a semaphore can hold, and hand out at once.
-fn permits(most: usize) -> usize {
-    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 fn starting() -> Fault {

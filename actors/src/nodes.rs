@@ -1,6 +1,6 @@
 //! The signer nodes that operators have admitted. Only these are used; the cluster ignores others.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use covault_core::{
     audit::Chain,
@@ -39,8 +39,8 @@ pub struct Admitted {
     pub at_ms: u64,
 }
 
-/// A change of the list of nodes. Only the directory makes them, one after the other: a vault
-/// cannot be made with a node that is being removed.
+/// A change of the list of nodes. A vault cannot be made with a node that is being removed: see
+/// [`hold`].
 #[derive(Clone, Debug)]
 pub enum Change {
     /// A node may be used from now on.
@@ -72,13 +72,20 @@ pub async fn change(context: &Context, change: Change, by: &By) -> Result<(), Fa
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read.
 pub async fn tell(context: &Context) -> Result<(), Fault> {
-    let nodes: Vec<NodeId> = admitted(context)
+    context.signers.admit(&admitted_ids(context).await?);
+    Ok(())
+}
+
+/// Who is admitted.
+///
+/// # Errors
+/// [`Class::Unavailable`] when the store cannot be read.
+pub async fn admitted_ids(context: &Context) -> Result<Vec<NodeId>, Fault> {
+    Ok(admitted(context)
         .await?
         .iter()
         .map(|node| node.id)
-        .collect();
-    context.signers.admit(&nodes);
-    Ok(())
+        .collect())
 }
 
 /// Refuses nodes that were not admitted.
@@ -93,6 +100,30 @@ pub async fn check_admitted(context: &Context, field: &str, nodes: &[NodeId]) ->
                 format!("{line} is not admitted; admit it first: covault node admit '{line}'");
             return Err(Fault::field(field, problem));
         }
+    }
+    Ok(())
+}
+
+/// Has a commit that names nodes fail when one of them is removed meanwhile, here or in another
+/// process: it writes their rows as they are, and a removal demands the version it has looked at.
+///
+/// # Errors
+/// As [`check_admitted`].
+pub async fn hold(
+    context: &Context,
+    batch: &mut Batch,
+    field: &str,
+    nodes: &[NodeId],
+) -> Result<(), Fault> {
+    check_admitted(context, field, nodes).await?;
+    let nodes: BTreeSet<NodeId> = nodes.iter().copied().collect();
+    for node in nodes {
+        let key = rows::node(node);
+        let row = context.store.get(&key).await?;
+        let row = row.ok_or_else(|| {
+            Fault::unavailable("a signer node is being removed just now; try again")
+        })?;
+        batch.put(key, Expect::Version(row.version), row.value);
     }
     Ok(())
 }

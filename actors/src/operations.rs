@@ -8,13 +8,14 @@ use covault_core::{
     wallet::vault::{KeyState, Vault},
 };
 use ractor::RpcReplyPort;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     audit::{self, By, Note},
-    directory::{self, NewVault},
+    directory::{self, Made, NewVault},
     gateway::{Caller, Inner, VaultView, answer, operators_only},
     port::NodeBackup,
-    vault::{self, LifeMsg, Wish, view::view},
+    vault::{self, KeyPlan, LifeMsg, Wish, view::view},
 };
 
 /// How long nodes may take to encrypt their shares, in milliseconds.
@@ -23,7 +24,7 @@ const BACKUP_MS: u64 = 15_000;
 const MAX_RECIPIENTS: usize = 16;
 
 /// One node's share of one key, encrypted, or why there is none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShareBackup {
     /// The node.
     pub node: NodeId,
@@ -52,6 +53,7 @@ impl Inner {
         operators_only(caller)?;
         let directory = self.directory()?;
         let by = By::caller(caller);
+        let (wanted, asked) = (signers.clone(), by.clone());
         let message = |reply| {
             directory::Msg::CreateVault(Box::new(NewVault {
                 name,
@@ -64,6 +66,24 @@ impl Inner {
             }))
         };
         let made = answer(directory.call(message, self.context.call_timeout()).await)??;
+        let made = match made {
+            Made::Vault(made) => made,
+            Made::Other(id) => {
+                let actor = self.vault(id).await?;
+                let message = |reply| {
+                    vault::Msg::MakeKeysWith(Box::new(KeyPlan {
+                        threshold,
+                        signers: wanted,
+                        ecdsa,
+                        by: asked,
+                        reply,
+                    }))
+                };
+                Box::new(answer(
+                    actor.call(message, self.context.call_timeout()).await,
+                )??)
+            }
+        };
         if made.failed_reason().is_none() {
             return Ok(view(&self.context, &made));
         }
@@ -81,22 +101,11 @@ impl Inner {
         wish: Wish,
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
-        let vault = vault.parse()?;
-        // Also says what the vault is, where it is none.
-        self.vault(vault).await?;
         let by = By::caller(caller);
-        let nodes = wish.to.as_ref().map(|(_, holders)| holders.clone());
-        let message = |reply| {
-            directory::Msg::WithAdmitted(Box::new(directory::WithAdmitted {
-                vault,
-                nodes: nodes.unwrap_or_default(),
-                ask: Box::new(|reply| vault::Msg::Life(LifeMsg::Want(Box::new(wish), by, reply))),
-                reply,
-            }))
-        };
-        let directory = self.directory()?;
-        let vault = answer(directory.call(message, self.context.call_timeout()).await)??;
-        Ok(view(&self.context, &vault))
+        self.life(caller, vault, |reply| {
+            LifeMsg::Want(Box::new(wish), by, reply)
+        })
+        .await
     }
 
     pub(crate) async fn cancel_reshare(

@@ -10,6 +10,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::{
     context::{Context, readable},
     idempotency::LIFETIME_MS,
+    leases,
     rows::{self, Release, Replay},
     store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
@@ -52,6 +53,16 @@ impl Actor for Reaper {
         match message {
             Msg::SweepDue => {
                 // The next sweep comes anyway.
+                let here = match leases::house(context).await {
+                    Ok(Some(here)) => here,
+                    // One orchestrator does it for all.
+                    Ok(None) => return Ok(()),
+                    Err(fault) => {
+                        tracing::warn!(?fault, "old rows could not be deleted");
+                        return Ok(());
+                    }
+                };
+                let context = &here;
                 if let Err(fault) = sweep(context).await {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
@@ -168,7 +179,7 @@ mod tests {
         port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
         rows::Operation,
         rpc::Chains,
-        settings::{Orchestrator, Settings},
+        settings::{Orchestrator, Settings, Sharing},
         store::{Store as _, memory::MemoryStore},
     };
 
@@ -225,7 +236,7 @@ mod tests {
         }
     }
 
-    fn world() -> (Arc<MemoryStore>, Arc<Now>, Context) {
+    async fn world() -> (Arc<MemoryStore>, Arc<Now>, Context) {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(Now::default());
         let context = Context::new(Orchestrator {
@@ -235,13 +246,15 @@ mod tests {
             entropy: Arc::new(Zeros),
             chains: Chains::default(),
             settings: Settings::default(),
+            sharing: Sharing::default(),
         });
+        let context = leases::house(&context).await.unwrap().unwrap();
         (store, clock, context)
     }
 
     #[tokio::test]
     async fn release__should_give_back_what_is_due_and_still_its_requests() {
-        let (store, clock, context) = world();
+        let (store, clock, context) = world().await;
         let request = |number: u64| {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&number.to_be_bytes());
@@ -291,7 +304,7 @@ mod tests {
 
     #[tokio::test]
     async fn sweeps__should_not_be_stopped_by_what_cannot_be_read() {
-        let (store, clock, context) = world();
+        let (store, clock, context) = world().await;
         clock.0.store(LIFETIME_MS, Ordering::SeqCst);
         let request = RequestId::from_bytes([1; 16]);
         let token = TokenId::from_bytes([1; 16]);
@@ -330,7 +343,7 @@ mod tests {
 
     #[tokio::test]
     async fn sweep__should_delete_what_is_older_than_a_day_and_nothing_else() {
-        let (store, clock, context) = world();
+        let (store, clock, context) = world().await;
         // More than a page, every second one made a day later.
         for number in 0..1000u64 {
             let record = Replay {

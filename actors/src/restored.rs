@@ -118,6 +118,8 @@ pub async fn settle(context: &Context) -> Result<(), Fault> {
         Some((Restore::Importing, _)) => return Err(half()),
         Some((Restore::Imported(imported), version)) => (imported, version),
     };
+    // Of several processes that start at once, only what came before the first that is done counts.
+    let context = &context.settling(marker.clone(), version);
     let ended = end_requests(context, imported).await?;
     let vaults = settle_vaults(context).await?;
     let mut batch = Batch::new();

@@ -1,4 +1,4 @@
-//! The actor above all others: keeps the directory and the reaper running.
+//! The actor above all others: keeps the directory, the keeper of leases and the reaper running.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::{
     context::Context,
     directory::{self, Directory},
+    leases::{Keeper, KeeperMsg},
     reaper::Reaper,
 };
 
@@ -18,6 +19,10 @@ pub enum Msg {
     StartDue,
     /// The reaper is to be started (again).
     ReaperDue,
+    /// The keeper of leases is to be started (again).
+    KeeperDue,
+    /// The orchestrator is stopping: others are to know, and it takes no vaults any more.
+    Leave,
 }
 
 /// Where the directory can be found; `None` while it starts again.
@@ -31,6 +36,7 @@ pub struct Live {
     context: Arc<Context>,
     address: watch::Sender<DirectoryAddress>,
     reaper: Option<ActorId>,
+    keeper: Option<ActorRef<KeeperMsg>>,
     failures: u32,
 }
 
@@ -47,10 +53,12 @@ impl Actor for Root {
     ) -> Result<Live, ActorProcessingErr> {
         myself.cast(Msg::StartDue)?;
         myself.cast(Msg::ReaperDue)?;
+        myself.cast(Msg::KeeperDue)?;
         Ok(Live {
             context,
             address,
             reaper: None,
+            keeper: None,
             failures: 0,
         })
     }
@@ -84,6 +92,21 @@ impl Actor for Root {
                     }
                 }
             }
+            Msg::KeeperDue => {
+                let arguments = (Arc::clone(&live.context), live.address.subscribe());
+                match Actor::spawn_linked(None, Keeper, arguments, myself.get_cell()).await {
+                    Ok((actor, _)) => live.keeper = Some(actor),
+                    Err(error) => {
+                        tracing::error!(%error, "the keeper of leases does not start");
+                        live.start_later(&myself, || Msg::KeeperDue);
+                    }
+                }
+            }
+            Msg::Leave => {
+                if let Some(keeper) = &live.keeper {
+                    let _ = keeper.cast(KeeperMsg::Leave);
+                }
+            }
         }
         Ok(())
     }
@@ -100,6 +123,10 @@ impl Actor for Root {
                 if live.reaper == Some(actor.get_id()) {
                     tracing::error!("the reaper ended; it starts again");
                     live.start_later(&myself, || Msg::ReaperDue);
+                } else if live.keeper.as_ref().map(|keeper| keeper.get_id()) == Some(actor.get_id())
+                {
+                    tracing::error!("the keeper of leases ended; it starts again");
+                    live.start_later(&myself, || Msg::KeeperDue);
                 } else {
                     tracing::error!("the directory ended; it starts again from the store");
                     live.address.send_replace(None);

@@ -12,7 +12,7 @@ use covault_core::{
     deposit::{Deposit, Route, Watch, Webhook},
     derive::{KeyPath, RootKey},
     fault::ExecuteCode,
-    ids::{SessionId, WalletId, WatchId},
+    ids::{OrchestratorId, SessionId, WalletId, WatchId},
     network::Network,
     order::{Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof},
     request::{Approval, Audit, Draft, Request, State},
@@ -27,6 +27,7 @@ use covault_core::{
 };
 
 use super::*;
+use crate::leases::{Lease, Member};
 use crate::restored::{Imported, Restore};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
@@ -494,4 +495,27 @@ fn keys__should_be_where_they_always_were() {
             assert_eq!(hex::encode(key.bytes), format!("{of_token}{number}{rest}"));
         }
     }
+}
+
+#[test]
+fn leases__should_stay_readable() {
+    let owner = OrchestratorId::from_bytes([5; 16]);
+    let owned = Lease {
+        owner: Some(owner),
+        term: 7,
+    };
+    check("lease-v1", &owned);
+    let free = Lease {
+        owner: None,
+        term: 8,
+    };
+    check("lease-v1-free", &free);
+    let member = Member {
+        name: "one".into(),
+        home: Some([6; 32]),
+        since_ms: 11,
+        moves: 2,
+        leaving: true,
+    };
+    check("member-v1", &member);
 }

@@ -7,7 +7,12 @@ use covault_core::{
     port::{Clock, Entropy},
 };
 
-use crate::{port::Signers, rpc::Chains, store::Store};
+use crate::{
+    port::{Signers, Steady, TokioSteady},
+    post::{Post, memory::MemoryPost},
+    rpc::Chains,
+    store::Store,
+};
 
 /// Everything [`crate::gateway::Gateway::start`] is wired from.
 pub struct Orchestrator {
@@ -23,6 +28,36 @@ pub struct Orchestrator {
     pub chains: Chains,
     /// Limits and deadlines.
     pub settings: Settings,
+    /// How it shares the store with others.
+    pub sharing: Sharing,
+}
+
+/// What an orchestrator needs that may share its store with others.
+pub struct Sharing {
+    /// What operators call this machine; shown to them.
+    pub name: String,
+    /// What no other process has at the same time, if there is anything: one that dies and starts
+    /// again with it does not wait for what it had.
+    pub home: Option<[u8; 32]>,
+    /// The clock by which others are judged.
+    pub steady: Arc<dyn Steady>,
+    /// How commands get to the orchestrator that has their vault.
+    pub post: Arc<dyn Post>,
+    /// Whether vaults run here. Otherwise this process only passes commands on, and answers
+    /// questions from the store.
+    pub runs_vaults: bool,
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            home: None,
+            steady: Arc::new(TokioSteady::default()),
+            post: Arc::new(MemoryPost::new()),
+            runs_vaults: true,
+        }
+    }
 }
 
 /// Limits and deadlines. `Settings::default()` is what an operator gets who sets nothing.
@@ -55,6 +90,10 @@ pub struct Settings {
     pub retry_first_ms: u64,
     /// Longest pause between tries, in milliseconds.
     pub retry_most_ms: u64,
+    /// How often an orchestrator shows others on its store that it is there, in milliseconds.
+    pub beat_ms: u64,
+    /// After so long without that, in milliseconds, the others take over its vaults.
+    pub lease_ms: u64,
 }
 
 impl Default for Settings {
@@ -71,6 +110,8 @@ impl Default for Settings {
             command_timeout_ms: 30_000,
             retry_first_ms: 250,
             retry_most_ms: 15_000,
+            beat_ms: 1_000,
+            lease_ms: 5_000,
         }
     }
 }

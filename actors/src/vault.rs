@@ -5,6 +5,7 @@ mod asking;
 mod changes;
 mod keys;
 mod life;
+mod place;
 mod requests;
 mod turns;
 pub mod view;
@@ -26,10 +27,11 @@ use covault_core::{
     },
 };
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 pub use keys::KeyPlan;
 pub use life::{InUse, Msg as LifeMsg, Wish};
+pub use place::Place;
 pub use turns::Wanted;
 
 use crate::{
@@ -110,15 +112,6 @@ pub struct NewRequest {
     pub place: Place,
     /// Where the receipt goes.
     pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
-}
-
-/// What a live request takes up.
-pub struct Place {
-    /// One of the live requests. Given back once it is signed: a chain node that is down must
-    /// not keep others from signing.
-    pub permit: Option<OwnedSemaphorePermit>,
-    /// Its bytes in memory.
-    pub _bytes: OwnedSemaphorePermit,
 }
 
 /// The actor.

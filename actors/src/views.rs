@@ -34,8 +34,11 @@ use crate::{
 const USUAL_REQUESTS: i64 = 10;
 /// How long readiness is believed, in milliseconds.
 const READY_FOR_MS: u64 = 1_000;
-/// After how long who waits for a request looks again: another process may have ended it, or
-/// revoked the token.
+/// After how long who waits for a request looks again at first, where it may end in another process;
+/// each time after twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// After how long it does in the end, and where no other process can be: the token may have been
+/// revoked.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Most vaults that are listed.
 const MAX_VAULTS: usize = 100_000;
@@ -253,11 +256,17 @@ async fn outcome(
     drop(asked);
     let mut left = patience;
     let mut called = context.waiters.closed();
+    let mut next = if context.store.exclusive() {
+        LOOK_AGAIN
+    } else {
+        FIRST_LOOK
+    };
     loop {
         if !called {
-            let pause = left.min(LOOK_AGAIN);
+            let pause = left.min(next);
             called = tokio::time::timeout(pause, ended.as_mut()).await.is_ok();
             left = left.saturating_sub(pause);
+            next = next.saturating_mul(2).min(LOOK_AGAIN);
         }
         tokens::in_use(context, caller).await?;
         // Whether it was called or not: the store says how things stand. The row of a request may be

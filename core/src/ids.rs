@@ -84,6 +84,10 @@ id! {
     WalletId
 }
 id! {
+    /// A process that runs vaults: a new one with each start.
+    OrchestratorId
+}
+id! {
     /// An address that is watched.
     WatchId
 }

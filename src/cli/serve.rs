@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Context as _;
 
 use crate::{
-    config::Config,
+    config::{Config, Roles},
     files, metrics, shutdown,
     wiring::{self, Listeners},
 };
@@ -23,15 +23,26 @@ pub struct Args {
     /// Configuration file (TOML). Without it: the defaults, and COVAULT_ variables.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// What this process does; instead of cluster.roles
+    #[arg(long, value_enum, value_name = "ROLES")]
+    roles: Option<Roles>,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let (config, ignored) = Config::load(args.config.as_deref())?;
+    let (mut config, ignored) = Config::load(args.config.as_deref())?;
+    if let Some(roles) = args.roles {
+        config.cluster.roles = roles;
+    }
     super::start_logging(&config, &ignored)?;
     let stop = shutdown::on_signals()?;
     let serve = &config.serve;
     let _owned = files::own_folder(&serve.data_dir)?;
-    let listeners = Listeners::bind(&serve.listen, |_| serve.grpc_listen.clone()).await?;
+    let grpc = if config.cluster.roles.serve_api() {
+        serve.grpc_listen.clone()
+    } else {
+        String::new()
+    };
+    let listeners = Listeners::bind(&serve.listen, |_| grpc).await?;
     let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
@@ -41,6 +52,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),
         platform_token_file = %serve.platform_token_file().display(),
         identity = %wiring::public_half(&serve.identity_file()).display(),
+        roles = ?config.cluster.roles,
+        id = %running.gateway.orchestrator(),
         "the orchestrator is up"
     );
     let look = metrics::of_orchestrator(running.gateway.clone(), Arc::clone(&running.bus));

@@ -1,6 +1,7 @@
 //! Configuration, in layers: the defaults file, the operator's file, the environment.
 
 mod chains;
+mod cluster;
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -11,8 +12,11 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::{Table, Value};
 
-pub use self::chains::{ChainNodes, Chains};
 use self::chains::{chain_id, empty_chain};
+pub use self::{
+    chains::{ChainNodes, Chains},
+    cluster::{Cluster, Roles},
+};
 
 /// The defaults, which are also the reference for operators.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
@@ -29,6 +33,7 @@ pub struct Config {
     pub bus: Bus,
     pub store: Store,
     pub serve: Serve,
+    pub cluster: Cluster,
     pub limits: Limits,
     pub signer: Signer,
     pub idempotency: Idempotency,

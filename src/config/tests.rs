@@ -41,6 +41,26 @@ fn defaults__should_be_complete() {
 }
 
 #[test]
+fn roles__should_be_of_three_kinds() {
+    let (config, _) = Config::layer(None, Vec::new()).expect("the defaults load");
+    let roles = config.cluster.roles;
+    assert!(roles.serve_api() && roles.run_vaults());
+    assert_eq!(config.cluster.secret_file(), None);
+    let config = layered(
+        "[cluster]\nroles = \"http\"\nsecret_file = \"s\"",
+        &[("COVAULT_CLUSTER_NAME", "one")],
+    )
+    .expect("loads");
+    let roles = config.cluster.roles;
+    assert!(roles.serve_api() && !roles.run_vaults());
+    assert_eq!(config.cluster.name, "one");
+    assert_eq!(config.cluster.secret_file(), Some(&"s".into()));
+    let config = layered("[cluster]\nroles = \"orchestrator\"", &[]).expect("loads");
+    assert!(!config.cluster.roles.serve_api() && config.cluster.roles.run_vaults());
+    assert!(problem("[cluster]\nroles = \"web\"", &[]).contains("roles"));
+}
+
+#[test]
 fn store__should_be_chosen_without_telling_its_password() {
     let (config, _) = Config::layer(None, Vec::new()).expect("the defaults load");
     assert_eq!(config.store.kind, StoreKind::Redb);

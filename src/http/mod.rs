@@ -87,6 +87,15 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     Ok(router)
 }
 
+/// What a process serves that has no API.
+pub fn health_alone(api: &Arc<Api>) -> Router {
+    Router::new()
+        .route("/livez", get(health::livez).fallback(not_get))
+        .route("/readyz", get(health::readyz).fallback(not_get))
+        .with_state(Arc::clone(api))
+        .layer(middleware::from_fn_with_state(Arc::clone(api), identify))
+}
+
 impl Route {
     /// A route for POST only, with everything around `handle` checked.
     fn post<H, F>(self, handle: H) -> MethodRouter

@@ -157,7 +157,7 @@ impl Submitted {
     }
 
     /// What an earlier call with the same key got.
-    pub(super) fn again(operation: Operation, earlier: &Earlier) -> Result<Self, Fault> {
+    pub(crate) fn again(operation: Operation, earlier: &Earlier) -> Result<Self, Fault> {
         let bytes = earlier.receipt.as_slice();
         let receipt = match operation {
             Operation::CreateWallet => wire::Wallet::decode(bytes).map(Receipt::Wallet),

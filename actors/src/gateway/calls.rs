@@ -115,7 +115,7 @@ pub enum Command {
 
 impl Command {
     /// What an idempotency key belongs to.
-    pub(super) fn operation(&self) -> Option<Operation> {
+    pub(crate) fn operation(&self) -> Option<Operation> {
         match self {
             Command::CreateWallet(_) => Some(Operation::CreateWallet),
             Command::CreateSigningRequest(_) => Some(Operation::CreateSigningRequest),

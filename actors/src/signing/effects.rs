@@ -28,6 +28,8 @@ use crate::{
 
 /// After so many tries in vain to send it, what is before it is looked after.
 const PATIENT_TRIES: u32 = 3;
+/// Why nothing is begun outside while another orchestrator may have the vault.
+const UNSURE: &str = "this orchestrator has not reached its store for some time";
 
 impl Live {
     /// Starts what the state asks for; ends the actor when the request is final.
@@ -132,6 +134,9 @@ impl Live {
                         let reason = "no node is configured for this chain";
                         return Msg::NodeAnswered(Broadcast::Unknown(reason.into()));
                     };
+                    if !context.is_sure() {
+                        return Msg::NodeAnswered(Broadcast::Unknown(UNSURE.into()));
+                    }
                     let answer = client.broadcast(&shipment).await;
                     let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
                         return Msg::NodeAnswered(answer);
@@ -201,6 +206,9 @@ async fn sign(
         threshold: generation.threshold,
         deadline_ms,
     };
+    if !context.is_sure() {
+        return (Some(generation.epoch), Err(Fault::unavailable(UNSURE)));
+    }
     let signing = context.signers.sign(&order, &attempt);
     let answer = tokio::time::timeout(patience(), signing)
         .await

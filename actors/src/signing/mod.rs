@@ -108,7 +108,7 @@ pub struct Args {
     pub in_use: watch::Receiver<InUse>,
     /// How to start.
     pub start: Start,
-    /// Counts the request as live; `None` for those that were live before a restart.
+    /// Counts the request as live; `None` where it found no place and goes on all the same.
     pub place: Option<vault::Place>,
 }
 
@@ -380,10 +380,10 @@ impl Live {
     }
 
     fn fresh_deadline_ms(&self) -> u64 {
-        let Context {
-            clock, settings, ..
-        } = &*self.context;
-        clock.now_ms().saturating_add(settings.signing_deadline_ms)
+        let context = &self.context;
+        context
+            .now_ms()
+            .saturating_add(context.settings.signing_deadline_ms)
     }
 
     /// Whether the shares that were to sign are still those in use, and every node knows it. Else

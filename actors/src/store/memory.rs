@@ -17,12 +17,21 @@ use super::{
 #[derive(Default)]
 pub struct MemoryStore {
     rows: Mutex<BTreeMap<Key, Row>>,
+    shared: bool,
 }
 
 impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty store that several orchestrators of this process share.
+    pub fn shared() -> Self {
+        Self {
+            shared: true,
+            ..Self::default()
+        }
     }
 
     fn rows(&self) -> MutexGuard<'_, BTreeMap<Key, Row>> {
@@ -120,6 +129,10 @@ impl Store for MemoryStore {
             let mut found = rows.range(key(first)..).take_while(inside);
             Ok(page(&mut found))
         }
+    }
+
+    fn exclusive(&self) -> bool {
+        !self.shared
     }
 }
 

@@ -84,11 +84,15 @@ pub enum Space {
     Restore = 32,
     /// Vault id -> the number below which no wallet is made any more.
     FirstWallet = 33,
+    /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
+    Lease = 40,
+    /// Orchestrator id -> that it is there; its version grows as long as it is.
+    Member = 41,
 }
 
 impl Space {
     /// Every kind, in order.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -116,6 +120,8 @@ impl Space {
         Self::AuditHead,
         Self::Restore,
         Self::FirstWallet,
+        Self::Lease,
+        Self::Member,
     ];
 
     /// The kind of a number.
@@ -244,6 +250,18 @@ impl Batch {
         self
     }
 
+    /// The same batch, which is taken only while a row is in a version. Of several conflicts that of
+    /// this row is told.
+    pub fn behind(mut self, key: Key, version: u64) -> Self {
+        let check = Write {
+            key,
+            expect: Expect::Version(version),
+            change: Change::Check,
+        };
+        self.writes.insert(0, check);
+        self
+    }
+
     /// The changes, without the entries of the audit log.
     pub fn writes(&self) -> &[Write] {
         &self.writes
@@ -367,6 +385,9 @@ pub enum CommitError {
     /// A row was not as expected. Nothing was changed.
     #[error("row changed: {:?} {}", .0.space, hex::encode(&.0.bytes))]
     Conflict(Key),
+    /// This process may not write that: the vault went to another orchestrator. Nothing was changed.
+    #[error("the vault is another orchestrator's")]
+    NotOwner,
     /// The store is not there now. Whether the batch was taken is not known.
     #[error("store unavailable: {0}")]
     Unavailable(String),
@@ -380,7 +401,13 @@ impl From<CommitError> for Fault {
             // A command's commit demands that its token was not revoked.
             return Fault::unauthenticated().caused_by("the token was revoked meanwhile");
         }
-        Fault::unavailable("the store cannot be written now").caused_by(error)
+        let sentence = match error {
+            CommitError::NotOwner => "the vault went to another orchestrator; repeat the call",
+            CommitError::Conflict(_) | CommitError::Unavailable(_) => {
+                "the store cannot be written now"
+            }
+        };
+        Fault::unavailable(sentence).caused_by(error)
     }
 }
 
@@ -423,6 +450,12 @@ pub trait Store: Send + Sync {
     /// [`ReadError`].
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
         Err(ReadError("this store gives no snapshots".into()))
+    }
+
+    /// Whether no other process can have it open: then every vault is this process's at once. A
+    /// store that says so and is wrong costs interruptions, and nothing else.
+    fn exclusive(&self) -> bool {
+        false
     }
 }
 

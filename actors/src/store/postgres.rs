@@ -61,7 +61,7 @@ pub struct Options {
     /// take as long again.
     pub patience: Duration,
     /// Whether no other process may use the database meanwhile. Who does not demand that must check
-    /// the row of a lease in every batch.
+    /// the row of a lease in every batch; who does is refused while any other is there.
     pub alone: bool,
 }
 
@@ -167,10 +167,8 @@ async fn begin(
 ) -> Result<(PgConnection, String), Trouble> {
     let silent = |_| Trouble::passing("it does not answer");
     let mut connection = server.connect("covault").await?;
-    if alone {
-        let alone = timeout(patience, server::be_alone(&mut connection)).await;
-        alone.map_err(silent)??;
-    }
+    let joined = timeout(patience, server::join(&mut connection, alone)).await;
+    joined.map_err(silent)??;
     // However long that takes.
     server::migrate(&mut connection).await?;
     timeout(patience, async {
@@ -386,6 +384,10 @@ impl Store for PostgresStore {
             Ok(taken) => taken,
             Err(_) => Err(ReadError("PostgreSQL does not answer".into())),
         }
+    }
+
+    fn exclusive(&self) -> bool {
+        self.shared.alone
     }
 }
 

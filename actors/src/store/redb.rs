@@ -433,6 +433,11 @@ impl Store for RedbStore {
             .with(|db| scan(db, wanted))
             .map_err(|error| ReadError(error.to_string()))
     }
+
+    /// redb locks its file.
+    fn exclusive(&self) -> bool {
+        true
+    }
 }
 
 /// The table as it was when its transaction began. It ends when the file is opened again.

@@ -18,9 +18,9 @@ use super::{Live, Msg, asking::ask};
 use crate::{
     audit::{self, By, Note},
     context::GRACE_MS,
-    rows,
+    nodes, rows,
     signing::AbortOnDrop,
-    store::{Batch, Expect},
+    store::{Batch, CommitError, Expect, Space},
 };
 
 /// What this process does for a key that is not there yet.
@@ -206,17 +206,14 @@ impl Live {
             .fact("signers", audit::nodes(&signers))
             .fact("ecdsa", ecdsa.name());
         let mut vault = self.vault.clone();
-        if let Err(refusal) = vault.plan_again(threshold, signers, ecdsa) {
+        let named = nodes::check_admitted(&self.context, "signers", &signers).await;
+        let planned = named.and_then(|()| vault.plan_again(threshold, signers.clone(), ecdsa));
+        if let Err(refusal) = planned {
             let _ = reply.send(Err(refusal));
             return Ok(());
         }
         let old: Vec<Scheme> = self.vault.keys.iter().map(|key| key.scheme).collect();
-        let stored = self
-            .update(Some(note), |stored| {
-                *stored = vault;
-                Ok(())
-            })
-            .await;
+        let stored = self.put_naming(vault, &signers, note).await;
         if stored.is_ok() {
             for scheme in old {
                 self.context.note_problem(self.vault.id, scheme, None);
@@ -228,8 +225,40 @@ impl Live {
                 }
             }
         }
+        let refused = matches!(&stored, Err(fault) if *fault.class() == Class::Invalid);
         let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
-        stored
+        if refused { Ok(()) } else { stored }
+    }
+
+    /// Stores the vault as it names these nodes, unless one of them is removed meanwhile.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when one is not admitted; nothing was changed then.
+    pub(super) async fn put_naming(
+        &mut self,
+        vault: Vault,
+        named: &[NodeId],
+        note: Note,
+    ) -> Result<(), Fault> {
+        loop {
+            let mut batch = Batch::new();
+            let expect = Expect::Version(self.version);
+            batch.put(rows::vault(vault.id), expect, rows::encode(&vault)?);
+            nodes::hold(&self.context, &mut batch, "signers", named).await?;
+            let chain = Chain::Vault(vault.id);
+            note.clone()
+                .add_to(&mut batch, chain, self.context.now_ms())?;
+            match self.context.store.commit(batch).await {
+                Ok(()) => break,
+                // A node got another name, was named by another vault too, or was removed.
+                Err(CommitError::Conflict(key)) if key.space == Space::Node => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.vault = vault;
+        self.version += 1;
+        self.show();
+        Ok(())
     }
 
     /// Something that the service does with the vault.

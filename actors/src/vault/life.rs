@@ -29,6 +29,7 @@ use super::{Live, Msg as VaultMsg, asking::ask};
 use crate::{
     audit::{self, By, Note},
     context::GRACE_MS,
+    nodes,
     port::{Confirmations, NodeView},
     signing::AbortOnDrop,
 };
@@ -146,6 +147,13 @@ impl Live {
         match message {
             Msg::Want(wish, by, reply) => {
                 let Wish { to, lost, schemes } = *wish;
+                let holders = to.as_ref().map(|(_, holders)| holders.clone());
+                let holders = holders.unwrap_or_default();
+                let named = nodes::check_admitted(&self.context, "signers", &holders).await;
+                if let Err(refusal) = named {
+                    let _ = reply.send(Err(refusal));
+                    return Ok(());
+                }
                 let names = schemes.iter().map(|scheme| scheme.name());
                 let mut note = Note::of_vault(&by, self.vault.id, "ReshareWanted")
                     .fact("schemes", names.collect::<Vec<_>>().join(" "))
@@ -166,7 +174,8 @@ impl Live {
                     .filter(|scheme| halted(reshare_of(&self.vault, *scheme)))
                     .filter(|scheme| !halted(reshare_of(&vault, *scheme)))
                     .collect();
-                self.decided(note, wanted.map(|()| vault), reply).await?;
+                self.decided(note, wanted.map(|()| vault), &holders, reply)
+                    .await?;
                 for scheme in again {
                     self.works.entry(scheme).or_default().forgive();
                     self.context.note_problem(self.vault.id, scheme, None);
@@ -178,7 +187,8 @@ impl Live {
                 let note = Note::of_vault(&by, self.vault.id, "ReshareCancelled");
                 let mut vault = self.vault.clone();
                 let cancelled = vault.cancel_reshare();
-                self.decided(note, cancelled.map(|()| vault), reply).await?;
+                self.decided(note, cancelled.map(|()| vault), &[], reply)
+                    .await?;
                 for key in &self.vault.keys {
                     let Some(work) = self.works.get_mut(&key.scheme) else {
                         continue;
@@ -221,6 +231,7 @@ impl Live {
         &mut self,
         note: Note,
         vault: Result<Vault, Fault>,
+        nodes: &[NodeId],
         reply: RpcReplyPort<Result<Vault, Fault>>,
     ) -> Result<(), Fault> {
         let vault = match vault {
@@ -233,14 +244,11 @@ impl Live {
         let stored = if vault == self.vault {
             Ok(())
         } else {
-            self.update(Some(note), |stored| {
-                *stored = vault;
-                Ok(())
-            })
-            .await
+            self.put_naming(vault, nodes, note).await
         };
+        let refused = matches!(&stored, Err(fault) if *fault.class() == Class::Invalid);
         let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
-        stored
+        if refused { Ok(()) } else { stored }
     }
 
     async fn start_reshare(

@@ -10,10 +10,12 @@ use covault_core::{
     },
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::context::Context;
 
 /// A vault.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VaultView {
     /// Id.
     pub id: VaultId,
@@ -34,7 +36,7 @@ pub struct VaultView {
 }
 
 /// A root key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyView {
     /// Its scheme.
     pub scheme: Scheme,
@@ -53,7 +55,7 @@ pub struct KeyView {
 }
 
 /// What is in work for a key that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkView {
     /// New shares are made; the present ones sign.
     Preparing {

@@ -105,4 +105,8 @@ impl Store for CutStore {
         }
         self.inner.scan(scan).await
     }
+
+    fn exclusive(&self) -> bool {
+        self.inner.exclusive()
+    }
 }

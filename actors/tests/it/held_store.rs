@@ -58,4 +58,8 @@ impl Store for HeldStore {
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.inner.scan(scan).await
     }
+
+    fn exclusive(&self) -> bool {
+        self.inner.exclusive()
+    }
 }

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::{
     gateway::{Command, Gateway, Query, Receipt, Submitted, View},
-    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store},
+    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::Class,
@@ -68,7 +68,7 @@ async fn effects(world: &World) -> [usize; 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_identical_calls__should_have_one_effect_also_through_two_processes() {
-    let world = World::new();
+    let world = World::on(Arc::new(MemoryStore::shared()));
     let first = world.start().await;
     let vault = vault(&first, "main").await;
     let address = evm_wallet(&first, vault).await;
@@ -133,6 +133,10 @@ impl Store for MuteStore {
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.inner.scan(scan).await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.inner.exclusive()
     }
 }
 

@@ -9,9 +9,10 @@ use covault_actors::{
     gateway::{
         Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
     },
-    port::Signers,
+    port::{Signers, Steady},
+    post::{Post, memory::MemoryPost},
     rpc::{ChainClient, ChainKey, Chains, Ports},
-    settings::{Orchestrator, Settings},
+    settings::{Orchestrator, Settings, Sharing},
     store::{Scan, Space, Store, memory::MemoryStore},
 };
 use covault_core::{
@@ -78,6 +79,20 @@ pub struct World {
     pub clock: Arc<TestClock>,
     pub entropy: Arc<Counter>,
     pub settings: Settings,
+    pub post: Arc<MemoryPost>,
+    pub steady: Arc<TestSteady>,
+    pub runs_vaults: bool,
+    pub home: Option<[u8; 32]>,
+}
+
+/// A steady clock that only the test moves.
+#[derive(Default)]
+pub struct TestSteady(pub AtomicU64);
+
+impl Steady for TestSteady {
+    fn elapsed_ms(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
 }
 
 impl World {
@@ -101,8 +116,13 @@ impl World {
                 signing_deadline_ms: 20_000,
                 retry_first_ms: 2,
                 retry_most_ms: 20,
+                beat_ms: 10,
                 ..Settings::default()
             },
+            post: Arc::default(),
+            steady: Arc::default(),
+            runs_vaults: true,
+            home: None,
         }
     }
 
@@ -161,6 +181,13 @@ impl World {
             entropy: Arc::clone(&self.entropy) as Arc<dyn Entropy>,
             chains,
             settings: self.settings.clone(),
+            sharing: Sharing {
+                name: "test".into(),
+                home: self.home,
+                steady: Arc::clone(&self.steady) as Arc<dyn Steady>,
+                post: Arc::clone(&self.post) as Arc<dyn Post>,
+                runs_vaults: self.runs_vaults,
+            },
         })
         .await
     }

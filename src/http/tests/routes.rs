@@ -8,7 +8,7 @@ use covault_actors::{
     gateway::Gateway,
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
-    settings::{Orchestrator, Settings},
+    settings::{Orchestrator, Settings, Sharing},
     store::memory::MemoryStore,
 };
 use covault_core::{
@@ -126,6 +126,7 @@ async fn api_of(
             signing_deadline_ms: 50,
             ..Settings::default()
         },
+        sharing: Sharing::default(),
     })
     .await
     .expect("starts");

@@ -240,16 +240,22 @@ pub(super) async fn examine(connection: &mut PgConnection) -> Result<(), Trouble
     Ok(())
 }
 
-/// Makes this session the only one that writes, as long as it lasts.
+/// Makes this session the only one that writes, or one of several, as long as it lasts: who is to be
+/// alone and who shares are never there at the same time.
 ///
 /// # Errors
 /// Why that is not possible now.
-pub(super) async fn be_alone(connection: &mut PgConnection) -> Result<(), Trouble> {
-    let alone: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+pub(super) async fn join(connection: &mut PgConnection, alone: bool) -> Result<(), Trouble> {
+    let lock = if alone {
+        "SELECT pg_try_advisory_lock($1)"
+    } else {
+        "SELECT pg_try_advisory_lock_shared($1)"
+    };
+    let joined: bool = sqlx::query_scalar(lock)
         .bind(ALONE)
         .fetch_one(&mut *connection)
         .await?;
-    if alone {
+    if joined {
         return Ok(());
     }
     let who: Option<String> = sqlx::query_scalar(
@@ -258,15 +264,18 @@ pub(super) async fn be_alone(connection: &mut PgConnection) -> Result<(), Troubl
          FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid \
          WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
          AND (l.classid::bigint << 32) + l.objid::bigint = $1 \
-         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         LIMIT 1",
     )
     .bind(ALONE)
     .fetch_optional(connection)
     .await?;
-    Err(Trouble::passing(format!(
-        "another orchestrator uses this database ({}): stop it first",
-        who.as_deref().unwrap_or("it has just ended")
-    )))
+    let who = who.as_deref().unwrap_or("it has just ended");
+    Err(Trouble::passing(if alone {
+        format!("another orchestrator uses this database ({who}): stop it first")
+    } else {
+        format!("another orchestrator has this database for itself ({who}): stop it first")
+    }))
 }
 
 /// Ends what the server still has of earlier sessions of this name: one that lost its client does

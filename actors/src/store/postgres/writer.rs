@@ -122,9 +122,7 @@ impl Writer {
         let limit = shared.patience / 2;
         let (outcome, refused) = timeout(limit, async {
             server::end_others(&mut connection, &shared.name).await?;
-            if shared.alone {
-                server::be_alone(&mut connection).await?;
-            }
+            server::join(&mut connection, shared.alone).await?;
             let settled: (String, Option<Vec<i32>>) = sqlx::query_as(
                 "SELECT outcome, refused FROM covault.settle_v1($1::text::uuid, $2)",
             )

@@ -1,0 +1,244 @@
+//! The store as those see it who may write some of it only: what belongs to a vault is written under
+//! its lease, and by nobody else. So no commit can be forgotten.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Tenure, Tenures};
+use crate::store::{
+    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Snapshot, Space, Store, Write,
+};
+
+/// The store for what is done under a tenure.
+pub struct Fenced {
+    store: Arc<dyn Store>,
+    tenures: Arc<Tenures>,
+    tenure: Arc<Tenure>,
+}
+
+impl Fenced {
+    /// Of the whole store.
+    pub fn new(store: Arc<dyn Store>, tenures: Arc<Tenures>, tenure: Arc<Tenure>) -> Self {
+        Self {
+            store,
+            tenures,
+            tenure,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Fenced {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        if self.tenure.is_over() {
+            return Err(CommitError::NotOwner);
+        }
+        let lease = self.tenure.ward().key();
+        let batch = batch.behind(lease.clone(), self.tenure.version());
+        match self.store.commit(batch).await {
+            Err(CommitError::Conflict(key)) if key == lease => {
+                tracing::warn!(ward = ?self.tenure.ward(), "another orchestrator has it by now; nothing was written");
+                self.tenures.end(&self.tenure);
+                Err(CommitError::NotOwner)
+            }
+            done => done,
+        }
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.store.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.store.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.store.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.store.exclusive()
+    }
+}
+
+/// The store for the first start after a restore, which sees to every vault before any of them has an
+/// owner: nothing is written once somebody has finished with that.
+pub struct Settling {
+    /// The whole store.
+    pub store: Arc<dyn Store>,
+    /// The row that tells where the restore stands.
+    pub marker: Key,
+    /// Its version as it was found.
+    pub version: u64,
+}
+
+#[async_trait]
+impl Store for Settling {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let batch = batch.behind(self.marker.clone(), self.version);
+        self.store.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.store.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.store.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.store.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.store.exclusive()
+    }
+}
+
+/// The store for what belongs to no vault: its rows are guarded by their own versions.
+pub struct Open(pub Arc<dyn Store>);
+
+/// Whether a write needs the lease of a vault.
+fn owned(write: &Write) -> bool {
+    if write.change == Change::Check {
+        return false;
+    }
+    match write.key.space {
+        Space::Vault => write.expect != Expect::Absent,
+        Space::Wallet
+        | Space::WalletAddress
+        | Space::WalletRef
+        | Space::WalletIndex
+        | Space::Request
+        | Space::Outbox
+        | Space::Idempotency
+        | Space::NonceClaim
+        | Space::Audit
+        | Space::Claim
+        | Space::Release
+        | Space::Batch
+        | Space::Deposit
+        | Space::FirstWallet => true,
+        // Guarded by their versions, or of no harm: the index of requests is only completed, a
+        // simulation is only shown.
+        Space::VaultName
+        | Space::Probe
+        | Space::Simulation
+        | Space::RequestIndex
+        | Space::Token
+        | Space::SweepRoute
+        | Space::Node
+        | Space::TokenName
+        | Space::Watch
+        | Space::Lease
+        | Space::Member
+        | Space::AuditEntry
+        | Space::AuditHead
+        | Space::Restore => false,
+    }
+}
+
+#[async_trait]
+impl Store for Open {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        if let Some(write) = batch.writes().iter().find(|write| owned(write)) {
+            tracing::error!(space = ?write.key.space, "a commit without a lease was refused; this is a mistake in the program");
+            return Err(CommitError::NotOwner);
+        }
+        self.0.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.0.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.0.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.0.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.0.exclusive()
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::ids::{OrchestratorId, VaultId};
+
+    use super::*;
+    use crate::{
+        leases::{Lease, Ward},
+        rows,
+        store::memory::MemoryStore,
+    };
+
+    fn batch() -> Batch {
+        let mut batch = Batch::new();
+        batch.put(Key::new(Space::Request, &[b"r"]), Expect::Any, vec![1]);
+        batch
+    }
+
+    #[tokio::test]
+    async fn fenced__should_write_nothing_once_the_lease_has_changed() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::shared());
+        let me = OrchestratorId::from_bytes([1; 16]);
+        let ward = Ward::Vault(VaultId::from_bytes([2; 16]));
+        let take = async |owner, term| {
+            let mut batch = Batch::new();
+            let lease = rows::encode(&Lease { owner, term }).unwrap();
+            batch.put(ward.key(), Expect::Any, lease);
+            store.commit(batch).await.unwrap();
+        };
+        take(Some(me), 1).await;
+        let tenures = Arc::new(Tenures::new(me));
+        let under = |version| {
+            let tenure = Tenure::new(ward, version);
+            tenures.begin(Arc::clone(&tenure));
+            Fenced::new(Arc::clone(&store), Arc::clone(&tenures), tenure)
+        };
+        let first = under(1);
+        first.commit(batch()).await.unwrap();
+        take(None, 2).await;
+        take(Some(me), 3).await;
+        assert_eq!(first.commit(batch()).await, Err(CommitError::NotOwner));
+        assert!(tenures.get(ward).is_none());
+        let row = Key::new(Space::Request, &[b"r"]);
+        assert_eq!(store.get(&row).await.unwrap().unwrap().version, 1);
+        // The same orchestrator has it again, and what it began before stays over.
+        let third = under(3);
+        assert_eq!(first.commit(batch()).await, Err(CommitError::NotOwner));
+        third.commit(batch()).await.unwrap();
+        // Other conflicts are what they are.
+        let mut conflict = Batch::new();
+        conflict.put(row.clone(), Expect::Absent, vec![]);
+        let told = third.commit(conflict).await;
+        assert_eq!(told, Err(CommitError::Conflict(row)));
+        assert!(tenures.get(ward).is_some());
+    }
+
+    #[tokio::test]
+    async fn open__should_refuse_what_belongs_to_a_vault() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let open = Open(Arc::clone(&store));
+        assert_eq!(open.commit(batch()).await, Err(CommitError::NotOwner));
+        let vault = |expect| {
+            let mut batch = Batch::new();
+            batch.put(Key::new(Space::Vault, &[b"v"]), expect, vec![]);
+            batch
+        };
+        open.commit(vault(Expect::Absent)).await.unwrap();
+        let changed = open.commit(vault(Expect::Version(1))).await;
+        assert_eq!(changed, Err(CommitError::NotOwner));
+        let mut check = Batch::new();
+        check.check(Key::new(Space::Vault, &[b"v"]), Expect::Version(1));
+        open.commit(check).await.unwrap();
+    }
+}

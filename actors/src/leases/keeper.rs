@@ -1,0 +1,572 @@
+//! The actor that shows the others that this orchestrator is there, takes what nobody has, and gives
+//! what is for others.
+//!
+//! It never waits for a vault: what it gives back is emptied in a task beside it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use covault_core::{
+    fault::{Class, Fault},
+    ids::{OrchestratorId, VaultId},
+};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::watch;
+
+use super::{Lease, Member, Tenure, Ward, best, member, member_of, members::Members};
+use crate::{
+    context::Context,
+    directory, nodes,
+    root::DirectoryAddress,
+    rows,
+    store::{Batch, CommitError, Expect, Scan, Space},
+};
+
+/// Leases that one commit takes or gives at most.
+const AT_ONCE: usize = 64;
+/// Most orchestrators, and most vaults.
+const MAX_MEMBERS: usize = 1_000;
+const MAX_VAULTS: usize = 100_000;
+/// Vaults that are emptied for others at the same time.
+const MOVES_AT_ONCE: usize = 4;
+/// How long commands may take that are in work on a vault that is for another orchestrator.
+const DRAIN: Duration = Duration::from_secs(5);
+/// After so many rounds everything is looked at, whether something has changed or not.
+const ROUNDS: u32 = 20;
+/// After so many lease times the row of one that died is deleted.
+const FORGOTTEN: u64 = 60;
+
+/// Messages.
+pub enum Msg {
+    /// It is time to look.
+    RoundDue,
+    /// The orchestrator is stopping: it takes nothing any more.
+    Leave,
+    /// This was emptied and given back, or could not be.
+    Moved(Ward),
+}
+
+/// The actor.
+pub struct Keeper;
+
+/// Its state.
+pub struct Live {
+    context: Arc<Context>,
+    directory: watch::Receiver<DirectoryAddress>,
+    members: Members,
+    /// The version of the row of this orchestrator; `None` while there is none, or it is not known.
+    version: Option<u64>,
+    since_ms: u64,
+    leaving: bool,
+    /// Nobody else is where this process is.
+    alone_at_home: bool,
+    /// What was last seen of the members.
+    signature: Vec<(OrchestratorId, u64, bool)>,
+    /// Rounds since everything was looked at.
+    rounds: u32,
+    moving: Vec<Ward>,
+    told_nodes: Option<Vec<covault_core::order::NodeId>>,
+    failures: u32,
+}
+
+#[async_trait]
+impl Actor for Keeper {
+    type Msg = Msg;
+    type State = Live;
+    type Arguments = (Arc<Context>, watch::Receiver<DirectoryAddress>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Msg>,
+        (context, directory): (Arc<Context>, watch::Receiver<DirectoryAddress>),
+    ) -> Result<Live, ActorProcessingErr> {
+        myself.cast(Msg::RoundDue)?;
+        Ok(Live {
+            since_ms: context.now_ms(),
+            context,
+            directory,
+            members: Members::default(),
+            version: None,
+            leaving: false,
+            alone_at_home: false,
+            signature: Vec::new(),
+            rounds: ROUNDS,
+            moving: Vec::new(),
+            told_nodes: None,
+            failures: 0,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::RoundDue => {
+                let exclusive = live.context.store.exclusive() && live.context.runs_vaults;
+                let round = if exclusive {
+                    take_all(&live.context).await
+                } else {
+                    live.round(&myself).await
+                };
+                let beat = Duration::from_millis(live.context.settings.beat_ms);
+                match round {
+                    // Nobody else can come.
+                    Ok(()) if exclusive => {}
+                    Ok(()) => {
+                        live.failures = 0;
+                        myself.send_after(beat, || Msg::RoundDue);
+                    }
+                    Err(fault) => {
+                        // Once an outage is enough.
+                        if live.failures == 0 {
+                            tracing::warn!(?fault, "leases cannot be looked after now");
+                        }
+                        live.failures = live.failures.saturating_add(1);
+                        live.rounds = ROUNDS;
+                        let pause = live.context.pause(live.failures).min(beat);
+                        myself.send_after(pause, || Msg::RoundDue);
+                    }
+                }
+            }
+            Msg::Leave => {
+                live.leaving = true;
+                if !live.context.store.exclusive()
+                    && live.context.runs_vaults
+                    && let Err(fault) = live.beat().await
+                {
+                    tracing::warn!(?fault, "others could not be told that this process stops");
+                }
+            }
+            Msg::Moved(ward) => {
+                live.moving.retain(|moving| *moving != ward);
+                live.rounds = ROUNDS;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Shows that this orchestrator is there, and looks what there is for it.
+    async fn round(&mut self, myself: &ActorRef<Msg>) -> Result<(), Fault> {
+        if !self.context.runs_vaults {
+            self.look().await?;
+            return self.tell_nodes().await;
+        }
+        if !self.context.is_sure() {
+            // Others may have taken everything.
+            self.rounds = ROUNDS;
+        }
+        self.beat().await?;
+        if !self.alone_at_home {
+            self.outlive().await?;
+            self.alone_at_home = true;
+        }
+        self.look().await?;
+        self.tell_nodes().await?;
+        let lease_ms = self.context.settings.lease_ms;
+        let signature = self.members.signature(lease_ms);
+        self.rounds = self.rounds.saturating_add(1);
+        if signature == self.signature && self.rounds < ROUNDS {
+            return Ok(());
+        }
+        let leases = leases(&self.context).await?;
+        // After the leases: whoever has got one meanwhile was there before.
+        self.look().await?;
+        let wanted = self.compare(myself, &leases);
+        self.take(wanted).await?;
+        self.forget(&leases).await?;
+        // Only now: a round that failed begins again.
+        self.signature = signature;
+        self.rounds = if self.is_moving(&leases) { ROUNDS } else { 0 };
+        Ok(())
+    }
+
+    /// Writes the row of this orchestrator.
+    async fn beat(&mut self) -> Result<(), Fault> {
+        let context = &self.context;
+        let tenures = &context.tenures;
+        let began_ms = context.steady.elapsed_ms();
+        let row = Member {
+            name: context.name.clone(),
+            home: context.home,
+            since_ms: self.since_ms,
+            moves: tenures.moves(),
+            leaving: self.leaving,
+        };
+        let key = member(tenures.me());
+        let expect = match self.version {
+            Some(version) => Expect::Version(version),
+            None => match context.store.get(&key).await? {
+                Some(row) => Expect::Version(row.version),
+                None => Expect::Absent,
+            },
+        };
+        let mut batch = Batch::new();
+        batch.put(key, expect, rows::encode(&row)?);
+        let version = match expect {
+            Expect::Version(version) => version.saturating_add(1),
+            Expect::Any | Expect::Absent => 1,
+        };
+        // Whatever happens to it: it is read again when that is not known.
+        self.version = None;
+        context.store.commit(batch).await?;
+        self.version = Some(version);
+        tenures.seen(version, began_ms);
+        Ok(())
+    }
+
+    /// Whoever was in this place before is dead: what it had need not be waited for.
+    async fn outlive(&self) -> Result<(), Fault> {
+        let context = &self.context;
+        let Some(home) = context.home else {
+            return Ok(());
+        };
+        let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
+        for (key, row) in context.store.scan(&all).await? {
+            let same = rows::decode::<Member>(&row.value).is_ok_and(|it| it.home == Some(home));
+            if !same || member_of(&key) == Some(context.tenures.me()) {
+                continue;
+            }
+            let mut batch = Batch::new();
+            batch.delete(key, Expect::Any);
+            context.store.commit(batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<(), Fault> {
+        let context = &self.context;
+        let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
+        let now_ms = context.steady.elapsed_ms();
+        let found = context.store.scan(&all).await?;
+        let rows = found.iter().filter_map(|(key, row)| {
+            let member = rows::decode::<Member>(&row.value);
+            Some((member_of(key)?, row.version, member.ok()?))
+        });
+        let most_ms = context.settings.beat_ms.saturating_mul(2);
+        self.members.look(rows, now_ms, most_ms);
+        let able = self.members.able(context.settings.lease_ms);
+        context.tenures.set_able(able);
+        Ok(())
+    }
+
+    /// Others may have admitted or removed nodes.
+    async fn tell_nodes(&mut self) -> Result<(), Fault> {
+        let admitted = nodes::admitted_ids(&self.context).await?;
+        if self.told_nodes.as_ref() != Some(&admitted) {
+            self.context.signers.admit(&admitted);
+            self.told_nodes = Some(admitted);
+        }
+        Ok(())
+    }
+
+    /// Compares what is stored with what is here. Returns what is to be taken.
+    fn compare(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        leases: &BTreeMap<Ward, Option<(Lease, u64)>>,
+    ) -> Vec<(Ward, Option<(Lease, u64)>)> {
+        let context = Arc::clone(&self.context);
+        let (tenures, lease_ms) = (&context.tenures, context.settings.lease_ms);
+        let me = tenures.me();
+        let able = self.members.able(lease_ms);
+        let mut wanted = Vec::new();
+        for (ward, lease) in leases {
+            let owner = lease.as_ref().and_then(|(lease, _)| lease.owner);
+            let best = best(*ward, able.iter().copied());
+            if let (Some((_, version)), true) = (lease, owner == Some(me)) {
+                if self.moving.contains(ward) {
+                    continue;
+                }
+                match tenures.get(*ward) {
+                    Some(tenure) if tenure.version() == *version => {
+                        let other = best.filter(|best| *best != me);
+                        if other.is_some_and(|best| self.members.is_settled(best, lease_ms))
+                            && self.moving.len() < MOVES_AT_ONCE
+                        {
+                            self.moving.push(*ward);
+                            move_away(&context, myself, &self.directory, tenure);
+                        }
+                    }
+                    // Of what this orchestrator wrote it had not heard that it was written.
+                    _ => tenures.begin(Tenure::new(*ward, *version)),
+                }
+                continue;
+            }
+            if let Some(tenure) = tenures.get(*ward) {
+                tracing::warn!(?ward, "another orchestrator has it by now");
+                tenures.end(&tenure);
+            }
+            let free = owner.is_none_or(|owner| !self.members.is_live(owner, lease_ms));
+            if free && best == Some(me) && !self.leaving {
+                wanted.push((*ward, lease.clone()));
+            }
+        }
+        wanted
+    }
+
+    async fn take(&mut self, wanted: Vec<(Ward, Option<(Lease, u64)>)>) -> Result<(), Fault> {
+        for some in wanted.chunks(AT_ONCE) {
+            if !take(&self.context, some).await? {
+                // Somebody else was faster with one of them.
+                for one in some.chunks(1) {
+                    take(&self.context, one).await?;
+                }
+            }
+            self.beat().await?;
+        }
+        Ok(())
+    }
+
+    fn is_moving(&self, leases: &BTreeMap<Ward, Option<(Lease, u64)>>) -> bool {
+        let lease_ms = self.context.settings.lease_ms;
+        let able = self.members.able(lease_ms);
+        let me = self.context.tenures.me();
+        leases.iter().any(|(ward, lease)| {
+            let mine = lease.as_ref().and_then(|(lease, _)| lease.owner) == Some(me);
+            mine && best(*ward, able.iter().copied()).is_some_and(|best| best != me)
+        })
+    }
+
+    /// Deletes the rows of those that died long ago and have nothing.
+    async fn forget(&self, leases: &BTreeMap<Ward, Option<(Lease, u64)>>) -> Result<(), Fault> {
+        let after_ms = self.context.settings.lease_ms.saturating_mul(FORGOTTEN);
+        for (id, version) in self.members.forgotten(after_ms) {
+            let has = |lease: &Option<(Lease, u64)>| {
+                lease.as_ref().and_then(|(lease, _)| lease.owner) == Some(id)
+            };
+            if leases.values().any(has) {
+                continue;
+            }
+            let mut batch = Batch::new();
+            batch.delete(member(id), Expect::Version(version));
+            match self.context.store.commit(batch).await {
+                // It woke up, or another orchestrator was faster.
+                Ok(()) | Err(CommitError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every ward with its lease, where there is one, and the version of that row.
+async fn leases(context: &Context) -> Result<BTreeMap<Ward, Option<(Lease, u64)>>, Fault> {
+    let mut leases = BTreeMap::from([(Ward::House, None)]);
+    let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
+    for (_, row) in context.store.scan(&all).await? {
+        // One that cannot be read must not stop the others.
+        match rows::decode::<VaultId>(&row.value) {
+            Ok(vault) => {
+                leases.insert(Ward::Vault(vault), None);
+            }
+            Err(fault) => tracing::error!(?fault, "the name of a vault cannot be read"),
+        }
+    }
+    let all = Scan::prefix(Space::Lease, &[], MAX_VAULTS);
+    for (key, row) in context.store.scan(&all).await? {
+        let lease = rows::decode::<Lease>(&row.value);
+        match (Ward::of(&key), lease) {
+            (Some(ward), Ok(lease)) => {
+                leases.insert(ward, Some((lease, row.version)));
+            }
+            (ward, lease) => {
+                tracing::error!(?ward, ?lease, "a lease cannot be read");
+            }
+        }
+    }
+    Ok(leases)
+}
+
+/// Takes all of these, or none: false, when one of them has changed hands.
+async fn take(context: &Context, some: &[(Ward, Option<(Lease, u64)>)]) -> Result<bool, Fault> {
+    let me = context.tenures.me();
+    let mut batch = Batch::new();
+    let mut taken = Vec::with_capacity(some.len());
+    for (ward, lease) in some {
+        let (term, expect, version) = match lease {
+            None => (1, Expect::Absent, 1),
+            Some((lease, version)) => (
+                lease.term.saturating_add(1),
+                Expect::Version(*version),
+                version.saturating_add(1),
+            ),
+        };
+        let lease = Lease {
+            owner: Some(me),
+            term,
+        };
+        batch.put(ward.key(), expect, rows::encode(&lease)?);
+        taken.push(Tenure::new(*ward, version));
+    }
+    match context.store.commit(batch).await {
+        Ok(()) => {}
+        Err(CommitError::Conflict(_)) => return Ok(false),
+        // Whether it was taken is not known: the next look tells.
+        Err(error) => return Err(error.into()),
+    }
+    for tenure in taken {
+        context.tenures.begin(tenure);
+    }
+    // Whoever had it, and comes back, is to look.
+    let of_other = |(lease, _): &(Lease, u64)| lease.owner.is_some_and(|owner| owner != me);
+    if some
+        .iter()
+        .any(|(_, lease)| lease.as_ref().is_some_and(of_other))
+    {
+        context.tenures.moved();
+    }
+    Ok(true)
+}
+
+/// Of a store that no other process can have: everything is this one's, also what another process
+/// has left behind.
+pub async fn take_all(context: &Context) -> Result<(), Fault> {
+    let mut leases = leases(context).await?;
+    // Taken when it is needed.
+    leases.remove(&Ward::House);
+    let here = |ward: &Ward, lease: &Option<(Lease, u64)>| {
+        let tenure = context.tenures.get(*ward);
+        tenure.is_some_and(|tenure| {
+            lease.as_ref().map(|(_, version)| *version) == Some(tenure.version())
+        })
+    };
+    leases.retain(|ward, lease| !here(ward, lease));
+    let all: Vec<_> = leases.into_iter().collect();
+    for some in all.chunks(AT_ONCE) {
+        if !take(context, some).await? {
+            return Err(Fault::unavailable("another process has taken a lease"));
+        }
+    }
+    Ok(())
+}
+
+/// Has a vault's commands end, its actor stop, and the vault be free.
+fn move_away(
+    context: &Arc<Context>,
+    myself: &ActorRef<Msg>,
+    directory: &watch::Receiver<DirectoryAddress>,
+    tenure: Arc<Tenure>,
+) {
+    let (context, myself) = (Arc::clone(context), myself.clone());
+    let directory = directory.borrow().clone();
+    tokio::spawn(async move {
+        let ward = tenure.ward();
+        tenure.drain(DRAIN).await;
+        context.tenures.end(&tenure);
+        if let (Some(directory), Ward::Vault(vault)) = (directory, ward) {
+            // Also when it does not answer nothing is written any more.
+            let ended = |reply| directory::Msg::Ended(vault, reply);
+            let _ = directory.call(ended, Some(DRAIN)).await;
+        }
+        if let Err(fault) = free(&context, &[tenure]).await {
+            tracing::warn!(?ward, ?fault, "it could not be given back");
+        }
+        let _ = myself.cast(Msg::Moved(ward));
+    });
+}
+
+/// Gives back what nobody works under any more.
+async fn free(context: &Context, tenures: &[Arc<Tenure>]) -> Result<(), Fault> {
+    for some in tenures.chunks(AT_ONCE) {
+        if !free_all(context, some).await? {
+            // Somebody else has one of them by now.
+            for one in some.chunks(1) {
+                free_all(context, one).await?;
+            }
+        }
+    }
+    context.tenures.moved();
+    Ok(())
+}
+
+/// False when somebody else has one of them; then none was given back.
+async fn free_all(context: &Context, some: &[Arc<Tenure>]) -> Result<bool, Fault> {
+    let mut batch = Batch::new();
+    for tenure in some {
+        let key = tenure.ward().key();
+        let lease = context.load::<Lease>(&key).await?;
+        let Some((lease, _)) = lease.filter(|(_, version)| *version == tenure.version()) else {
+            return Ok(false);
+        };
+        let lease = Lease {
+            owner: None,
+            term: lease.term.saturating_add(1),
+        };
+        let expect = Expect::Version(tenure.version());
+        batch.put(key, expect, rows::encode(&lease)?);
+    }
+    match context.store.commit(batch).await {
+        Ok(()) => Ok(true),
+        Err(CommitError::Conflict(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives everything back, and takes the row of this orchestrator away: others go on at once. To be
+/// called when every actor has ended.
+pub async fn give_back(context: &Context) {
+    let all = context.tenures.all();
+    for tenure in &all {
+        context.tenures.end(tenure);
+    }
+    if context.store.exclusive() || !context.runs_vaults {
+        return;
+    }
+    let gone = async {
+        free(context, &all).await?;
+        let mut batch = Batch::new();
+        batch.delete(member(context.tenures.me()), Expect::Any);
+        Ok::<_, Fault>(context.store.commit(batch).await?)
+    };
+    if let Err(fault) = gone.await {
+        tracing::warn!(
+            ?fault,
+            "the vaults could not be given back; others take them over"
+        );
+    }
+}
+
+/// The lease of a new vault, for the commit that makes it: whose it is from the beginning.
+pub async fn first_lease(context: &Context, vault: VaultId) -> Result<(Lease, bool), Fault> {
+    let me = context.tenures.me();
+    let mut all = vec![me];
+    if let Some(able) = context.tenures.able() {
+        all.extend(able);
+    } else if !context.store.exclusive() {
+        let found = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
+        for (key, row) in context.store.scan(&found).await? {
+            let leaving = rows::decode::<Member>(&row.value).is_ok_and(|member| member.leaving);
+            all.extend(member_of(&key).filter(|_| !leaving));
+        }
+    }
+    let mine = best(Ward::Vault(vault), all) == Some(me);
+    let lease = Lease {
+        owner: mine.then_some(me),
+        term: 1,
+    };
+    Ok((lease, mine))
+}
+
+/// What is done once for all vaults, where that is here: the context to do it in.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub async fn house(context: &Context) -> Result<Option<Context>, Fault> {
+    if let Some(tenure) = context.tenures.get(Ward::House) {
+        return Ok(Some(context.under(tenure)));
+    }
+    if !context.store.exclusive() {
+        return Ok(None);
+    }
+    let lease = context.load::<Lease>(&Ward::House.key()).await?;
+    if !take(context, &[(Ward::House, lease)]).await? {
+        return Err(Fault::new(Class::Conflict, "another process has taken it"));
+    }
+    let tenure = context.tenures.get(Ward::House);
+    Ok(tenure.map(|tenure| context.under(tenure)))
+}

@@ -1,0 +1,194 @@
+//! Which orchestrators are alive, as one of them sees it.
+//!
+//! Each writes its row again and again. It counts as alive until its row has stayed the same for the
+//! lease time, by the observer's own steady clock: no clocks of different machines are compared, so
+//! that clocks that jump or are wrong change nothing. Only time between looks that succeeded counts,
+//! and little of it for each: an observer that was stalled itself, or could not read the store,
+//! learns nothing about others from that.
+
+use std::collections::HashMap;
+
+use covault_core::ids::OrchestratorId;
+
+use super::Member;
+
+/// What is seen of one.
+struct Seen {
+    version: u64,
+    member: Member,
+    /// For how long its row has stayed the same, in milliseconds.
+    quiet_ms: u64,
+    /// For how long it has been seen, in milliseconds.
+    known_ms: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Members {
+    seen: HashMap<OrchestratorId, Seen>,
+    last_ms: Option<u64>,
+}
+
+impl Members {
+    /// Takes in all rows as they are now. `now_ms` is the steady clock; no more than `most_ms` of
+    /// what has passed since the last look counts.
+    pub fn look(
+        &mut self,
+        rows: impl IntoIterator<Item = (OrchestratorId, u64, Member)>,
+        now_ms: u64,
+        most_ms: u64,
+    ) {
+        let passed = self.last_ms.map_or(0, |last| now_ms.saturating_sub(last));
+        let passed = passed.min(most_ms);
+        self.last_ms = Some(now_ms);
+        let mut before = std::mem::take(&mut self.seen);
+        for (id, version, member) in rows {
+            let seen = match before.remove(&id) {
+                None => Seen {
+                    version,
+                    member,
+                    quiet_ms: 0,
+                    known_ms: 0,
+                },
+                Some(seen) => Seen {
+                    quiet_ms: if seen.version == version {
+                        seen.quiet_ms.saturating_add(passed)
+                    } else {
+                        0
+                    },
+                    known_ms: seen.known_ms.saturating_add(passed),
+                    version,
+                    member,
+                },
+            };
+            self.seen.insert(id, seen);
+        }
+    }
+
+    /// Whether it has written its row within the lease time.
+    pub fn is_live(&self, id: OrchestratorId, lease_ms: u64) -> bool {
+        self.seen
+            .get(&id)
+            .is_some_and(|seen| seen.quiet_ms < lease_ms)
+    }
+
+    /// Those that are alive and may be given something, sorted.
+    pub fn able(&self, lease_ms: u64) -> Vec<OrchestratorId> {
+        let able = self.seen.iter();
+        let able = able.filter(|(_, seen)| seen.quiet_ms < lease_ms && !seen.member.leaving);
+        let mut able: Vec<_> = able.map(|(id, _)| *id).collect();
+        able.sort_unstable();
+        able
+    }
+
+    /// Whether it has been alive for as long as the lease time: worth moving something to.
+    pub fn is_settled(&self, id: OrchestratorId, lease_ms: u64) -> bool {
+        self.seen
+            .get(&id)
+            .is_some_and(|seen| seen.known_ms >= lease_ms && seen.quiet_ms < lease_ms)
+    }
+
+    /// What changes when something is to be had: who is able, and who has given something back.
+    pub fn signature(&self, lease_ms: u64) -> Vec<(OrchestratorId, u64, bool)> {
+        let mut all: Vec<_> = self
+            .seen
+            .iter()
+            .map(|(id, seen)| {
+                let able = seen.quiet_ms < lease_ms && !seen.member.leaving;
+                (*id, seen.member.moves, able)
+            })
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Rows that have stayed the same for so long that nobody needs them, with their versions.
+    pub fn forgotten(&self, after_ms: u64) -> Vec<(OrchestratorId, u64)> {
+        let old = self.seen.iter();
+        let old = old.filter(|(_, seen)| seen.quiet_ms >= after_ms);
+        old.map(|(id, seen)| (*id, seen.version)).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    const LEASE: u64 = 5_000;
+    const MOST: u64 = 2_000;
+
+    fn id(number: u8) -> OrchestratorId {
+        OrchestratorId::from_bytes([number; 16])
+    }
+
+    fn row(number: u8, version: u64) -> (OrchestratorId, u64, Member) {
+        let member = Member {
+            name: String::new(),
+            home: None,
+            since_ms: 0,
+            moves: 0,
+            leaving: false,
+        };
+        (id(number), version, member)
+    }
+
+    #[test]
+    fn members__should_be_dead_once_their_row_was_the_same_for_the_lease_time() {
+        let mut members = Members::default();
+        members.look([row(1, 7), row(2, 7)], 10_000, MOST);
+        for second in 1..=4 {
+            members.look(
+                [row(1, 7), row(2, 7 + second)],
+                10_000 + second * 1000,
+                MOST,
+            );
+            assert!(members.is_live(id(1), LEASE), "{second}");
+        }
+        members.look([row(1, 7), row(2, 12)], 15_000, MOST);
+        assert!(!members.is_live(id(1), LEASE));
+        assert!(members.is_live(id(2), LEASE));
+        assert!(members.is_settled(id(2), LEASE));
+        assert_eq!(members.able(LEASE), [id(2)]);
+        // It wakes up: any other version will do, also a smaller one.
+        members.look([row(1, 1), row(2, 13)], 16_000, MOST);
+        assert_eq!(members.able(LEASE), [id(1), id(2)]);
+        // One that left is not there at all.
+        members.look([row(2, 14)], 17_000, MOST);
+        assert!(!members.is_live(id(1), LEASE));
+    }
+
+    #[test]
+    fn members__should_not_be_dead_because_the_observer_was_away() {
+        let mut members = Members::default();
+        members.look([row(1, 7)], 0, MOST);
+        // Stalled for an hour, and the other's next row is not there yet.
+        members.look([row(1, 7)], 3_600_000, MOST);
+        assert!(members.is_live(id(1), LEASE));
+        members.look([row(1, 8)], 3_601_000, MOST);
+        // A steady clock that goes back is none, and does no harm.
+        members.look([row(1, 8)], 0, MOST);
+        assert!(members.is_live(id(1), LEASE));
+    }
+
+    #[test]
+    fn members__should_show_when_there_is_something_to_be_had() {
+        let mut members = Members::default();
+        members.look([row(1, 7), row(2, 7)], 0, MOST);
+        let before = members.signature(LEASE);
+        members.look([row(1, 8), row(2, 8)], 1_000, MOST);
+        assert_eq!(members.signature(LEASE), before);
+        let mut moved = row(2, 9);
+        moved.2.moves = 1;
+        members.look([row(1, 9), moved], 2_000, MOST);
+        assert_ne!(members.signature(LEASE), before);
+        let mut leaving = row(2, 10);
+        leaving.2.leaving = true;
+        members.look([row(1, 10), leaving], 3_000, MOST);
+        assert_eq!(members.able(LEASE), [id(1)]);
+        assert!(members.is_live(id(2), LEASE));
+        assert_eq!(members.forgotten(1_000), []);
+        members.look([row(1, 11), row(2, 10)], 4_000, MOST);
+        assert_eq!(members.forgotten(1_000), [(id(2), 10)]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Leases: which orchestrator has a vault.
+//!
+//! A vault has one row in [`Space::Lease`]. It is written only when the vault goes to another
+//! orchestrator, so that the version of the row is a fencing token: every commit on behalf of the
+//! vault demands the version in which its orchestrator got it. Whoever has lost it, stalled or cut
+//! off for however long, changes nothing any more. Who is alive is judged by [`Members`], and decides
+//! only how soon a vault goes on elsewhere, never whether two work on it
+//! (docs/decisions/0024-several-orchestrators.md).
+
+mod choice;
+mod fenced;
+mod keeper;
+mod members;
+mod tenures;
+
+use covault_core::ids::{OrchestratorId, VaultId};
+use serde::{Deserialize, Serialize};
+
+use crate::store::{Key, Space};
+
+pub use choice::best;
+pub use fenced::{Fenced, Open, Settling};
+pub use keeper::{Keeper, Msg as KeeperMsg, first_lease, give_back, house, take_all};
+pub use tenures::{Stay, Tenure, Tenures};
+
+/// Who has something, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// `None`: nobody, it was given back.
+    pub owner: Option<OrchestratorId>,
+    /// How often it has changed hands; for people, the version of the row is what counts.
+    pub term: u64,
+}
+
+/// An orchestrator that is there, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// What operators call it.
+    pub name: String,
+    /// What at most one process has at a time, if anything: of two with the same the other one is
+    /// dead.
+    pub home: Option<[u8; 32]>,
+    /// Since when, by its own clock, in milliseconds since the Unix epoch; for people.
+    pub since_ms: u64,
+    /// How often it has given something back: others look then what there is for them.
+    pub moves: u64,
+    /// It is stopping: nothing is for it any more.
+    pub leaving: bool,
+}
+
+/// What there is a lease for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ward {
+    /// A vault with all that belongs to it.
+    Vault(VaultId),
+    /// What is done once for all vaults: old rows are deleted.
+    House,
+}
+
+impl Ward {
+    /// The row of its lease.
+    pub fn key(self) -> Key {
+        match self {
+            Ward::Vault(vault) => Key::new(Space::Lease, &[&[1], vault.as_bytes()]),
+            Ward::House => Key::new(Space::Lease, &[&[2]]),
+        }
+    }
+
+    /// What a row is the lease of.
+    pub fn of(key: &Key) -> Option<Self> {
+        match key.bytes.split_first()? {
+            (1, vault) => Some(Ward::Vault(VaultId::from_bytes(vault.try_into().ok()?))),
+            (2, []) => Some(Ward::House),
+            _ => None,
+        }
+    }
+
+    /// Bytes that are no other's.
+    fn bytes(self) -> Vec<u8> {
+        self.key().bytes
+    }
+}
+
+/// [`Space::Member`].
+pub fn member(id: OrchestratorId) -> Key {
+    Key::new(Space::Member, &[id.as_bytes()])
+}
+
+fn member_of(key: &Key) -> Option<OrchestratorId> {
+    let id = key.bytes.as_slice().try_into().ok()?;
+    Some(OrchestratorId::from_bytes(id))
+}

@@ -1,0 +1,224 @@
+//! Several orchestrators on one store, each as in a process of its own: with its own runtime, its own
+//! steady clock, and a connection to the store that can freeze.
+
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    gateway::{Command, Gateway, IdempotencyKey, Submitted},
+    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore},
+};
+use covault_core::{fault::Fault, ids::VaultId};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::watch,
+};
+
+use crate::world::*;
+
+/// A connection that can freeze: what was asked meanwhile arrives when it thaws.
+pub struct Connection {
+    inner: Arc<dyn Store>,
+    pub frozen: watch::Sender<bool>,
+    /// While true, batches with a request do not arrive.
+    pub held: watch::Sender<bool>,
+    /// How many batches with a request wait to arrive.
+    pub waiting: watch::Sender<usize>,
+    /// What commits of requests came to after they had waited.
+    pub refused: watch::Sender<usize>,
+}
+
+impl Connection {
+    async fn thawed(&self) {
+        let mut frozen = self.frozen.subscribe();
+        frozen.wait_for(|frozen| !frozen).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Store for Connection {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let mut spaces = batch.writes().iter().map(|write| write.key.space);
+        let waits = *self.held.borrow() && spaces.any(|space| space == Space::Request);
+        if waits {
+            self.waiting.send_modify(|waiting| *waiting += 1);
+            let mut held = self.held.subscribe();
+            held.wait_for(|held| !held).await.unwrap();
+        }
+        self.thawed().await;
+        let done = self.inner.commit(batch).await;
+        if let (true, Err(CommitError::Conflict(key))) = (waits, &done)
+            && key.space == Space::Lease
+        {
+            self.refused.send_modify(|refused| *refused += 1);
+        }
+        done
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.thawed().await;
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.thawed().await;
+        self.inner.scan(scan).await
+    }
+}
+
+/// A world for several.
+pub fn world() -> World {
+    let mut world = World::on(Arc::new(MemoryStore::shared()));
+    world.settings.beat_ms = 20;
+    world.settings.lease_ms = 200;
+    world
+}
+
+/// See the module.
+pub struct Process {
+    runtime: Option<Runtime>,
+    pub gateway: Gateway,
+    pub connection: Arc<Connection>,
+    pub steady: Arc<TestSteady>,
+}
+
+impl Process {
+    pub async fn start(world: &World) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let connection = Arc::new(Connection {
+            inner: Arc::clone(&world.store),
+            frozen: watch::channel(false).0,
+            held: watch::channel(false).0,
+            waiting: watch::channel(0).0,
+            refused: watch::channel(0).0,
+        });
+        let world = World {
+            steady: Arc::default(),
+            ..world.clone()
+        };
+        let steady = Arc::clone(&world.steady);
+        let store = Arc::clone(&connection) as Arc<dyn Store>;
+        let start = runtime.spawn(async move { world.start_on(store).await });
+        Self {
+            gateway: start.await.unwrap(),
+            runtime: Some(runtime),
+            connection,
+            steady,
+        }
+    }
+
+    async fn inside<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.runtime.as_ref()?.spawn(work).await.ok()
+    }
+
+    /// A command; `None` when the process dies over it.
+    pub async fn submit(
+        &self,
+        command: Command,
+        key: Option<IdempotencyKey>,
+    ) -> Option<Result<Submitted, Fault>> {
+        let gateway = self.gateway.clone();
+        self.inside(async move { gateway.submit(&admin(), command, key).await })
+            .await
+    }
+
+    /// How a request ended, as this process tells it.
+    pub async fn outcome(&self, uuid: &str) -> bool {
+        let gateway = self.gateway.clone();
+        let uuid = uuid.to_owned();
+        let outcome = self.inside(async move { outcome(&gateway, &uuid).await });
+        outcome.await.unwrap().error.is_none()
+    }
+
+    pub async fn create(&self, from: &str) -> String {
+        let gateway = self.gateway.clone();
+        let kind = send(from);
+        let made = self.inside(async move { create(&gateway, kind).await });
+        made.await.unwrap().uuid
+    }
+
+    pub async fn vault(&self, name: &str) -> VaultId {
+        let (gateway, name) = (self.gateway.clone(), name.to_owned());
+        let made = self.inside(async move { vault(&gateway, &name).await });
+        made.await.unwrap()
+    }
+
+    pub async fn evm_wallet(&self, vault: VaultId) -> String {
+        let gateway = self.gateway.clone();
+        let made = self.inside(async move { evm_wallet(&gateway, vault).await });
+        made.await.unwrap()
+    }
+
+    /// Ends it as a kill does: in the middle of whatever it is at.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    pub async fn stop(&mut self) {
+        let gateway = self.gateway.clone();
+        self.inside(async move { gateway.stop().await }).await;
+        self.kill();
+    }
+
+    /// Lets a part of the lease time pass on its clock, and waits until it has looked twice.
+    pub async fn let_pass(&self, world: &World, ms: u64) {
+        self.steady.0.fetch_add(ms, Ordering::SeqCst);
+        let me = self.gateway.orchestrator();
+        let before = beats(world, me.as_bytes()).await;
+        while beats(world, me.as_bytes()).await < before + 2 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How often an orchestrator has shown that it is there.
+async fn beats(world: &World, id: &[u8]) -> u64 {
+    let row = world.store.get(&Key::new(Space::Member, &[id])).await;
+    row.unwrap().map_or(0, |row| row.version)
+}
+
+/// Where the vaults are, by the rows of their leases: the version of each, and its bytes.
+pub async fn leases(world: &World) -> Vec<(Key, Row)> {
+    let all = Scan::prefix(Space::Lease, &[1], 1_000);
+    world.store.scan(&all).await.unwrap()
+}
+
+/// Which of the processes has a vault.
+pub async fn owner(world: &World, vault: VaultId, processes: &[&Process]) -> Option<usize> {
+    let key = Key::new(Space::Lease, &[&[1], vault.as_bytes()]);
+    let row = world.store.get(&key).await.unwrap()?;
+    // BCS of version, option and id.
+    processes.iter().position(|process| {
+        let id = process.gateway.orchestrator();
+        row.value.windows(16).any(|window| window == id.as_bytes())
+    })
+}
+
+/// Waits until one of the processes has a vault; says which.
+pub async fn owned(world: &World, vault: VaultId, processes: &[&Process]) -> usize {
+    loop {
+        if let Some(owner) = owner(world, vault, processes).await {
+            return owner;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,320 @@
+//! Several orchestrators: one owner each, take-over, hand-over, and no harm by those that stall.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use covault_actors::gateway::Command;
+use covault_core::{fault::Class, ids::VaultId, schema::wire::NetworkType};
+
+use crate::{
+    processes::{Process, leases, owned, owner, world},
+    world::*,
+};
+
+const HOUR: u64 = 60 * 60 * 1000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vaults__should_be_spread_and_be_used_through_every_process() {
+    let world = world();
+    let (one, two) = (Process::start(&world).await, Process::start(&world).await);
+    let both = [&one, &two];
+    let mut vaults = Vec::new();
+    for number in 0..12 {
+        vaults.push(both[number % 2].vault(&format!("v{number}")).await);
+    }
+    let mut by_owner: BTreeMap<usize, usize> = BTreeMap::new();
+    for (number, vault) in vaults.iter().enumerate() {
+        *by_owner
+            .entry(owned(&world, *vault, &both).await)
+            .or_default() += 1;
+        // Whoever has it: both do.
+        for process in both {
+            let address = process.evm_wallet(*vault).await;
+            let other = both[(number + 1) % 2];
+            let uuid = other.create(&address).await;
+            assert!(process.outcome(&uuid).await);
+        }
+    }
+    assert_eq!(by_owner.len(), 2, "{by_owner:?}");
+    assert_eq!(leases(&world).await.len(), 12);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill__should_be_taken_over_after_the_lease_time_and_not_before() {
+    let world = world();
+    let mut one = Process::start(&world).await;
+    let vault = one.vault("main").await;
+    let address = one.evm_wallet(vault).await;
+    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let pending = one.create(&address).await;
+    let two = Process::start(&world).await;
+    one.kill();
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let (beat, lease) = (world.settings.beat_ms, world.settings.lease_ms);
+    // Wall clocks are nothing to it.
+    world.clock.ahead_ms.fetch_add(HOUR, Ordering::SeqCst);
+    for _ in 0..5 {
+        two.let_pass(&world, 0).await;
+    }
+    assert_eq!(owner(&world, vault, &[&one, &two]).await, Some(0));
+    let mut passed = 0;
+    while owner(&world, vault, &[&one, &two]).await != Some(1) {
+        two.let_pass(&world, beat).await;
+        passed += beat;
+        assert!(passed <= lease + 3 * beat, "{passed} ms");
+    }
+    assert!(passed >= lease, "{passed} ms");
+    assert!(two.outcome(&pending).await);
+    let more = two.create(&address).await;
+    assert!(two.outcome(&more).await);
+    assert_eq!(world.evm.nonces(), [0, 1]);
+    assert_eq!(world.pending().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart_in_the_same_place__should_wait_for_nothing() {
+    let mut world = world();
+    world.home = Some([1; 32]);
+    let mut one = Process::start(&world).await;
+    let vault = one.vault("main").await;
+    let address = one.evm_wallet(vault).await;
+    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    one.kill();
+    let two = Process::start(&world).await;
+    assert_eq!(owned(&world, vault, &[&two]).await, 0);
+    assert_eq!(two.steady.0.load(Ordering::SeqCst), 0);
+    let uuid = two.create(&address).await;
+    assert!(two.outcome(&uuid).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn front_end__should_send_on_what_needs_a_vault_and_answer_the_rest() {
+    let world = world();
+    let one = Process::start(&world).await;
+    let front = World {
+        runs_vaults: false,
+        ..world.clone()
+    };
+    let front = Process::start(&front).await;
+    let vault = front.vault("main").await;
+    let address = front.evm_wallet(vault).await;
+    let uuid = front.create(&address).await;
+    assert!(front.outcome(&uuid).await);
+    assert_eq!(owner(&world, vault, &[&one, &front]).await, Some(0));
+    assert_eq!(front.gateway.shares().0, 0);
+    let unknown = wallet_command(VaultId::from_bytes([9; 16]), NetworkType::Evm, "");
+    let fault = front.submit(unknown, None).await.unwrap().unwrap_err();
+    assert_eq!(fault.public(), "Invalid uuid");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop__should_hand_over_at_once() {
+    let world = world();
+    let mut one = Process::start(&world).await;
+    let vault = one.vault("main").await;
+    let address = one.evm_wallet(vault).await;
+    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    let two = Process::start(&world).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let pending = one.create(&address).await;
+    one.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    // Its clock does not move: nothing is waited for.
+    assert_eq!(two.steady.0.load(Ordering::SeqCst), 0);
+    assert_eq!(owned(&world, vault, &[&two]).await, 0);
+    assert!(two.outcome(&pending).await);
+    assert_eq!(world.evm.nonces(), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_owner__should_commit_nothing_once_another_has_the_vault() {
+    let world = world();
+    let one = Process::start(&world).await;
+    let vault = one.vault("main").await;
+    let address = one.evm_wallet(vault).await;
+    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let pending = one.create(&address).await;
+    let two = Process::start(&world).await;
+    // It freezes, with a call on its way.
+    one.connection.frozen.send_replace(true);
+    let late = {
+        let gateway = one.gateway.clone();
+        let kind = request(send(&address));
+        let key = Some(idempotency_key("late"));
+        tokio::spawn(async move {
+            let command = Command::CreateSigningRequest(kind);
+            gateway.submit(&admin(), command, key).await
+        })
+    };
+    world.signers.silent.store(false, Ordering::SeqCst);
+    while owner(&world, vault, &[&one, &two]).await != Some(1) {
+        two.let_pass(&world, world.settings.beat_ms).await;
+    }
+    assert!(two.outcome(&pending).await);
+    let more = two.create(&address).await;
+    assert!(two.outcome(&more).await);
+    let before = world.requests().await.len();
+    // It wakes up. What it was at is done by the other, or not at all.
+    one.connection.frozen.send_replace(false);
+    let late = created(late.await.unwrap().unwrap());
+    assert!(two.outcome(&late.uuid).await);
+    assert_eq!(world.requests().await.len(), before + 1);
+    assert!(one.outcome(&pending).await);
+    let through_one = one.create(&address).await;
+    assert!(one.outcome(&through_one).await);
+    assert_eq!(owner(&world, vault, &[&one, &two]).await, Some(1));
+    assert_eq!(world.evm.nonces(), [0, 1, 2, 3]);
+    assert_eq!(world.evm.handed.lock().unwrap().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_in_flight__should_be_refused_when_the_vault_went_meanwhile() {
+    let world = world();
+    let one = Process::start(&world).await;
+    let vault = one.vault("main").await;
+    let address = one.evm_wallet(vault).await;
+    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    let two = Process::start(&world).await;
+    // The first commit of a request is on its way when all stands still.
+    one.connection.held.send_replace(true);
+    let command = Command::CreateSigningRequest(request(send(&address)));
+    let key = || Some(idempotency_key("k"));
+    let first = {
+        let (gateway, command) = (one.gateway.clone(), command.clone());
+        tokio::spawn(async move { gateway.submit(&admin(), command, key()).await })
+    };
+    let mut waiting = one.connection.waiting.subscribe();
+    waiting.wait_for(|waiting| *waiting > 0).await.unwrap();
+    one.connection.frozen.send_replace(true);
+    while owner(&world, vault, &[&one, &two]).await != Some(1) {
+        two.let_pass(&world, world.settings.beat_ms).await;
+    }
+    assert!(world.requests().await.is_empty());
+    one.connection.held.send_replace(false);
+    one.connection.frozen.send_replace(false);
+    let mut refused = one.connection.refused.subscribe();
+    refused.wait_for(|refused| *refused > 0).await.unwrap();
+    let fault = first.await.unwrap().unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
+    assert!(world.requests().await.is_empty());
+    // Repeated, through either.
+    let made = created(one.submit(command.clone(), key()).await.unwrap().unwrap());
+    let again = two.submit(command, key()).await.unwrap().unwrap();
+    assert!(again.replayed);
+    assert_eq!(created(again), made);
+    assert!(one.outcome(&made.uuid).await);
+    assert_eq!(world.requests().await.len(), 1);
+    assert_eq!(world.evm.nonces(), [0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outcome__should_be_told_by_a_process_that_has_not_got_the_vault() {
+    let world = world();
+    let one = Process::start(&world).await;
+    let vault = one.vault("main").await;
+    let address = one.evm_wallet(vault).await;
+    let two = Process::start(&world).await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let pending = one.create(&address).await;
+    let waits = async { two.outcome(&pending).await };
+    let goes_on = async {
+        tokio::task::yield_now().await;
+        world.evm.down.store(false, Ordering::SeqCst);
+    };
+    let (told, ()) = tokio::join!(waits, goes_on);
+    assert!(told);
+}
+
+/// What clients of a service do that is being restarted: repeat with the same key.
+async fn patient(processes: &[Arc<Process>], number: usize, address: &str) -> String {
+    let key = format!("key {number}");
+    for tries in 0_usize.. {
+        let process = &processes[(number + tries) % processes.len()];
+        let command = Command::CreateSigningRequest(request(send(address)));
+        match process.submit(command, Some(idempotency_key(&key))).await {
+            Some(Ok(made)) => return created(made).uuid,
+            Some(Err(fault)) => {
+                let class = fault.class();
+                assert_eq!(class, &Class::Unavailable, "{fault:?}");
+            }
+            None => {}
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    unreachable!()
+}
+
+/// Makes requests through changing processes; `change` ends one in each round.
+async fn under_load(change: impl AsyncFn(&mut Process), rounds: usize) {
+    let world = world();
+    // Time passes by itself here: a process may be taken for dead that is only slow.
+    let clock = Arc::new(tokio::sync::watch::channel(()).0);
+    let first = Process::start(&world).await;
+    let mut addresses = Vec::new();
+    for name in ["a", "b", "c"] {
+        let vault = first.vault(name).await;
+        addresses.push(first.evm_wallet(vault).await);
+    }
+    let second = Process::start(&world).await;
+    let mut processes = vec![first, second];
+    let mut all = BTreeSet::new();
+    let mut number = 0;
+    for round in 0..rounds {
+        processes.push(Process::start(&world).await);
+        let mut ending = processes.remove(0);
+        let shared: Vec<Arc<Process>> = processes.drain(..).map(Arc::new).collect();
+        let ticking = {
+            let (shared, clock) = (shared.clone(), Arc::clone(&clock));
+            let beat = world.settings.beat_ms;
+            tokio::spawn(async move {
+                while clock.receiver_count() == 0 {
+                    for process in &shared {
+                        process.steady.0.fetch_add(beat, Ordering::SeqCst);
+                    }
+                    tokio::time::sleep(Duration::from_millis(beat)).await;
+                }
+            })
+        };
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..12 {
+            let (shared, address) = (shared.clone(), addresses[number % 3].clone());
+            calls.spawn(async move { patient(&shared, number, &address).await });
+            number += 1;
+        }
+        // In the middle of it.
+        while world.requests().await.len() < round * 12 + 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        change(&mut ending).await;
+        while let Some(made) = calls.join_next().await {
+            assert!(all.insert(made.unwrap()), "one request for two calls");
+        }
+        for uuid in &all {
+            assert!(shared[0].outcome(uuid).await);
+        }
+        ticking.abort();
+        let _ = ticking.await;
+        for process in shared {
+            processes.push(Arc::into_inner(process).unwrap());
+        }
+    }
+    assert_eq!(world.requests().await.len(), all.len());
+    assert_eq!(world.pending().await, 0);
+    assert_eq!(world.evm.handed.lock().unwrap().len(), all.len());
+    assert_eq!(world.evm.accepted(), all.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_restart__should_lose_nothing_and_do_nothing_twice() {
+    under_load(async |process| process.stop().await, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills__should_lose_nothing_and_do_nothing_twice() {
+    under_load(async |process| process.kill(), 4).await;
+}

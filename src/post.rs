@@ -1,0 +1,381 @@
+//! The post between processes over a bus, which may be Redis and is not trusted: whoever can write
+//! there can neither read a parcel, nor make one, nor have one opened twice.
+//!
+//! Every process has an inbox on a bus of its own namespace. A message is sealed with
+//! XChaCha20-Poly1305 under a key that is derived, for commands and for answers apart, from a secret
+//! that all processes share, and is bound to its sender and its recipient. A process that starts again
+//! is another recipient. A parcel carries the version that the recipient's row had: the recipient
+//! opens none that is older than commands may take, and none whose id it has seen since.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use chacha20poly1305::{
+    KeyInit as _, XChaCha20Poly1305, XNonce,
+    aead::{Aead as _, Payload},
+};
+use covault_actors::post::{Clerk, Delivery, Parcel, Post, form};
+use covault_core::{
+    fault::Fault,
+    ids::OrchestratorId,
+    order::NodeId,
+    port::{Entropy, random_16},
+};
+use covault_mpc::bus::{Address, Bus};
+use hkdf::Hkdf;
+use secrecy::{ExposeSecret as _, SecretString};
+use sha2::{Digest as _, Sha256};
+use tokio::{sync::oneshot, task::AbortHandle};
+use zeroize::Zeroizing;
+
+/// The form of a message.
+const VERSION: u8 = 1;
+/// Separates these keys and addresses from all others.
+const CONTEXT: &[u8] = b"covault post v1";
+/// Ids that are remembered: more than come while a parcel can be opened.
+const REMEMBERED: usize = 1 << 17;
+const NONCE: usize = 24;
+const ID: usize = 16;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Command = 1,
+    Answer = 2,
+}
+
+/// The keys of the shared secret.
+struct Keys {
+    commands: XChaCha20Poly1305,
+    answers: XChaCha20Poly1305,
+}
+
+/// A message that was opened.
+#[derive(Debug, PartialEq, Eq)]
+struct Opened {
+    kind: Kind,
+    from: OrchestratorId,
+    id: [u8; ID],
+    body: Vec<u8>,
+}
+
+impl Keys {
+    fn of(secret: &SecretString) -> anyhow::Result<Self> {
+        let bytes = Zeroizing::new(hex::decode(secret.expose_secret()).unwrap_or_default());
+        anyhow::ensure!(
+            bytes.len() == 32,
+            "the cluster secret must be 64 hexadecimal digits: make one with  openssl rand -hex 32"
+        );
+        let derived = Hkdf::<Sha256>::new(Some(CONTEXT), &bytes);
+        let key = |name: &[u8]| {
+            let mut key = Zeroizing::new([0; 32]);
+            derived
+                .expand(name, &mut *key)
+                .map_err(|error| anyhow::anyhow!("{error}"))?;
+            anyhow::Ok(XChaCha20Poly1305::new((&*key).into()))
+        };
+        Ok(Self {
+            commands: key(b"commands")?,
+            answers: key(b"answers")?,
+        })
+    }
+
+    fn of_kind(&self, kind: Kind) -> &XChaCha20Poly1305 {
+        match kind {
+            Kind::Command => &self.commands,
+            Kind::Answer => &self.answers,
+        }
+    }
+
+    fn seal(
+        &self,
+        message: &Opened,
+        to: OrchestratorId,
+        nonce: [u8; NONCE],
+    ) -> Result<Vec<u8>, Fault> {
+        let Opened {
+            kind,
+            from,
+            id,
+            body,
+        } = message;
+        let header = header(*kind, *from);
+        let plain = Zeroizing::new([id.as_slice(), body].concat());
+        let payload = Payload {
+            msg: &plain,
+            aad: &[header.as_slice(), to.as_bytes()].concat(),
+        };
+        let sealed = self.of_kind(*kind);
+        let sealed = sealed.encrypt(XNonce::from_slice(&nonce), payload);
+        let sealed = sealed.map_err(|_| Fault::bug("a parcel could not be sealed"))?;
+        Ok([header.as_slice(), &nonce, &sealed].concat())
+    }
+
+    /// `None` for what is not from one of us, or not for `me`.
+    fn open(&self, bytes: &[u8], me: OrchestratorId) -> Option<Opened> {
+        let (version, rest) = bytes.split_first()?;
+        let (kind, rest) = rest.split_first()?;
+        let (from, rest) = rest.split_first_chunk::<ID>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
+        let kind = match (*version, *kind) {
+            (VERSION, 1) => Kind::Command,
+            (VERSION, 2) => Kind::Answer,
+            _ => return None,
+        };
+        let from = OrchestratorId::from_bytes(*from);
+        let payload = Payload {
+            msg: sealed,
+            aad: &[header(kind, from).as_slice(), me.as_bytes()].concat(),
+        };
+        let plain = self
+            .of_kind(kind)
+            .decrypt(XNonce::from_slice(nonce), payload)
+            .ok()?;
+        let plain = Zeroizing::new(plain);
+        let (id, body) = plain.split_first_chunk::<ID>()?;
+        Some(Opened {
+            kind,
+            from,
+            id: *id,
+            body: body.to_vec(),
+        })
+    }
+}
+
+fn header(kind: Kind, from: OrchestratorId) -> Vec<u8> {
+    [&[VERSION, kind as u8], from.as_bytes().as_slice()].concat()
+}
+
+/// Where a process listens.
+fn inbox(id: OrchestratorId) -> Address {
+    let mut hash = Sha256::new_with_prefix(CONTEXT);
+    hash.update(id.as_bytes());
+    Address::Inbox(NodeId(hash.finalize().into()))
+}
+
+/// Ids of parcels that were opened.
+#[derive(Default)]
+struct Seen {
+    ids: HashSet<[u8; ID]>,
+    order: VecDeque<[u8; ID]>,
+}
+
+impl Seen {
+    /// False when it was there already.
+    fn add(&mut self, id: [u8; ID]) -> bool {
+        if !self.ids.insert(id) {
+            return false;
+        }
+        self.order.push_back(id);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// Who waits for which answer, and from whom.
+type Waiting = HashMap<[u8; ID], (OrchestratorId, oneshot::Sender<Delivery>)>;
+
+struct Office {
+    bus: Arc<dyn Bus>,
+    entropy: Arc<dyn Entropy>,
+    keys: Keys,
+    waiting: Mutex<Waiting>,
+}
+
+/// See the module.
+pub struct BusPost {
+    office: Arc<Office>,
+    me: Mutex<Option<(OrchestratorId, AbortHandle)>>,
+}
+
+impl BusPost {
+    /// A post over a bus that nothing else uses.
+    ///
+    /// # Errors
+    /// When the secret is not 32 bytes in hexadecimal digits.
+    pub fn new(
+        bus: Arc<dyn Bus>,
+        entropy: Arc<dyn Entropy>,
+        secret: &SecretString,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            office: Arc::new(Office {
+                bus,
+                entropy,
+                keys: Keys::of(secret)?,
+                waiting: Mutex::default(),
+            }),
+            me: Mutex::default(),
+        })
+    }
+
+    fn me(&self) -> MutexGuard<'_, Option<(OrchestratorId, AbortHandle)>> {
+        self.me.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Office {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, message: &Opened, to: OrchestratorId) -> Result<(), Fault> {
+        let mut nonce = [0; NONCE];
+        self.entropy.fill(&mut nonce);
+        let sealed = self.keys.seal(message, to, nonce)?;
+        let published = self.bus.publish(inbox(to), sealed);
+        published.map_err(|error| {
+            Fault::unavailable("the message bus cannot take the command").caused_by(error)
+        })
+    }
+
+    fn answered(&self, opened: Opened) {
+        let sender = {
+            let mut waiting = self.waiting();
+            match waiting.get(&opened.id) {
+                Some((of, _)) if *of == opened.from => waiting.remove(&opened.id),
+                // Whoever waited has gone.
+                _ => None,
+            }
+        };
+        let Some((_, sender)) = sender else {
+            return;
+        };
+        let delivery = form::decode_delivery(&opened.body).unwrap_or_else(|fault| {
+            tracing::error!(?fault, "an answer of another process cannot be read");
+            Delivery::NotKnown
+        });
+        let _ = sender.send(delivery);
+    }
+
+    /// Has a command done, in a task of its own.
+    fn done(self: &Arc<Self>, me: OrchestratorId, clerk: &Arc<dyn Clerk>, opened: Opened) {
+        let (office, clerk) = (Arc::clone(self), Arc::clone(clerk));
+        tokio::spawn(async move {
+            let delivery = match form::decode_parcel(&opened.body) {
+                Ok(parcel) => clerk.take(parcel).await,
+                Err(fault) => {
+                    // A newer version sends what this one does not know.
+                    tracing::error!(?fault, "a command of another process cannot be read");
+                    Delivery::NotDone
+                }
+            };
+            let answer = form::encode_delivery(delivery).map(|body| Opened {
+                kind: Kind::Answer,
+                from: me,
+                id: opened.id,
+                body,
+            });
+            let sent = answer.and_then(|answer| office.publish(&answer, opened.from));
+            if let Err(fault) = sent {
+                tracing::warn!(
+                    ?fault,
+                    "another process could not be told what became of its command"
+                );
+            }
+        });
+    }
+}
+
+#[async_trait]
+impl Post for BusPost {
+    async fn open(&self, me: OrchestratorId, clerk: Arc<dyn Clerk>) -> Result<(), Fault> {
+        let Address::Inbox(address) = inbox(me) else {
+            return Err(Fault::bug("an inbox is none"));
+        };
+        let mut messages = self
+            .office
+            .bus
+            .subscribe(address, false)
+            .await
+            .map_err(|error| {
+                Fault::unavailable("the message bus is not available").caused_by(error)
+            })?;
+        let office = Arc::clone(&self.office);
+        let task = tokio::spawn(async move {
+            let mut seen = Seen::default();
+            while let Some(bytes) = messages.next().await {
+                let Some(opened) = office.keys.open(&bytes, me) else {
+                    tracing::warn!("a message that is not from one of us was dropped");
+                    continue;
+                };
+                match opened.kind {
+                    Kind::Answer => office.answered(opened),
+                    Kind::Command if seen.add(opened.id) => office.done(me, &clerk, opened),
+                    // A bus may repeat, and somebody on it may too.
+                    Kind::Command => {}
+                }
+            }
+        });
+        *self.me() = Some((me, task.abort_handle()));
+        Ok(())
+    }
+
+    async fn close(&self, me: OrchestratorId) {
+        let mut open = self.me();
+        if open.as_ref().is_some_and(|(open, _)| *open == me)
+            && let Some((_, task)) = open.take()
+        {
+            task.abort();
+        }
+    }
+
+    async fn send(&self, to: OrchestratorId, parcel: Parcel, patience: Duration) -> Delivery {
+        let refused = |fault| Delivery::Answer(Box::new(Err(fault)));
+        let me = self.me().as_ref().map(|(me, _)| *me);
+        let Some(me) = me else {
+            return Delivery::NotDone;
+        };
+        let body = match form::encode_parcel(&parcel) {
+            Ok(body) => body,
+            Err(fault) => return refused(fault),
+        };
+        let id = random_16(&*self.office.entropy);
+        let (sender, answer) = oneshot::channel();
+        self.office.waiting().insert(id, (to, sender));
+        let _waits = Waits(&self.office, id);
+        let message = Opened {
+            kind: Kind::Command,
+            from: me,
+            id,
+            body,
+        };
+        if let Err(fault) = self.office.publish(&message, to) {
+            return refused(fault);
+        }
+        match tokio::time::timeout(patience, answer).await {
+            Ok(Ok(delivery)) => delivery,
+            Ok(Err(_)) | Err(_) => Delivery::NotKnown,
+        }
+    }
+}
+
+/// An answer that is waited for.
+struct Waits<'a>(&'a Office, [u8; ID]);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting().remove(&self.1);
+    }
+}
+
+impl Drop for BusPost {
+    fn drop(&mut self) {
+        if let Some((_, task)) = self.me().take() {
+            task.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "post_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+#![allow(non_snake_case)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use covault_actors::gateway::{Caller, Command, Receipt, Submitted, VaultScope};
+use covault_core::{ids::TokenId, token::Access};
+use covault_mpc::bus::memory::MemoryBus;
+
+use super::*;
+use crate::adapters::OsEntropy;
+
+fn secret(digit: &str) -> SecretString {
+    SecretString::from(digit.repeat(64))
+}
+
+fn id(number: u8) -> OrchestratorId {
+    OrchestratorId::from_bytes([number; 16])
+}
+
+fn message() -> Opened {
+    Opened {
+        kind: Kind::Command,
+        from: id(1),
+        id: [7; ID],
+        body: b"body".to_vec(),
+    }
+}
+
+fn parcel() -> Parcel {
+    Parcel {
+        mark: 1,
+        caller: Caller {
+            token: TokenId::from_bytes([1; 16]),
+            vaults: VaultScope::All,
+            access: Access::Full,
+            operator: false,
+            request_id: "r".into(),
+        },
+        command: Command::RejectSigningRequest { uuid: "u".into() },
+        idempotency: None,
+    }
+}
+
+struct Rejects(AtomicUsize);
+
+#[async_trait]
+impl Clerk for Rejects {
+    async fn take(&self, parcel: Parcel) -> Delivery {
+        assert!(matches!(
+            parcel.command,
+            Command::RejectSigningRequest { .. }
+        ));
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Delivery::Answer(Box::new(Ok(Submitted {
+            receipt: Receipt::Rejected,
+            replayed: false,
+            body_mismatch: false,
+        })))
+    }
+}
+
+fn post(bus: &Arc<MemoryBus>, secret: &SecretString) -> BusPost {
+    let bus = Arc::clone(bus) as Arc<dyn Bus>;
+    BusPost::new(bus, Arc::new(OsEntropy), secret).unwrap()
+}
+
+#[test]
+fn sealed__should_open_for_its_recipient_alone_and_unchanged() {
+    let keys = Keys::of(&secret("a")).unwrap();
+    let sealed = keys.seal(&message(), id(2), [3; NONCE]).unwrap();
+    assert_eq!(keys.open(&sealed, id(2)), Some(message()));
+    assert_eq!(keys.open(&sealed, id(3)), None);
+    let others = Keys::of(&secret("b")).unwrap();
+    assert_eq!(others.open(&sealed, id(2)), None);
+    // Not a bit, and not a byte less.
+    for place in 0..sealed.len() {
+        let mut changed = sealed.clone();
+        changed[place] ^= 1;
+        assert_eq!(keys.open(&changed, id(2)), None, "{place}");
+        assert_eq!(keys.open(&sealed[..place], id(2)), None, "{place}");
+    }
+    let hidden = |part: &[u8]| !sealed.windows(part.len()).any(|window| window == part);
+    assert!(hidden(b"body") && hidden(&[7; ID]));
+}
+
+#[test]
+fn secret__should_be_32_bytes_in_hexadecimal_digits() {
+    for wrong in ["", "ab", &"a".repeat(63), &"g".repeat(64), &"a".repeat(66)] {
+        let refusal = Keys::of(&SecretString::from(wrong)).err().unwrap();
+        assert!(refusal.to_string().contains("64 hexadecimal digits"));
+    }
+}
+
+#[tokio::test]
+async fn command__should_be_done_once_and_answered() {
+    let bus = MemoryBus::new();
+    let (one, two) = (post(&bus, &secret("a")), post(&bus, &secret("a")));
+    let done = Arc::new(Rejects(AtomicUsize::new(0)));
+    let nobody = Arc::new(Rejects(AtomicUsize::new(0)));
+    one.open(id(1), nobody.clone()).await.unwrap();
+    two.open(id(2), done.clone()).await.unwrap();
+    // Somebody on the bus copies what is sent.
+    let Address::Inbox(address) = inbox(id(2)) else {
+        panic!("no inbox")
+    };
+    let mut copied = bus.subscribe(address, false).await.unwrap();
+    let patience = Duration::from_secs(60);
+    for times in 1..=2 {
+        let Delivery::Answer(answer) = one.send(id(2), parcel(), patience).await else {
+            panic!("no answer")
+        };
+        assert!(matches!(answer.unwrap().receipt, Receipt::Rejected));
+        assert_eq!(done.0.load(Ordering::SeqCst), times);
+    }
+    let copy = copied.next().await.unwrap();
+    bus.publish(inbox(id(2)), copy).unwrap();
+    bus.publish(inbox(id(2)), b"nonsense".to_vec()).unwrap();
+    // What comes after it is done after it was dropped.
+    one.send(id(2), parcel(), patience).await;
+    assert_eq!(done.0.load(Ordering::SeqCst), 3);
+    assert_eq!(nobody.0.load(Ordering::SeqCst), 0);
+    assert!(one.office.waiting().is_empty());
+}
+
+#[tokio::test]
+async fn command__should_be_of_unknown_outcome_when_nobody_answers() {
+    let bus = MemoryBus::new();
+    let (one, stranger) = (post(&bus, &secret("a")), post(&bus, &secret("b")));
+    let done = Arc::new(Rejects(AtomicUsize::new(0)));
+    one.open(id(1), done.clone()).await.unwrap();
+    stranger.open(id(2), done.clone()).await.unwrap();
+    let patience = Duration::from_millis(50);
+    for to in [id(2), id(3)] {
+        let delivery = one.send(to, parcel(), patience).await;
+        assert!(matches!(delivery, Delivery::NotKnown), "{delivery:?}");
+    }
+    assert_eq!(done.0.load(Ordering::SeqCst), 0);
+    assert!(one.office.waiting().is_empty());
+    // Nobody's answer to nobody's question.
+    one.close(id(1)).await;
+    let delivery = one.send(id(2), parcel(), patience).await;
+    assert!(matches!(delivery, Delivery::NotDone), "{delivery:?}");
+}
