@@ -370,7 +370,7 @@ async fn commit__should_not_happen_after_it_was_given_up() {
     let commit = |number| {
         ask(format!(
             "DO $$ BEGIN PERFORM covault.commit_v1('{id}', {number}, '{{1}}', '{{0}}', '{{7}}', \
-             '{{late}}', '{{0}}', '{{1}}', '{{late}}'); \
+             '{{late}}', '{{0}}', '{{1}}', '{{late}}', '{{0}}', '{{}}', '{{}}', '{{}}'); \
              RAISE NOTICE 'done'; EXCEPTION WHEN SQLSTATE 'CV001' THEN \
              CREATE TABLE IF NOT EXISTS refused (); END $$; SELECT to_regclass('refused')"
         ))
