@@ -28,7 +28,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("covault: {error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<cli::Alarm>() {
+                Some(_) => ExitCode::from(3),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -242,6 +242,11 @@ pub struct Running {
     roles: Roles,
 }
 
+/// Where the store is that is a file.
+pub fn store_path(serve: &Serve) -> PathBuf {
+    serve.data_dir.join("store.redb")
+}
+
 /// Starts the orchestrator on a data folder that this process owns.
 ///
 /// # Errors
@@ -327,9 +332,13 @@ pub async fn orchestrator(
     })
 }
 
-/// The store that the configuration names.
-async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let file = config.serve.data_dir.join("store.redb");
+/// Opens the store that the configuration names, and makes it where there is none. One process at a
+/// time can.
+///
+/// # Errors
+/// When it cannot be opened.
+pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let file = store_path(&config.serve);
     match config.store.kind {
         StoreKind::Redb => Ok(Arc::new(RedbStore::open(&file).map_err(explain)?)),
         StoreKind::Postgres => {

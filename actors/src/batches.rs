@@ -1,6 +1,7 @@
 //! Batch payments: made here, completed by a person in the console.
 
 use covault_core::{
+    audit::Chain,
     batch::{BatchPayment, Payment, State, check_labels},
     fault::{Class, Fault},
     ids::BatchId,
@@ -8,8 +9,10 @@ use covault_core::{
     wallet::Status,
 };
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
+    audit::Note,
     context::Context,
     gateway::{Caller, Inner, in_scope},
     pledge::Pledge,
@@ -66,6 +69,11 @@ impl Inner {
             let mut batch = Batch::new();
             batch.put(rows::batch(made.id), Expect::Absent, rows::encode(&made)?);
             batch.check(rows::wallet(wallet.id), Expect::Version(version));
+            Note::new(pledge.by(), format_args!("batch:{}", made.id), "BatchMade")
+                .fact("kind", payment.kind())
+                .fact("wallet", wallet.id)
+                .fact("paymentSha256", hex::encode(Sha256::digest(&made.payment)))
+                .add_to(&mut batch, Chain::Vault(made.vault), made.created_at_ms)?;
             pledge.add_to(&mut batch, || shown.encode_to_vec(), made.created_at_ms)?;
             match owner.store.commit(batch).await {
                 Ok(()) => return Ok(shown),

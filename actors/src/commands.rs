@@ -15,6 +15,7 @@ use covault_core::{
 use ractor::rpc::CallResult;
 
 use crate::{
+    audit::By,
     building, directory,
     gateway::{Caller, Inner, Receipt, answer, in_scope, operators_only, too_many, vault_in_scope},
     nodes,
@@ -144,13 +145,7 @@ impl Inner {
         {
             return Err(no_node(&payload, request.network, asks));
         }
-        let permit = Arc::clone(&self.live)
-            .try_acquire_owned()
-            .map_err(|_| too_many())?;
-        let size = request.payload.len() + request.notes.as_ref().map_or(0, String::len);
-        let bytes = Arc::clone(&self.live_bytes)
-            .try_acquire_many_owned(u32::try_from(size).map_err(|_| too_many())?)
-            .map_err(|_| too_many())?;
+        let place = Place::new(context, &request).ok_or_else(too_many)?;
         let actor = self.vault(request.vault).await?;
         let lane = building::lane(&request, &payload, &needs);
         let (vault, id) = (request.vault, request.id);
@@ -161,10 +156,7 @@ impl Inner {
                 broadcast,
                 wallet_version,
                 pledge,
-                place: Place {
-                    permit: Some(permit),
-                    _bytes: bytes,
-                },
+                place,
                 reply,
             }))
         };
@@ -252,7 +244,7 @@ impl Inner {
         change: nodes::Change,
     ) -> Result<Receipt, Fault> {
         operators_only(caller)?;
-        nodes::change(&self.context, change).await?;
+        nodes::change(&self.context, change, &By::caller(caller)).await?;
         Ok(Receipt::NodesChanged)
     }
 }

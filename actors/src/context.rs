@@ -25,9 +25,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
+    backups::Backups,
     dropped::Looks,
-    leases::{Fenced, Open, Tenure, Tenures, Ward},
+    leases::{Fenced, Open, Settling, Tenure, Tenures, Ward},
     port::{Signers, Steady},
+    restored::Hold,
     rows,
     rpc::Chains,
     settings::{Orchestrator, Settings},
@@ -87,10 +89,24 @@ pub struct Shared {
     pub simulations: Simulations,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
+    /// Whether clients are kept out.
+    pub hold: Hold,
+    /// Backups that are being read.
+    pub backups: Backups,
     /// When readiness was last checked, and what came of it.
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
     /// Pages far behind the first that may be looked for at once.
     pub far_pages: Semaphore,
+    /// One permit per live request.
+    pub live: Arc<Semaphore>,
+    /// One permit per byte of live requests.
+    pub live_bytes: Arc<Semaphore>,
+}
+
+/// As many permits as a semaphore can hold, and hand out at once.
+pub fn permits(most: usize) -> usize {
+    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
+    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 impl Context {
@@ -117,6 +133,8 @@ impl Context {
             entropy,
             known: chains.known(),
             chains,
+            live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
+            live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
             settings,
             waiters: Waiters::default(),
             delays: Mutex::default(),
@@ -124,6 +142,8 @@ impl Context {
             looks: Looks::default(),
             simulations: Simulations::default(),
             problems: Mutex::default(),
+            hold: Hold::default(),
+            backups: Backups::default(),
             readiness: tokio::sync::Mutex::default(),
             far_pages: Semaphore::new(FAR_PAGES),
         };
@@ -137,6 +157,19 @@ impl Context {
     pub fn under(&self, tenure: Arc<Tenure>) -> Self {
         let (store, tenures) = (&self.whole_store, &self.tenures);
         let store = Fenced::new(Arc::clone(store), Arc::clone(tenures), tenure);
+        Self {
+            store: Arc::new(store),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// The same, for the first start after a restore; see [`Settling`].
+    pub fn settling(&self, marker: Key, version: u64) -> Self {
+        let store = Settling {
+            store: Arc::clone(&self.whole_store),
+            marker,
+            version,
+        };
         Self {
             store: Arc::new(store),
             shared: Arc::clone(&self.shared),

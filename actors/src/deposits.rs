@@ -1,6 +1,7 @@
 //! Deposit wallets, watch addresses, and the configuration of sweep tokens.
 
 use covault_core::{
+    audit::Chain,
     deposit::{self, Deposit, DepositCall, DepositNetwork, Route, Watch, WatchCall, Webhook},
     fault::{Class, Fault},
     ids::{TokenId, VaultId, WatchId},
@@ -12,6 +13,7 @@ use covault_core::{
 use reqwest::Url;
 
 use crate::{
+    audit::{self, By, Note},
     context::Context,
     gateway::{Caller, Inner, answer, in_scope, operators_only},
     pledge::Pledge,
@@ -116,6 +118,11 @@ impl Inner {
                 };
                 let mut batch = Batch::new();
                 batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
+                let subject = format!("watch:{}", watch.id);
+                Note::new(pledge.by(), subject, "WatchAdded")
+                    .fact("network", call.network.name())
+                    .fact("address", &call.address)
+                    .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;
                 pledge.demand(&mut batch);
                 match context.store.commit(batch).await {
                     Ok(()) => watch,
@@ -185,6 +192,27 @@ impl Inner {
         if route != before {
             let mut batch = Batch::new();
             batch.put(key, expect, rows::encode(&route)?);
+            let vault = route.vault.map(|vault| vault.to_string());
+            // Of a webhook only that there is one: its URL may hold a key.
+            let webhook = route.webhook.is_some();
+            Note::new(
+                &By::caller(caller),
+                audit::token(token.id),
+                "SweepConfigured",
+            )
+            .fact("network", network.name())
+            .fact("vault", vault.unwrap_or_default())
+            .fact("target", route.target.as_deref().unwrap_or_default())
+            .fact("webhook", if webhook { "set" } else { "none" })
+            .fact(
+                "webhookChanged",
+                if route.webhook == before.webhook {
+                    "no"
+                } else {
+                    "yes"
+                },
+            )
+            .add_to(&mut batch, Chain::Service, context.now_ms())?;
             match context.store.commit(batch).await {
                 Ok(()) => {}
                 Err(CommitError::Conflict(_)) => {

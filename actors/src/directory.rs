@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
+    audit::Chain,
     fault::{Class, Fault},
     ids::VaultId,
     order::NodeId,
@@ -13,6 +14,7 @@ use covault_core::{
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use crate::{
+    audit::{self, By, Note},
     context::Context,
     leases::{self, Tenure, Ward},
     nodes, rows,
@@ -49,6 +51,8 @@ pub struct NewVault {
     /// Whether a vault of this name that has not all its keys yet makes those that it lacks like
     /// this, whatever it was told before.
     pub replace: bool,
+    /// Who wants it.
+    pub by: By,
     /// Where what was found or made goes.
     pub reply: RpcReplyPort<Result<Made, Fault>>,
 }
@@ -129,15 +133,7 @@ impl Actor for Directory {
                 let _ = reply.send(found.map(|(actor, _)| actor.clone()));
             }
             Msg::CreateVault(new) => {
-                let NewVault {
-                    name,
-                    threshold,
-                    signers,
-                    ecdsa,
-                    replace,
-                    reply,
-                } = *new;
-                let made = live.create(&name, threshold, signers, ecdsa, replace).await;
+                let (made, reply) = live.create(*new).await;
                 let _ = reply.send(made);
             }
             Msg::RestartDue(vault) | Msg::Changed(vault) => live.settle(&myself, vault).await,
@@ -222,11 +218,27 @@ impl Live {
 
     async fn create(
         &self,
+        new: NewVault,
+    ) -> (Result<Made, Fault>, RpcReplyPort<Result<Made, Fault>>) {
+        let NewVault {
+            name,
+            threshold,
+            signers,
+            ecdsa,
+            replace,
+            by,
+            reply,
+        } = new;
+        let plan = (threshold, signers, ecdsa);
+        (self.create_or_find(&name, plan, replace, &by).await, reply)
+    }
+
+    async fn create_or_find(
+        &self,
         name: &str,
-        threshold: u16,
-        signers: Vec<NodeId>,
-        ecdsa: Scheme,
+        (threshold, signers, ecdsa): (u16, Vec<NodeId>, Scheme),
         replace: bool,
+        by: &By,
     ) -> Result<Made, Fault> {
         let context = &self.context;
         let by_name = rows::vault_name(name);
@@ -270,6 +282,14 @@ impl Live {
             let (lease, mine) = leases::first_lease(context, id).await?;
             let ward = Ward::Vault(id);
             batch.put(ward.key(), Expect::Absent, rows::encode(&lease)?);
+            let chain = Chain::Vault(id);
+            Note::of_vault(by, id, "VaultMade")
+                .fact("name", name)
+                .fact("threshold", threshold)
+                .fact("signers", audit::nodes(&vault.signers))
+                .fact("ecdsa", ecdsa.name())
+                .add_to(&mut batch, chain, now_ms)?;
+            audit::tell_of(by, chain, &mut batch, now_ms)?;
             match context.store.commit(batch).await {
                 Ok(()) if mine => context.tenures.begin(Tenure::new(ward, 1)),
                 Ok(()) => context.tenures.moved(),

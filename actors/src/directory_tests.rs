@@ -11,6 +11,7 @@ use covault_core::{
 
 use super::*;
 use crate::{
+    audit::By,
     port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
     rpc::Chains,
     settings::{Orchestrator, Settings, Sharing},
@@ -83,7 +84,9 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
             id: NodeId([number; 32]),
             name: String::new(),
         };
-        nodes::change(&context, admit).await.unwrap();
+        nodes::change(&context, admit, &By::service())
+            .await
+            .unwrap();
     }
     let (directory, _) = Actor::spawn(None, Directory, context).await.unwrap();
     let create = |reply| {
@@ -93,6 +96,7 @@ async fn directory__should_never_run_two_actors_for_one_vault() {
             signers: vec![NodeId([1; 32]), NodeId([2; 32])],
             ecdsa: covault_core::scheme::Scheme::Dkls23,
             replace: false,
+            by: By::service(),
             reply,
         }))
     };

@@ -13,18 +13,20 @@ use std::{
 };
 
 use covault_core::{
+    audit::Chain,
     chain::{Facts, Resource, Signed},
     fault::Fault,
     ids::RequestId,
-    request::{Audit, Request, State},
+    request::{Request, State},
 };
 
 use crate::{
+    audit::{By, Note},
     claims::Account,
     context::Context,
     rows,
     rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment},
-    store::{Batch, CommitError, Expect, Key, Scan, Space},
+    store::{Batch, CommitError, Expect, Key, Scan},
 };
 
 /// How long a transaction may need from its request into a block before anybody looks after it,
@@ -146,6 +148,7 @@ pub async fn look_after(
     account: &Account,
     offered: &[Resource],
 ) -> Result<Option<String>, Fault> {
+    free_unknown(context, account, offered).await?;
     if lost(context, account, offered).await?.is_empty() {
         return Ok(None);
     }
@@ -186,6 +189,46 @@ pub async fn look_before(
         // A network that waits for no number, or a node that does not know now.
         Ok(_) | Err(_) => Ok(None),
     }
+}
+
+/// Frees what is held by requests that a restore has ended, where the nodes offer it: no block has their
+/// transactions, if there are any. Whatever takes it next makes these void, or they it; never do both
+/// come.
+async fn free_unknown(
+    context: &Context,
+    account: &Account,
+    offered: &[Resource],
+) -> Result<(), Fault> {
+    for resource in offered.iter().take(MOST) {
+        if matches!(resource, Resource::Whole(_)) {
+            continue;
+        }
+        let key = rows::claim(account, resource);
+        let Some((holder, version)) = context.load::<RequestId>(&key).await? else {
+            continue;
+        };
+        let Some((request, _)) = context.request(holder).await? else {
+            continue;
+        };
+        // Others that failed have let go of everything when they did.
+        if !matches!(request.state, State::Failed { .. }) {
+            continue;
+        }
+        let mut batch = Batch::new();
+        batch.delete(key, Expect::Version(version));
+        let detail = match resource {
+            Resource::Nonce(nonce) => format!("the number {nonce} is free: the chain offers it"),
+            Resource::Piece(name) => format!("{name} is free: the chain offers it"),
+            Resource::Whole(_) => String::new(),
+        };
+        tracing::warn!(request = %holder, detail, "what a restored request held is free");
+        add_to_trail(context, &mut batch, &request, "Freed", &detail)?;
+        match context.store.commit(batch).await {
+            Ok(()) | Err(CommitError::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// What requests that are over hold of what is offered, and of the numbers right behind.
@@ -325,7 +368,7 @@ async fn free(context: &Context, over: &[(u64, &Lost)]) -> Result<(), Fault> {
             );
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
             context.looks.counts().expired += 1;
-            add_to_trail(context, &mut batch, request.id, "Dropped", detail).await?;
+            add_to_trail(context, &mut batch, request, "Dropped", &detail)?;
         }
     }
     match context.store.commit(batch).await {
@@ -385,7 +428,7 @@ async fn send_again(
         };
         tracing::warn!(request = %id, detail, "a transaction that the chain lacks was sent again");
         let mut batch = Batch::new();
-        add_to_trail(context, &mut batch, id, event, detail).await?;
+        add_to_trail(context, &mut batch, &over.request, event, &detail)?;
         match context.store.commit(batch).await {
             Ok(()) | Err(CommitError::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
@@ -408,26 +451,15 @@ async fn send_again(
 }
 
 /// Writes down what happened to a request that is over.
-async fn add_to_trail(
+fn add_to_trail(
     context: &Context,
     batch: &mut Batch,
-    request: RequestId,
+    request: &Request,
     event: &str,
-    detail: String,
+    detail: &str,
 ) -> Result<(), Fault> {
-    let last = Scan {
-        reverse: true,
-        ..Scan::prefix(Space::Audit, request.as_bytes(), 1)
-    };
-    let last = context.store.scan(&last).await?;
-    let number = last.first().and_then(|(key, _)| rows::audit_number(key));
-    let audit = Audit {
-        at_ms: context.now_ms(),
-        event: event.to_owned(),
-        state: "Succeeded".to_owned(),
-        detail,
-    };
-    let key = rows::audit(request, number.unwrap_or_default().saturating_add(1));
-    batch.put(key, Expect::Any, rows::encode(&vec![audit])?);
-    Ok(())
+    Note::of_request(&By::service(), request.id, event)
+        .fact("state", request.state.name())
+        .fact("detail", detail)
+        .add_to(batch, Chain::Vault(request.vault), context.now_ms())
 }

@@ -21,7 +21,8 @@ use ractor::{Actor, ActorCell, ActorRef, rpc::CallResult};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    context::Context,
+    audit, backups,
+    context::{Context, permits},
     directory,
     idempotency::InWork,
     leases::{self, Keeper},
@@ -29,7 +30,7 @@ use crate::{
     place::Desk,
     pledge::Pledge,
     post::Post,
-    request_index,
+    request_index, restored,
     root::{self, DirectoryAddress, Root},
     settings::Orchestrator,
     simulations,
@@ -38,9 +39,9 @@ use crate::{
 };
 
 pub use self::{
-    answers::{Receipt, Stuck, Submitted, View},
+    answers::{AuditView, Receipt, Stuck, Submitted, View},
     caller::{Caller, VaultScope},
-    calls::{Command, IdempotencyKey, Query},
+    calls::{AuditQuery, Command, IdempotencyKey, Query},
 };
 pub use crate::{
     deposits::{Configure as ConfigureSweep, SweepView},
@@ -74,10 +75,6 @@ pub(crate) struct Inner {
     pub(crate) post: Arc<dyn Post>,
     /// One permit per command in work, also when whoever asked has stopped waiting for it.
     commands: Arc<Semaphore>,
-    /// One permit per live request.
-    pub(crate) live: Arc<Semaphore>,
-    /// One permit per byte of live requests.
-    pub(crate) live_bytes: Arc<Semaphore>,
     closing: AtomicBool,
 }
 
@@ -91,7 +88,10 @@ impl Gateway {
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
+        restored::refuse_half(&context).await?;
         request_index::complete(&context).await?;
+        audit::begin(&context).await?;
+        restored::settle(&context).await?;
         if context.store.exclusive()
             && context.runs_vaults
             && let Err(fault) = leases::take_all(&context).await
@@ -124,8 +124,6 @@ impl Gateway {
             inner: Arc::new(Inner {
                 post,
                 commands: Arc::new(Semaphore::new(permits(settings.max_commands))),
-                live: Arc::new(Semaphore::new(permits(settings.max_live_requests))),
-                live_bytes: Arc::new(Semaphore::new(permits(settings.max_live_bytes))),
                 context,
                 root,
                 directory,
@@ -308,6 +306,15 @@ impl Inner {
             Command::CreateDepositWallet(request) => {
                 Receipt::Deposit(self.create_deposit_wallet(caller, &request, pledge).await?)
             }
+            Command::BeginBackup => {
+                operators_only(caller)?;
+                Receipt::Backup(backups::begin(&self.context, pledge.by()).await?)
+            }
+            Command::LetClientsIn => {
+                operators_only(caller)?;
+                restored::resume(&self.context, pledge.by()).await?;
+                Receipt::ClientsLetIn
+            }
             Command::AddWatchAddress(request) => {
                 Receipt::Watch(self.add_watch_address(caller, &request, &pledge).await?)
             }
@@ -351,12 +358,6 @@ pub(crate) fn answer<T, M>(
         )),
         Err(_) => Err(starting()),
     }
-}
-
-/// As many permits as a semaphore can hold, and hand out at once.
-fn permits(most: usize) -> usize {
-    let at_once = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-    most.min(Semaphore::MAX_PERMITS).min(at_once)
 }
 
 fn starting() -> Fault {

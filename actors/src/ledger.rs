@@ -1,13 +1,16 @@
 //! One signing request and its row: applies events and commits what they lead to.
 
 use covault_core::{
+    audit::Chain,
     fault::{ExecuteCode, Fault},
     payload::Payload,
     request::{Audit, ClaimChange, Draft, Event, Request, State},
 };
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
+    audit::{By, Note},
     claims::{self, Account},
     context::Context,
     pledge::Pledge,
@@ -229,8 +232,14 @@ async fn advance(
     };
     let number = *version + 1;
     batch.put(rows::request(next.id), expect, rows::encode(&next)?);
-    let audit = rows::audit(next.id, number);
-    batch.put(audit, Expect::Any, rows::encode(&trail)?);
+    write_down(
+        &mut batch,
+        &next,
+        *version == 0,
+        payload,
+        trail,
+        beside.pledge.map(Pledge::by),
+    )?;
     let outbox = rows::outbox(next.vault, next.id);
     match next.state.effect() {
         Some(effect) => batch.put(outbox, Expect::Any, rows::encode(&Pending { effect })?),
@@ -258,6 +267,45 @@ async fn advance(
         // Before anybody hears of its end: what has ended waits for nothing.
         context.note_delay(request.id, None);
         context.waiters.ended(request.id);
+    }
+    Ok(())
+}
+
+/// The entries of the audit log. The first one of a request says what is wanted.
+fn write_down(
+    batch: &mut Batch,
+    request: &Request,
+    first: bool,
+    payload: Option<&Payload>,
+    trail: Vec<Audit>,
+    by: Option<&By>,
+) -> Result<(), Fault> {
+    let service = By::service();
+    let by = by.unwrap_or(&service);
+    let chain = Chain::Vault(request.vault);
+    if first {
+        Note::of_request(by, request.id, "Received")
+            .fact("kind", payload.map_or("", Payload::kind))
+            .fact("network", request.network.name())
+            .fact("wallet", request.wallet)
+            .fact("address", &request.address)
+            .fact(
+                "payloadSha256",
+                hex::encode(Sha256::digest(&request.payload)),
+            )
+            .add_to(batch, chain, request.created_at_ms)?;
+    }
+    for audit in trail {
+        let Audit {
+            at_ms,
+            event,
+            state,
+            detail,
+        } = audit;
+        Note::of_request(by, request.id, &event)
+            .fact("state", state)
+            .fact("detail", detail)
+            .add_to(batch, chain, at_ms)?;
     }
     Ok(())
 }
@@ -310,8 +358,10 @@ fn change_claims(
             let claims = claims.filter(|key| key.space == Space::Claim);
             let claims: Vec<_> = claims.map(|key| key.bytes).collect();
             if !claims.is_empty() {
-                let sent = matches!(request.state, State::Succeeded { sent: true, .. });
-                let life_ms = if sent { SENT_MS } else { HANDED_OVER_MS };
+                let life_ms = match request.state {
+                    State::Succeeded { sent: false, .. } => HANDED_OVER_MS,
+                    _ => SENT_MS,
+                };
                 let key = rows::release(now_ms.saturating_add(life_ms), request.id);
                 batch.put(key, Expect::Any, rows::encode(&Release { claims })?);
             }

@@ -1,6 +1,9 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+pub mod audit;
+pub mod backup;
+mod backups;
 mod balances;
 mod batches;
 mod building;
@@ -24,6 +27,7 @@ pub mod port;
 pub mod post;
 mod reaper;
 mod request_index;
+mod restored;
 mod root;
 mod rows;
 pub mod rpc;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use covault_core::{
+    audit::Chain,
     fault::{Class, Fault},
     order::NodeId,
     wallet::{
@@ -13,6 +14,7 @@ use covault_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    audit::{self, By, Note},
     context::Context,
     port::NodeView,
     rows,
@@ -57,10 +59,10 @@ pub enum Change {
 /// # Errors
 /// [`Class::Invalid`] for a name that is too long or a node that is not there, [`Class::Conflict`]
 /// naming the vaults that still need the node.
-pub async fn change(context: &Context, change: Change) -> Result<(), Fault> {
+pub async fn change(context: &Context, change: Change, by: &By) -> Result<(), Fault> {
     match change {
-        Change::Admit { id, name } => admit(context, id, &name).await?,
-        Change::Remove(id) => remove(context, id).await?,
+        Change::Admit { id, name } => admit(context, id, &name, by).await?,
+        Change::Remove(id) => remove(context, id, by).await?,
     }
     tell(context).await
 }
@@ -160,7 +162,7 @@ async fn admitted(context: &Context) -> Result<Vec<Admitted>, Fault> {
         .collect()
 }
 
-async fn admit(context: &Context, id: NodeId, name: &str) -> Result<(), Fault> {
+async fn admit(context: &Context, id: NodeId, name: &str, by: &By) -> Result<(), Fault> {
     let name = name.trim();
     if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(Fault::field(
@@ -195,10 +197,17 @@ async fn admit(context: &Context, id: NodeId, name: &str) -> Result<(), Fault> {
     };
     let mut batch = Batch::new();
     batch.put(key, expect, rows::encode(&node)?);
+    let event = match expect {
+        Expect::Absent => "NodeAdmitted",
+        _ => "NodeNamed",
+    };
+    Note::new(by, audit::node(&id), event)
+        .fact("name", name)
+        .add_to(&mut batch, Chain::Service, context.now_ms())?;
     commit(context, batch).await
 }
 
-async fn remove(context: &Context, id: NodeId) -> Result<(), Fault> {
+async fn remove(context: &Context, id: NodeId, by: &By) -> Result<(), Fault> {
     let key = rows::node(id);
     let Some((_, version)) = context.load::<Admitted>(&key).await? else {
         return Err(Fault::field("publicKey", "is not that of an admitted node"));
@@ -233,6 +242,11 @@ async fn remove(context: &Context, id: NodeId) -> Result<(), Fault> {
     }
     let mut batch = Batch::new();
     batch.delete(key, Expect::Version(version));
+    Note::new(by, audit::node(&id), "NodeRemoved").add_to(
+        &mut batch,
+        Chain::Service,
+        context.now_ms(),
+    )?;
     commit(context, batch).await
 }
 

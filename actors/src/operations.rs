@@ -1,6 +1,7 @@
 //! Commands of operators about vaults.
 
 use covault_core::{
+    audit::Chain,
     fault::{Class, Fault},
     order::{BackupOrder, NodeId},
     scheme::Scheme,
@@ -10,6 +11,7 @@ use ractor::RpcReplyPort;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    audit::{self, By, Note},
     directory::{self, Made, NewVault},
     gateway::{Caller, Inner, VaultView, answer, operators_only},
     port::NodeBackup,
@@ -50,7 +52,8 @@ impl Inner {
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
         let directory = self.directory()?;
-        let wanted = signers.clone();
+        let by = By::caller(caller);
+        let (wanted, asked) = (signers.clone(), by.clone());
         let message = |reply| {
             directory::Msg::CreateVault(Box::new(NewVault {
                 name,
@@ -58,6 +61,7 @@ impl Inner {
                 signers,
                 ecdsa,
                 replace,
+                by,
                 reply,
             }))
         };
@@ -71,6 +75,7 @@ impl Inner {
                         threshold,
                         signers: wanted,
                         ecdsa,
+                        by: asked,
                         reply,
                     }))
                 };
@@ -83,9 +88,9 @@ impl Inner {
             return Ok(view(&self.context, &made));
         }
         let actor = self.vault(made.id).await?;
-        let again = actor
-            .call(vault::Msg::MakeKeysAgain, self.context.call_timeout())
-            .await;
+        let by = By::caller(caller);
+        let message = |reply| vault::Msg::MakeKeysAgain(by, reply);
+        let again = actor.call(message, self.context.call_timeout()).await;
         Ok(view(&self.context, &answer(again)??))
     }
 
@@ -96,8 +101,11 @@ impl Inner {
         wish: Wish,
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
-        self.life(caller, vault, |reply| LifeMsg::Want(Box::new(wish), reply))
-            .await
+        let by = By::caller(caller);
+        self.life(caller, vault, |reply| {
+            LifeMsg::Want(Box::new(wish), by, reply)
+        })
+        .await
     }
 
     pub(crate) async fn cancel_reshare(
@@ -105,7 +113,9 @@ impl Inner {
         caller: &Caller,
         vault: &str,
     ) -> Result<VaultView, Fault> {
-        self.life(caller, vault, LifeMsg::Cancel).await
+        let by = By::caller(caller);
+        self.life(caller, vault, |reply| LifeMsg::Cancel(by, reply))
+            .await
     }
 
     pub(crate) async fn backup(
@@ -132,6 +142,10 @@ impl Inner {
                 "the vault's keys are not made yet",
             ));
         }
+        // Before anybody is asked: what nodes hand out must not lack its entry.
+        let wanted = Note::of_vault(&By::caller(caller), vault.id, "SharesBackupWanted")
+            .fact("recipients", recipients.join(" "));
+        audit::note(context, Chain::Vault(vault.id), wanted).await?;
         let orders = vault.keys.iter().filter_map(|key| {
             let KeyState::Ready(live) = &key.state else {
                 return None;

@@ -1,5 +1,5 @@
-//! What a command's commit holds beside its effect: the idempotency record, and the demand that the
-//! token which asked may still be used.
+//! What a command's commit holds beside its effect: the idempotency record, the demand that the token
+//! which asked may still be used, and in the audit log who asked.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use covault_core::fault::Fault;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
+    audit::By,
     idempotency::Record,
     store::{Batch, Expect, Key},
 };
@@ -15,16 +16,18 @@ use crate::{
 /// work: a message that waits in a mailbox does, although whoever asked has stopped waiting.
 #[derive(Clone, Debug)]
 pub struct Pledge {
+    by: Arc<By>,
     token: Option<(Key, u64)>,
     record: Option<Record>,
     _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl Pledge {
-    /// `token` is the row of the caller's token in the version in which it was found good; `None`
+    /// `by` is who asked; `token` is the row of the caller's token in the version in which it was found good; `None`
     /// where it has none.
-    pub fn new(token: Option<(Key, u64)>, place: Arc<OwnedSemaphorePermit>) -> Self {
+    pub fn new(by: By, token: Option<(Key, u64)>, place: Arc<OwnedSemaphorePermit>) -> Self {
         Self {
+            by: Arc::new(by),
             token,
             record: None,
             _place: place,
@@ -38,6 +41,11 @@ impl Pledge {
             record: Some(record),
             ..self
         }
+    }
+
+    /// Who asked.
+    pub fn by(&self) -> &By {
+        &self.by
     }
 
     /// Has the batch be taken only as long as the token was not revoked. A conflict about its row

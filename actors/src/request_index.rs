@@ -1,7 +1,8 @@
 //! The index of requests in the order of their creation, vault by vault.
 //!
 //! Every request writes its row with its first commit. Stores of versions before the index get the
-//! rows of their requests at the first start.
+//! rows of their requests at the first start; a mark says that they have them, so that no later start
+//! looks at every request.
 
 use covault_core::{fault::Fault, request::Request};
 
@@ -59,15 +60,19 @@ pub async fn complete(context: &Context) -> Result<(), Fault> {
         }
         found = found.saturating_add(batch.writes().len());
         let last_page = page.len() < PAGE;
-        if last_page && found > 0 {
+        if last_page {
             batch.put(done.clone(), Expect::Any, rows::encode(&())?);
         }
-        if !batch.writes().is_empty() {
-            store.commit(batch).await?;
+        match store.commit(batch).await {
+            Ok(()) => {}
+            // Those to come write their own rows: the mark is wanted before there are many.
+            Err(error) if last_page && found == 0 => {
+                tracing::warn!(%error, "that no request is missing in lists could not be stored");
+            }
+            Err(error) => return Err(error.into()),
         }
         match page.last() {
             Some((key, _)) if !last_page => from = Some([key.bytes.as_slice(), &[0]].concat()),
-            // A store without requests needs no mark: those to come write their own rows.
             _ => return Ok(()),
         }
     }

@@ -4,6 +4,7 @@
 //! the old ones stay readable for ever (`tests/wire/` has a sample of each).
 
 use covault_core::{
+    audit::Chain,
     chain::Resource,
     deposit::DepositNetwork,
     fault::Fault,
@@ -277,15 +278,43 @@ pub fn watch(token: TokenId, network: DepositNetwork, address: &str) -> Key {
     )
 }
 
-/// [`Space::Audit`].
-pub fn audit(request: RequestId, number: u64) -> Key {
-    Key::new(Space::Audit, &[request.as_bytes(), &number.to_be_bytes()])
+/// The request and the number of a row of [`Space::Audit`].
+pub fn older_trail(key: &Key) -> Option<(RequestId, u64)> {
+    let (request, number) = key.bytes.split_first_chunk::<16>()?;
+    let number = u64::from_be_bytes(number.try_into().ok()?);
+    Some((RequestId::from_bytes(*request), number))
 }
 
-/// The number of a row of the trail.
-pub fn audit_number(key: &Key) -> Option<u64> {
-    let (_, number) = key.bytes.split_last_chunk::<8>()?;
-    Some(u64::from_be_bytes(*number))
+/// [`Space::Restore`].
+pub fn restore() -> Key {
+    Key::new(Space::Restore, &[])
+}
+
+/// [`Space::FirstWallet`].
+pub fn first_wallet(vault: VaultId) -> Key {
+    Key::new(Space::FirstWallet, &[vault.as_bytes()])
+}
+
+/// [`Space::AuditEntry`].
+pub fn audit_entry(chain: Chain, number: u64) -> Key {
+    Key::new(Space::AuditEntry, &[&chain.key(), &number.to_be_bytes()])
+}
+
+/// The chain and the number of a row of [`Space::AuditEntry`].
+pub fn audit_place(key: &Key) -> Option<(Chain, u64)> {
+    let (chain, number) = Chain::split(&key.bytes)?;
+    Some((chain, u64::from_be_bytes(number.try_into().ok()?)))
+}
+
+/// [`Space::AuditHead`].
+pub fn audit_head(chain: Chain) -> Key {
+    Key::new(Space::AuditHead, &[&chain.key()])
+}
+
+/// The chain of a row of [`Space::AuditHead`].
+pub fn audit_chain(key: &Key) -> Option<Chain> {
+    let (chain, rest) = Chain::split(&key.bytes)?;
+    rest.is_empty().then_some(chain)
 }
 
 #[cfg(test)]

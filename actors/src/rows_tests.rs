@@ -6,6 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
+    audit::Linked,
     batch::{self, BatchPayment},
     chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
     deposit::{Deposit, Route, Watch, Webhook},
@@ -27,6 +28,7 @@ use covault_core::{
 
 use super::*;
 use crate::leases::{Lease, Member};
+use crate::restored::{Imported, Restore};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -333,6 +335,27 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         detail: "nonce 7".into(),
     };
     check("audit-v1", &vec![audit]);
+    let linked = Linked {
+        number: 2,
+        previous: [3; 32],
+        hash: [4; 32],
+        body: vec![5, 6],
+    };
+    check("audit-head-v1", &linked.head());
+    check("audit-link-v1", &linked);
+    let imported = Imported {
+        backup_at_ms: 7,
+        restored_at_ms: 8,
+    };
+    for (name, restore) in [
+        ("restore-v1-importing", Restore::Importing),
+        ("restore-v1-imported", Restore::Imported(imported)),
+        ("restore-v1-held", Restore::Held(imported)),
+        ("restore-v1-open", Restore::Open(imported)),
+    ] {
+        check(name, &restore);
+    }
+    check("first-wallet-v1", &1_000_001_u32);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! shares the store, also for calls that had begun.
 
 use covault_core::{
+    audit::Chain,
     fault::{Class, Fault},
     ids::TokenId,
     token::{self, ApiToken, NewToken, TokenHash, TokenState, Vaults},
@@ -10,6 +11,7 @@ use covault_core::{
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
+    audit::{self, By, Note},
     context::Context,
     gateway::{Caller, Inner, operators_only},
     rows,
@@ -65,6 +67,23 @@ impl Inner {
             Expect::Absent,
             rows::encode(&record.id)?,
         );
+        let vaults = match &record.vaults {
+            Vaults::All => "all".to_owned(),
+            Vaults::Only(vaults) => {
+                let vaults = vaults.iter().map(ToString::to_string);
+                vaults.collect::<Vec<_>>().join(" ")
+            }
+        };
+        let allow = record.allow.iter().map(ToString::to_string);
+        let ends = record.expires_at_ms.map(|ends| ends.to_string());
+        Note::new(&By::caller(caller), audit::token(record.id), "TokenMade")
+            .fact("name", &record.name)
+            .fact("kind", record.kind.name())
+            .fact("access", record.access.name())
+            .fact("vaults", vaults)
+            .fact("allow", allow.collect::<Vec<_>>().join(" "))
+            .fact("expiresAtMs", ends.unwrap_or_default())
+            .add_to(&mut batch, Chain::Service, now_ms)?;
         match context.store.commit(batch).await {
             Ok(()) => Ok(MadeToken { secret, record }),
             Err(CommitError::Conflict(key)) if key.space == Space::TokenName => Err(Fault::new(
@@ -99,6 +118,9 @@ impl Inner {
         );
         // Nobody else can have taken the name: it was this token's until now.
         batch.delete(rows::token_name(&record.name), Expect::Any);
+        Note::new(&By::caller(caller), audit::token(record.id), "TokenRevoked")
+            .fact("name", &record.name)
+            .add_to(&mut batch, Chain::Service, context.now_ms())?;
         match context.store.commit(batch).await {
             Ok(()) => Ok(record),
             // Somebody else revoked it at the same time; nothing else changes a token.

@@ -5,6 +5,7 @@ mod asking;
 mod changes;
 mod keys;
 mod life;
+mod place;
 mod requests;
 mod turns;
 pub mod view;
@@ -26,18 +27,20 @@ use covault_core::{
     },
 };
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 pub use keys::KeyPlan;
 pub use life::{InUse, Msg as LifeMsg, Wish};
+pub use place::Place;
 pub use turns::Wanted;
 
 use crate::{
+    audit::By,
     claims::Account,
     context::Context,
     lanes::Lanes,
     pledge::Pledge,
-    rows, signing,
+    restored, rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
 };
@@ -72,7 +75,7 @@ pub enum Msg {
     /// The request cannot be built now; others need not wait for it.
     StepBack(RequestId),
     /// Keys that failed for good are wanted again.
-    MakeKeysAgain(RpcReplyPort<Result<Vault, Fault>>),
+    MakeKeysAgain(By, RpcReplyPort<Result<Vault, Fault>>),
     /// Keys that are not there are wanted of other nodes.
     MakeKeysWith(Box<KeyPlan>),
     /// A key is to be made (again).
@@ -111,15 +114,6 @@ pub struct NewRequest {
     pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
 }
 
-/// What a live request takes up.
-pub struct Place {
-    /// One of the live requests. Given back once it is signed: a chain node that is down must
-    /// not keep others from signing.
-    pub permit: Option<OwnedSemaphorePermit>,
-    /// Its bytes in memory.
-    pub _bytes: OwnedSemaphorePermit,
-}
-
 /// The actor.
 pub struct VaultActor;
 
@@ -154,7 +148,7 @@ impl Actor for VaultActor {
             .vault(id)
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
-        let next_index = wallets::next_index(&context, id).await?;
+        let next_index = restored::next_wallet(&context, id).await?;
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
         let works = life::Works::new();
@@ -206,8 +200,8 @@ impl Actor for VaultActor {
                     live.serve(&account).await;
                 }
             }
-            Msg::MakeKeysAgain(reply) => {
-                let vault = live.make_keys_again(&myself).await;
+            Msg::MakeKeysAgain(by, reply) => {
+                let vault = live.make_keys_again(&myself, &by).await;
                 let failed = vault.as_ref().err().cloned();
                 let _ = reply.send(vault);
                 if let Some(fault) = failed {

@@ -15,16 +15,17 @@ use covault_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    balances, batches,
+    audit::Log,
+    backups, balances, batches,
     context::{Context, readable},
     deposits,
     gateway::{
-        Caller, Query, Stuck, VaultScope, VaultView, View, full_access, in_scope, operators_only,
-        vault_in_scope,
+        AuditQuery, AuditView, Caller, Query, Stuck, VaultScope, VaultView, View, full_access,
+        in_scope, operators_only, vault_in_scope,
     },
     lists::{self, Page},
     nodes, rows, simulations,
-    store::{Batch, Expect, Key, Scan, Space},
+    store::{Batch, Expect, Key, Scan, Space, Store},
     tokens,
     vault::view as vault,
 };
@@ -87,6 +88,8 @@ fn unsigned(view: View) -> View {
         | View::Tokens { .. }
         | View::Token(_)
         | View::Sweep(_)
+        | View::Audit(_)
+        | View::BackupPart(_)
         | View::ChainNodes(_)
         | View::Stuck(_)
         | View::Ready) => view,
@@ -159,6 +162,14 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             operators_only(caller)?;
             View::Sweep(Box::new(deposits::view(context, &token).await?))
         }
+        Query::Audit(query) => {
+            operators_only(caller)?;
+            View::Audit(audit(&*context.store, query).await?)
+        }
+        Query::BackupPart(id, number) => {
+            operators_only(caller)?;
+            View::BackupPart(backups::part(context, id, number).await?)
+        }
         Query::ChainNodes => {
             operators_only(caller)?;
             View::ChainNodes(context.chains.health())
@@ -174,6 +185,20 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             ready(context).await?;
             View::Ready
         }
+    })
+}
+
+async fn audit(store: &dyn Store, query: AuditQuery) -> Result<AuditView, Fault> {
+    let log = Log(store);
+    Ok(match query {
+        AuditQuery::Chains(after) => AuditView::Chains(log.chains(after).await?),
+        AuditQuery::Entries(chain, from) => {
+            let entries = log.entries(chain, from).await?;
+            // After them: a head that is behind an entry is wrong then, and not just older.
+            let head = log.head(chain).await?;
+            AuditView::Entries { entries, head }
+        }
+        AuditQuery::Older(after) => AuditView::Older(log.older(after).await?),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Makes wallets: derives their keys and stores them with their indexes.
 
 use covault_core::{
+    audit::Chain,
     deposit::{self, Deposit},
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
@@ -12,6 +13,7 @@ use covault_core::{
 use prost::Message as _;
 
 use crate::{
+    audit::Note,
     context::Context,
     pledge::Pledge,
     rows,
@@ -114,6 +116,19 @@ async fn store(
         };
         batch.put(key.clone(), Expect::Absent, rows::encode(&deposit)?);
     }
+    let for_deposit = plan.deposit.is_some();
+    Note::new(
+        plan.pledge.by(),
+        format_args!("wallet:{}", wallet.id),
+        "WalletMade",
+    )
+    .fact("network", wallet.network.name())
+    .fact("address", &wallet.address)
+    .fact("keyPath", format_args!("m/{index}"))
+    .fact("ref", &wallet.reference)
+    .fact("name", &wallet.name)
+    .fact("for", if for_deposit { "deposits" } else { "" })
+    .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
     let receipt = || shown.encode_to_vec();
     plan.pledge
         .add_to(&mut batch, receipt, wallet.created_at_ms)?;

@@ -32,6 +32,17 @@ pub struct Client {
 }
 
 impl Target {
+    /// The configuration that it names, or would use.
+    ///
+    /// # Errors
+    /// When it cannot be read, or an orchestrator on another machine is named.
+    pub fn configuration(&self) -> anyhow::Result<Config> {
+        if self.url.is_some() {
+            bail!("name the configuration (--config), not a URL: the store is opened here");
+        }
+        Ok(Config::load(self.config.as_deref())?.0)
+    }
+
     /// A client for it.
     ///
     /// # Errors

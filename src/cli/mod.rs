@@ -1,5 +1,7 @@
 //! The command line: one file per command.
 
+mod audit;
+mod backup;
 mod client;
 mod dev;
 mod node;
@@ -45,6 +47,12 @@ enum Command {
     /// Where the deposits and events of sweep tokens go (asks a running orchestrator).
     #[command(subcommand)]
     Sweep(sweep::Command),
+    /// The audit log: check that nothing in it was changed, export it.
+    #[command(subcommand)]
+    Audit(audit::Command),
+    /// The orchestrator's own store: back up, check, restore.
+    #[command(subcommand)]
+    Backup(backup::Command),
     Recover(recover::Args),
     /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
     /// page to read and try it at /docs.
@@ -71,6 +79,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Node(command) => node::run(command).await,
             Command::Token(command) => token::run(command).await,
             Command::Sweep(command) => sweep::run(command).await,
+            Command::Audit(command) => audit::run(command).await,
+            Command::Backup(command) => backup::run(command).await,
             Command::Recover(args) => recover::run(args),
             Command::Openapi => openapi::run(),
         }
@@ -97,6 +107,18 @@ fn public_key(key: &str) -> anyhow::Result<String> {
         .with_context(|| {
             format!("{key:?} is neither an OpenSSH line (ssh-ed25519 AAAA...) nor a file that can be read")
         })
+}
+
+/// A command did what it was asked to, and found what must not be: exit code 3, where an error has 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Alarm(String);
+
+impl Alarm {
+    /// With the sentence that says what was found.
+    fn new(sentence: String) -> Self {
+        Self(sentence)
+    }
 }
 
 /// Prints a command's answer.

@@ -1,5 +1,7 @@
 //! `/admin/v1`: what operators do. Plain JSON, not part of the platform schema.
 
+pub mod audit;
+pub mod backup;
 pub mod life;
 pub mod sweep;
 pub mod tokens;
@@ -37,6 +39,8 @@ pub(super) fn routes(api: &Arc<Api>) -> Router {
         .merge(life::routes(api))
         .merge(tokens::routes(&route))
         .merge(sweep::routes(&route))
+        .merge(audit::routes(&route))
+        .merge(backup::routes(&route))
         .merge(nodes::routes(&route))
 }
 

@@ -12,6 +12,8 @@
     reason = "tests wait for real processes, stop at the first surprise, and are named thing__should_..."
 )]
 
+mod audit;
+mod backup;
 mod cluster;
 mod crash;
 mod dev;

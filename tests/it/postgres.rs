@@ -148,3 +148,90 @@ async fn postgres__should_be_waited_for_and_have_one_orchestrator() {
     assert!(!solana.is_empty());
     assert!(!tells_password(&cluster.serve.log()));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres__should_be_backed_up_while_it_is_used_and_restored_into_an_empty_database() {
+    let server = Postgres::start();
+    let (mut cluster, _) = cluster_on(&server, 60_000).await;
+    let vault = cluster.create_vault("on-postgres");
+    let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
+    let message = |text: &str| json!({"solanaMessage": {"from": solana, "content": base64(text)}});
+    let before = cluster.api.create(message("before")).await;
+    cluster.api.execute(&before).await;
+    let path = |name: &str| cluster.folder.path().join(name);
+    let (config, file) = (path("serve.toml"), path("backup"));
+    let run = |words: &[&str], settings: &[(&str, &Path)]| {
+        let mut command = covault();
+        command.args(words).arg("--config").arg(&config);
+        outcome_of(command.envs(settings.iter().copied()))
+    };
+    let shown = file.to_str().unwrap();
+    let (done, _, err) = run(&["backup", "create", "--plaintext", "--out", shown], &[]);
+    assert!(done, "{err}");
+    let after = cluster.api.create(message("after")).await;
+    cluster.api.execute(&after).await;
+    let (done, heads, err) = run(&["audit", "verify"], &[]);
+    assert!(done, "{err}");
+
+    // Not beside an orchestrator, and not over anything.
+    let elsewhere = path("elsewhere");
+    let restore = |settings: &[(&str, &Path)]| {
+        let (done, _, err) = run(&["backup", "restore", shown], settings);
+        assert!(!tells_password(&err), "{err}");
+        (done, err)
+    };
+    let brief = Path::new("1000");
+    let beside = [
+        ("COVAULT_SERVE_DATA_DIR", elsewhere.as_path()),
+        ("COVAULT_STORE_TIMEOUT_MS", brief),
+    ];
+    let (done, err) = restore(&beside);
+    assert!(!done && err.contains("another orchestrator"), "{err}");
+    assert_eq!(cluster.serve.terminate(), Some(0));
+    let (done, err) = restore(&[]);
+    assert!(!done && err.contains("is not empty"), "{err}");
+    let (done, stopped, err) = run(&["audit", "verify", "--offline"], &[]);
+    assert!(done, "{err}");
+    assert_eq!(stopped, heads);
+
+    // Into the other kind of store, too.
+    let redb = [
+        ("COVAULT_SERVE_DATA_DIR", elsewhere.as_path()),
+        ("COVAULT_STORE_KIND", Path::new("redb")),
+        ("COVAULT_STORE_URL_FILE", Path::new("")),
+    ];
+    let (done, err) = restore(&redb);
+    assert!(done, "{err}");
+    assert!(elsewhere.join("store.redb").exists());
+
+    fs::write(path("store-url"), server.database()).unwrap();
+    let (done, err) = restore(&[]);
+    assert!(done && err.contains("covault backup resume"), "{err}");
+    cluster.kill_and_restart_serve().await;
+    let status = |answer: Value| answer["status"].clone();
+    assert_eq!(
+        status(cluster.api.details(&before).await),
+        json!("STATUS_SUCCEEDED")
+    );
+    let unknown = json!({"uuid": after});
+    let (answer, _) = cluster.api.post("getSigningRequestDetails", unknown).await;
+    assert_eq!(answer, 400);
+    let (answer, _) = cluster
+        .api
+        .post("createSigningRequest", message("held"))
+        .await;
+    assert_eq!(answer, 503);
+    let config = cluster.folder.path().join("serve.toml");
+    let run = |words: &[&str]| {
+        let mut command = covault();
+        let (done, out, err) = outcome_of(command.args(words).arg("--config").arg(&config));
+        assert!(done, "{err}");
+        out
+    };
+    run(&["backup", "resume"]);
+    cluster.assert_signs(&evm, &solana, "again").await;
+    run(&["audit", "verify"]);
+    assert!(run(&["audit", "export"]).contains("StoreRestored"));
+    assert!(!tells_password(&cluster.serve.log()));
+}

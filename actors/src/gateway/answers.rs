@@ -1,9 +1,17 @@
 //! What the gateway answers: receipts of commands, and views.
 
-use covault_core::{fault::Fault, schema::wire, token::ApiToken};
+use covault_core::{
+    audit::{Chain, Head, Linked},
+    fault::Fault,
+    ids::SessionId,
+    request::Audit,
+    schema::wire,
+    token::ApiToken,
+};
 use prost::Message as _;
 
 use crate::{
+    audit,
     deposits::SweepView,
     dropped::Forgotten,
     idempotency::Earlier,
@@ -11,6 +19,7 @@ use crate::{
     port::{NodeView, StrangerView},
     rows::Operation,
     rpc::EndpointHealth,
+    store::RawRow,
     tokens::MadeToken,
     vault::view::VaultView,
 };
@@ -53,6 +62,10 @@ pub enum Receipt {
     Deposit(wire::CreateDepositWalletResponse),
     /// The watch.
     Watch(wire::AddWatchAddressResponse),
+    /// The id of a backup.
+    Backup(SessionId),
+    /// Clients are let in.
+    ClientsLetIn,
 }
 
 /// A receipt, and whether an idempotency key replayed it.
@@ -64,6 +77,22 @@ pub struct Submitted {
     pub replayed: bool,
     /// That call had another body.
     pub body_mismatch: bool,
+}
+
+/// An answer about the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditView {
+    /// Chains, with their heads.
+    Chains(Vec<(Chain, Option<Head>)>),
+    /// Entries, with the numbers under which they lie.
+    Entries {
+        /// At most [`audit::PAGE`].
+        entries: Vec<(u64, Linked)>,
+        /// The head of the chain, looked up after them.
+        head: Option<Head>,
+    },
+    /// What is older.
+    Older(Vec<(audit::Place, Vec<Audit>)>),
 }
 
 /// An answer.
@@ -105,6 +134,10 @@ pub enum View {
     Token(Box<ApiToken>),
     /// A sweep token's configuration.
     Sweep(Box<SweepView>),
+    /// A part of the audit log.
+    Audit(AuditView),
+    /// Rows of a backup; none: there are no more.
+    BackupPart(Vec<RawRow>),
     /// Nodes of chains.
     ChainNodes(Vec<EndpointHealth>),
     /// What is stuck.

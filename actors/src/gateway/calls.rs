@@ -1,13 +1,17 @@
 //! What the gateway is asked: commands and questions.
 
 use covault_core::{
+    audit::Chain,
+    ids::SessionId,
     order::NodeId,
     schema::wire,
     scheme::Scheme,
     token::{NewToken, TokenHash},
 };
 
-use crate::{deposits::Configure as ConfigureSweep, rows::Operation, vault::Wish as Reshare};
+use crate::{
+    audit, deposits::Configure as ConfigureSweep, rows::Operation, vault::Wish as Reshare,
+};
 
 /// An idempotency key with a SHA-256 of what it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +107,10 @@ pub enum Command {
     CreateDepositWallet(wire::CreateDepositWalletRequest),
     /// sweep/addWatchAddress. Once per token and address.
     AddWatchAddress(wire::AddWatchAddressRequest),
+    /// Begins a backup of the store; its parts are asked for then ([`Query::BackupPart`]).
+    BeginBackup,
+    /// Lets clients in again after a restore.
+    LetClientsIn,
 }
 
 impl Command {
@@ -128,7 +136,9 @@ impl Command {
             | Command::RevokeToken(_)
             | Command::ConfigureSweep(_)
             | Command::CreateDepositWallet(_)
-            | Command::AddWatchAddress(_) => None,
+            | Command::AddWatchAddress(_)
+            | Command::BeginBackup
+            | Command::LetClientsIn => None,
         }
     }
 }
@@ -175,10 +185,25 @@ pub enum Query {
     Authenticate(TokenHash),
     /// What a sweep token has configured, by its id or name.
     Sweep(String),
+    /// A question about the audit log.
+    Audit(AuditQuery),
+    /// A part of a backup, by the backup's id and the part's number, from 0 on.
+    BackupPart(SessionId, u64),
     /// How the nodes of the chains are doing.
     ChainNodes,
     /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
     Stuck,
     /// Whether the service can take requests: store writable, bus reachable.
     Ready,
+}
+
+/// A question about the audit log; see [`audit::Log`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditQuery {
+    /// The next chains after one.
+    Chains(Option<Chain>),
+    /// The entries of a chain from a number on.
+    Entries(Chain, u64),
+    /// What is older than the chains, after one such place.
+    Older(Option<audit::Place>),
 }

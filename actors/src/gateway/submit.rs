@@ -7,6 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Caller, Command, IdempotencyKey, Inner, Operation, Submitted, full_access, too_many};
 use crate::{
+    audit::By,
     idempotency::{self, Entry},
     pledge::Pledge,
     tokens,
@@ -24,6 +25,9 @@ impl Inner {
             return Err(Fault::unavailable("the service is shutting down"));
         }
         full_access(caller)?;
+        if !caller.operator {
+            self.context.hold.check(&self.context).await?;
+        }
         let place = self.place_in_work()?;
         match command {
             Ok(command) => self.dispatch(caller, once, command, place).await,
@@ -65,15 +69,16 @@ impl Inner {
         place: Arc<OwnedSemaphorePermit>,
     ) -> Result<Submitted, Fault> {
         let context = &self.context;
+        let by = By::caller(caller);
         let Some((operation, key)) = once else {
             let command = command?;
-            let pledge = Pledge::new(tokens::in_use(context, caller).await?, place);
+            let pledge = Pledge::new(by, tokens::in_use(context, caller).await?, place);
             return Ok(Submitted::first(self.run(caller, command, pledge).await?));
         };
         let token = caller.token;
         let entry = self.in_work.enter(context, token, operation, &key).await?;
         // Others had their turns first, and that may have taken long.
-        let pledge = Pledge::new(tokens::in_use(context, caller).await?, place);
+        let pledge = Pledge::new(by, tokens::in_use(context, caller).await?, place);
         let (record, _turn) = match entry {
             Entry::Replay(earlier) => return Submitted::again(operation, &earlier),
             Entry::First(record, turn) => (record, turn),

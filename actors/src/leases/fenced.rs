@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::{Tenure, Tenures};
 use crate::store::{
-    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, Write,
+    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Snapshot, Space, Store, Write,
 };
 
 /// The store for what is done under a tenure.
@@ -54,6 +54,45 @@ impl Store for Fenced {
         self.store.scan(scan).await
     }
 
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.store.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.store.exclusive()
+    }
+}
+
+/// The store for the first start after a restore, which sees to every vault before any of them has an
+/// owner: nothing is written once somebody has finished with that.
+pub struct Settling {
+    /// The whole store.
+    pub store: Arc<dyn Store>,
+    /// The row that tells where the restore stands.
+    pub marker: Key,
+    /// Its version as it was found.
+    pub version: u64,
+}
+
+#[async_trait]
+impl Store for Settling {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let batch = batch.behind(self.marker.clone(), self.version);
+        self.store.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.store.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.store.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.store.snapshot().await
+    }
+
     fn exclusive(&self) -> bool {
         self.store.exclusive()
     }
@@ -81,7 +120,8 @@ fn owned(write: &Write) -> bool {
         | Space::Claim
         | Space::Release
         | Space::Batch
-        | Space::Deposit => true,
+        | Space::Deposit
+        | Space::FirstWallet => true,
         // Guarded by their versions, or of no harm: the index of requests is only completed, a
         // simulation is only shown.
         Space::VaultName
@@ -94,7 +134,10 @@ fn owned(write: &Write) -> bool {
         | Space::TokenName
         | Space::Watch
         | Space::Lease
-        | Space::Member => false,
+        | Space::Member
+        | Space::AuditEntry
+        | Space::AuditHead
+        | Space::Restore => false,
     }
 }
 
@@ -114,6 +157,10 @@ impl Store for Open {
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.0.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.0.snapshot().await
     }
 
     fn exclusive(&self) -> bool {

@@ -108,7 +108,7 @@ pub struct Args {
     pub in_use: watch::Receiver<InUse>,
     /// How to start.
     pub start: Start,
-    /// Counts the request as live; `None` for those that were live before a restart.
+    /// Counts the request as live; `None` where it found no place and goes on all the same.
     pub place: Option<vault::Place>,
 }
 

@@ -4,7 +4,13 @@
 
 use std::{collections::BTreeSet, future::Future, sync::Arc};
 
+use covault_core::{
+    audit::{Chain, Checker, Linked},
+    ids::VaultId,
+};
+
 use super::{Batch, CommitError, Expect, Key, Scan, Space, Store};
+use crate::{audit::Log, rows};
 
 fn key(bytes: &[u8]) -> Key {
     Key::new(Space::Wallet, &[bytes])
@@ -40,6 +46,10 @@ where
     commit__should_fail_only_what_conflicts(make().await).await;
     commit__should_keep_a_sum_that_many_change(make().await).await;
     commit__should_lose_no_concurrent_batch(make().await).await;
+    append__should_number_and_link_what_concurrent_batches_add(make().await).await;
+    append__should_add_all_of_a_batch_or_nothing(&*make().await).await;
+    append__should_never_write_over_an_entry(&*make().await).await;
+    snapshot__should_be_one_state_of_all_rows_while_others_write(&*make().await).await;
     scan__should_stay_within_space_and_prefix(&*make().await).await;
     scan__should_page_in_both_directions(&*make().await).await;
     scan__should_order_by_bytes(&*make().await).await;
@@ -331,6 +341,159 @@ async fn commit__should_lose_no_concurrent_batch(store: Arc<dyn Store>) {
             .version,
         500
     );
+}
+
+fn vault_chain(number: u8) -> Chain {
+    Chain::Vault(VaultId::from_bytes([number; 16]))
+}
+
+/// The entries of a chain, after checking that it is whole.
+async fn entries(store: &dyn Store, chain: Chain) -> Vec<Linked> {
+    let log = Log(store);
+    let mut checker = Checker::new(chain, vec![]);
+    let mut all = Vec::new();
+    for (number, linked) in log.entries(chain, 0).await.unwrap() {
+        assert_eq!(number, linked.number, "it lies under its number");
+        checker.take(&linked);
+        all.push(linked);
+    }
+    let report = checker.end(log.head(chain).await.unwrap());
+    assert_eq!(report.breaks, []);
+    all
+}
+
+async fn append__should_number_and_link_what_concurrent_batches_add(store: Arc<dyn Store>) {
+    let writes = (0..200u8).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let mut batch = put(&[number], Expect::Absent, b"");
+            batch.append(vault_chain(number % 2), vec![number]);
+            if number % 10 == 0 {
+                batch.append(Chain::Service, vec![number, 0]);
+                batch.append(Chain::Service, vec![number, 1]);
+            }
+            store.commit(batch).await
+        })
+    });
+    for outcome in futures::future::join_all(writes).await {
+        outcome.unwrap().unwrap();
+    }
+    for number in 0..2 {
+        let chain = entries(&*store, vault_chain(number)).await;
+        assert_eq!(chain.len(), 100);
+        let bodies: BTreeSet<_> = chain.iter().map(|linked| &linked.body).collect();
+        assert_eq!(bodies.len(), 100, "each once");
+    }
+    let service = entries(&*store, Chain::Service).await;
+    assert_eq!(service.len(), 40);
+    for pair in service.chunks(2) {
+        assert_eq!(pair[0].body[0], pair[1].body[0], "in the order of a batch");
+        assert_eq!((pair[0].body[1], pair[1].body[1]), (0, 1));
+    }
+    let chains = Log(&*store).chains(None).await.unwrap();
+    let chains: Vec<Chain> = chains.into_iter().map(|(chain, _)| chain).collect();
+    assert_eq!(chains, [Chain::Service, vault_chain(0), vault_chain(1)]);
+    let rest = Log(&*store).chains(Some(vault_chain(0))).await.unwrap();
+    assert_eq!(rest.len(), 1);
+    let last = Log(&*store).entries(vault_chain(1), 100).await.unwrap();
+    assert_eq!(last.len(), 1);
+}
+
+async fn append__should_add_all_of_a_batch_or_nothing(store: &dyn Store) {
+    let mut batch = put(b"a", Expect::Absent, b"");
+    batch.append(Chain::Service, b"first".to_vec());
+    store.commit(batch.clone()).await.unwrap();
+    assert!(store.commit(batch).await.is_err(), "the row is there");
+    let bodies = |all: Vec<Linked>| all.into_iter().map(|it| it.body).collect::<Vec<_>>();
+    let all = entries(store, Chain::Service).await;
+    assert_eq!(bodies(all), [b"first".to_vec()]);
+    // A batch of nothing else.
+    let mut batch = Batch::new();
+    batch.append(Chain::Service, b"second".to_vec());
+    batch.check(key(b"a"), Expect::Version(1));
+    store.commit(batch).await.unwrap();
+    let all = entries(store, Chain::Service).await;
+    assert_eq!(bodies(all), [b"first".to_vec(), b"second".to_vec()]);
+    // A head can be demanded like any row.
+    let mut batch = Batch::new();
+    batch.check(rows::audit_head(Chain::Service), Expect::Absent);
+    batch.append(Chain::Service, b"again".to_vec());
+    let conflict = CommitError::Conflict(rows::audit_head(Chain::Service));
+    assert_eq!(store.commit(batch).await, Err(conflict));
+    assert_eq!(entries(store, Chain::Service).await.len(), 2);
+}
+
+async fn append__should_never_write_over_an_entry(store: &dyn Store) {
+    let mut batch = Batch::new();
+    batch.append(Chain::Service, b"first".to_vec());
+    batch.append(Chain::Service, b"second".to_vec());
+    store.commit(batch).await.unwrap();
+    let first = entries(store, Chain::Service).await[0].clone();
+    for head in [
+        None,
+        Some(rows::encode(&first.head()).unwrap()),
+        Some(b"x".to_vec()),
+    ] {
+        let mut harm = Batch::new();
+        let name = rows::audit_head(Chain::Service);
+        match head {
+            None => harm.delete(name, Expect::Any),
+            Some(head) => harm.put(name, Expect::Any, head),
+        };
+        store.commit(harm).await.unwrap();
+        let mut batch = put(b"a", Expect::Absent, b"");
+        batch.append(vault_chain(1), b"other".to_vec());
+        batch.append(Chain::Service, b"third".to_vec());
+        let refused = store.commit(batch).await.unwrap_err();
+        let CommitError::Unavailable(problem) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            problem.contains("the audit log service is damaged"),
+            "{problem}"
+        );
+        assert_eq!(store.get(&key(b"a")).await.unwrap(), None);
+        assert!(entries(store, vault_chain(1)).await.is_empty());
+        let left = Log(store).entries(Chain::Service, 0).await.unwrap();
+        assert_eq!(left.len(), 2);
+    }
+}
+
+async fn snapshot__should_be_one_state_of_all_rows_while_others_write(store: &dyn Store) {
+    let empty = store.snapshot().await.unwrap();
+    let mut batch = Batch::new();
+    let mut wanted = Vec::new();
+    for space in [Space::Vault, Space::Wallet, Space::FirstWallet] {
+        for number in 0..40u8 {
+            let name = Key::new(space, &[&[number, 0xff]]);
+            batch.put(name, Expect::Absent, vec![number; 100]);
+            wanted.push((space as u8, vec![number, 0xff], vec![number; 100]));
+        }
+    }
+    store.commit(batch).await.unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    let mut batch = put(&[3, 0xff], Expect::Any, b"later");
+    batch.delete(key(&[4, 0xff]), Expect::Any);
+    batch.put(key(&[0, 0, 0]), Expect::Any, b"later".to_vec());
+    store.commit(batch).await.unwrap();
+    assert!(empty.rows(None, 1000).await.unwrap().is_empty());
+    let mut found = Vec::new();
+    let mut last = None;
+    loop {
+        let page = snapshot.rows(last.as_ref(), 1000).await.unwrap();
+        // As many as fit.
+        assert!(page.len() <= 11, "{}", page.len());
+        let Some(row) = page.last() else {
+            break;
+        };
+        last = Some(row.clone());
+        found.extend(page.into_iter().map(|row| (row.space, row.key, row.value)));
+    }
+    assert_eq!(found, wanted);
+    // A row that is larger than what is asked for comes alone.
+    assert_eq!(snapshot.rows(None, 1).await.unwrap().len(), 1);
+    let now = store.snapshot().await.unwrap();
+    assert_eq!(now.rows(None, 1 << 20).await.unwrap().len(), 120);
 }
 
 async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {

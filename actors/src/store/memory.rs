@@ -2,13 +2,16 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     ops::Bound,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use async_trait::async_trait;
 
-use super::{Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Store};
+use super::{
+    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Scan, Snapshot, Store,
+};
 
 /// See the module.
 #[derive(Default)]
@@ -52,6 +55,15 @@ impl Store for MemoryStore {
                 return Err(CommitError::Conflict(write.key.clone()));
             }
         }
+        let value = |key: &Key| Ok::<_, Infallible>(rows.get(key).map(|row| row.value.clone()));
+        let links = match batch.links(value) {
+            Ok(links) => links?,
+            Err(never) => match never {},
+        };
+        for (key, value) in links {
+            let version = rows.get(&key).map_or(1, |row| row.version + 1);
+            rows.insert(key, Row { version, value });
+        }
         for write in batch.writes() {
             match &write.change {
                 Change::Put(value) => {
@@ -73,6 +85,10 @@ impl Store for MemoryStore {
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
         Ok(self.rows().get(key).cloned())
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        Ok(Arc::new(Frozen(self.rows().clone())))
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
@@ -120,11 +136,37 @@ impl Store for MemoryStore {
     }
 }
 
+/// A copy of all rows.
+struct Frozen(BTreeMap<Key, Row>);
+
+#[async_trait]
+impl Snapshot for Frozen {
+    async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError> {
+        let mut found = Vec::new();
+        let mut left = bytes;
+        let from = after.map(|row| (row.space, row.key.as_slice()));
+        for (key, row) in &self.0 {
+            let place = (key.space as u8, key.bytes.as_slice());
+            if from.is_some_and(|from| place <= from) {
+                continue;
+            }
+            left = left.saturating_sub(row.value.len().saturating_add(key.bytes.len()));
+            found.push(RawRow {
+                space: key.space as u8,
+                key: key.bytes.clone(),
+                value: row.value.clone(),
+            });
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::store::conformance::conformance;
 

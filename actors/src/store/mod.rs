@@ -9,8 +9,21 @@ pub mod memory;
 pub mod postgres;
 pub mod redb;
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
 use async_trait::async_trait;
-use covault_core::fault::Fault;
+use covault_core::{
+    audit::{Chain, Head, Linked},
+    fault::Fault,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::rows;
 
 /// A kind of row. The numbers are on disk: never change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +49,7 @@ pub enum Space {
     Idempotency = 9,
     /// Network, chain id (0 without one), address, nonce -> request id.
     NonceClaim = 10,
-    /// Request id, version -> what happened.
+    /// Request id, version -> what happened, before there were chains. Nothing writes it any more.
     Audit = 11,
     /// Written by readiness checks.
     Probe = 12,
@@ -63,10 +76,81 @@ pub enum Space {
     Deposit = 22,
     /// Token id, network, address -> watch.
     Watch = 23,
+    /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
+    AuditEntry = 30,
+    /// Chain -> its last entry. Written by [`Batch::append`] alone.
+    AuditHead = 31,
+    /// Nothing -> where a restore from a backup stands.
+    Restore = 32,
+    /// Vault id -> the number below which no wallet is made any more.
+    FirstWallet = 33,
     /// What a lease is for -> who has it. Never deleted: its version is the fencing token.
     Lease = 40,
     /// Orchestrator id -> that it is there; its version grows as long as it is.
     Member = 41,
+}
+
+impl Space {
+    /// Every kind, in order.
+    pub const ALL: [Self; 29] = [
+        Self::Vault,
+        Self::VaultName,
+        Self::Wallet,
+        Self::WalletAddress,
+        Self::WalletRef,
+        Self::WalletIndex,
+        Self::Request,
+        Self::Outbox,
+        Self::Idempotency,
+        Self::NonceClaim,
+        Self::Audit,
+        Self::Probe,
+        Self::Claim,
+        Self::Release,
+        Self::Simulation,
+        Self::RequestIndex,
+        Self::Batch,
+        Self::Token,
+        Self::SweepRoute,
+        Self::Node,
+        Self::TokenName,
+        Self::Deposit,
+        Self::Watch,
+        Self::AuditEntry,
+        Self::AuditHead,
+        Self::Restore,
+        Self::FirstWallet,
+        Self::Lease,
+        Self::Member,
+    ];
+
+    /// The kind of a number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|space| *space as u8 == number)
+    }
+}
+
+/// A row as a backup has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RawRow {
+    /// The number of its kind; one of a newer version may be unknown.
+    pub space: u8,
+    /// Its key within the kind.
+    pub key: Vec<u8>,
+    /// Its content.
+    pub value: Vec<u8>,
+}
+
+/// One state of a store, which stays as it is while others write. It costs the store space for what
+/// changes meanwhile: let go of it soon.
+#[async_trait]
+pub trait Snapshot: Send + Sync {
+    /// Rows after this one (from the first on after `None`), in the order of kind and key, until they
+    /// have about so many bytes; one at least. Empty at the end.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError>;
 }
 
 /// The name of a row.
@@ -134,6 +218,8 @@ pub enum Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     writes: Vec<Write>,
+    /// Entries of the audit log, in their order.
+    appends: Vec<(Chain, Vec<u8>)>,
 }
 
 impl Batch {
@@ -157,6 +243,13 @@ impl Batch {
         self.push(key, expect, Change::Check)
     }
 
+    /// Adds an entry at the end of a chain of the audit log. The store numbers and links it when it
+    /// takes the batch: batches of one chain never conflict for that.
+    pub fn append(&mut self, chain: Chain, body: Vec<u8>) -> &mut Self {
+        self.appends.push((chain, body));
+        self
+    }
+
     /// The same batch, which is taken only while a row is in a version. Of several conflicts that of
     /// this row is told.
     pub fn behind(mut self, key: Key, version: u64) -> Self {
@@ -169,9 +262,72 @@ impl Batch {
         self
     }
 
-    /// The changes.
+    /// The changes, without the entries of the audit log.
     pub fn writes(&self) -> &[Write] {
         &self.writes
+    }
+
+    /// The entries of the audit log, in their order.
+    pub fn appends(&self) -> &[(Chain, Vec<u8>)] {
+        &self.appends
+    }
+
+    /// The chains of the audit log that get entries, in order: a store that locks their heads
+    /// ([`Space::AuditHead`]) locks them in this order.
+    pub fn chains(&self) -> BTreeSet<Chain> {
+        self.appends.iter().map(|(chain, _)| *chain).collect()
+    }
+
+    /// What the entries of the audit log write, to be called when nobody else can take a batch with
+    /// the same chains until this one is taken or given up. `value` looks up what a row holds, with
+    /// everything that was taken before. The writes are to be made without looking at versions.
+    ///
+    /// # Errors
+    /// Those of `value`. [`CommitError::Unavailable`] within: a chain is damaged, and nothing may be
+    /// added to it; the batch is not taken.
+    pub fn links<E>(
+        &self,
+        mut value: impl FnMut(&Key) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Result<Links, CommitError>, E> {
+        let mut writes = Vec::with_capacity(self.appends.len().saturating_add(1));
+        let mut heads: BTreeMap<Chain, Option<Head>> = BTreeMap::new();
+        for (chain, body) in &self.appends {
+            let damaged = |problem: &dyn fmt::Display| damaged(*chain, problem);
+            let head = match heads.get(chain) {
+                Some(head) => *head,
+                None => match value(&rows::audit_head(*chain))? {
+                    None => None,
+                    Some(bytes) => match rows::decode::<Head>(&bytes) {
+                        Ok(head) => Some(head),
+                        Err(_) => return Ok(Err(damaged(&"its head cannot be read"))),
+                    },
+                },
+            };
+            let next = Linked::after(head.as_ref(), *chain, body.clone());
+            let next = next.and_then(|next| Ok((rows::encode(&next)?, next)));
+            let (row, next) = match next {
+                Ok(next) => next,
+                Err(fault) => return Ok(Err(damaged(&fault))),
+            };
+            let key = rows::audit_entry(*chain, next.number);
+            // What is there must never be written over, whatever the head says.
+            if value(&key)?.is_some() {
+                let problem = format!("entry {} lies behind its head", next.number);
+                return Ok(Err(damaged(&problem)));
+            }
+            writes.push((key, row));
+            heads.insert(*chain, Some(next.head()));
+        }
+        for (chain, head) in heads
+            .into_iter()
+            .filter_map(|(chain, head)| Some((chain, head?)))
+        {
+            match rows::encode(&head) {
+                Ok(row) => writes.push((rows::audit_head(chain), row)),
+                Err(fault) => return Ok(Err(CommitError::Unavailable(fault.to_string()))),
+            }
+        }
+        Ok(Ok(writes))
     }
 
     fn push(&mut self, key: Key, expect: Expect, change: Change) -> &mut Self {
@@ -183,6 +339,14 @@ impl Batch {
         self
     }
 }
+
+/// Why nothing can be added to a chain of the audit log.
+fn damaged(chain: Chain, problem: &dyn fmt::Display) -> CommitError {
+    CommitError::Unavailable(format!("the audit log {chain} is damaged: {problem}"))
+}
+
+/// The rows that entries of the audit log are written to, with their values.
+pub type Links = Vec<(Key, Vec<u8>)>;
 
 /// Which rows of a space a scan returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,8 +425,8 @@ impl From<ReadError> for Fault {
 /// A store. Every one passes `conformance`.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Takes a batch. When this returns `Ok`, the batch is on disk and survives a power cut,
-    /// and every later read sees it.
+    /// Takes a batch, with what [`Batch::links`] gives for its entries of the audit log. When this
+    /// returns `Ok`, the batch is on disk and survives a power cut, and every later read sees it.
     ///
     /// # Errors
     /// [`CommitError`]; after a conflict nothing was changed.
@@ -279,6 +443,14 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`ReadError`].
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError>;
+
+    /// Its present state, with every batch that was taken before this was asked for.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        Err(ReadError("this store gives no snapshots".into()))
+    }
 
     /// Whether no other process can have it open: then every vault is this process's at once. A
     /// store that says so and is wrong costs interruptions, and nothing else.

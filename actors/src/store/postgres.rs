@@ -7,6 +7,7 @@
 mod group;
 mod question;
 mod server;
+mod snapshot;
 mod writer;
 
 use std::{
@@ -36,9 +37,10 @@ use self::{
     group::Job,
     question::Question,
     server::{Effect, Role, Server, Trouble},
+    snapshot::Frozen,
     writer::Writer,
 };
-use super::{Batch, CommitError, Key, ReadError, Row, Scan, Store};
+use super::{Batch, CommitError, Key, ReadError, Row, Scan, Snapshot, Store};
 
 /// The longest key, in bytes: PostgreSQL's index takes some more.
 const MAX_KEY: usize = 2_000;
@@ -366,6 +368,22 @@ impl Store for PostgresStore {
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.shared.read(&Question::page(scan)).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        let shared = &self.shared;
+        let take = async {
+            shared.settled().await.map_err(ReadError)?;
+            let least = shared.acknowledged.load(Ordering::SeqCst);
+            match Frozen::take(&shared.server, &shared.id, least).await {
+                Ok(frozen) => Ok(Arc::new(frozen) as Arc<dyn Snapshot>),
+                Err(trouble) => Err(ReadError(trouble.text)),
+            }
+        };
+        match timeout(shared.patience, take).await {
+            Ok(taken) => taken,
+            Err(_) => Err(ReadError("PostgreSQL does not answer".into())),
+        }
     }
 
     fn exclusive(&self) -> bool {

@@ -9,7 +9,15 @@ use tokio::{
 };
 
 use super::*;
-use crate::store::{Expect, Space, conformance::conformance};
+use covault_core::{
+    audit::{Chain, Checker},
+    ids::VaultId,
+};
+
+use crate::{
+    audit::Log,
+    store::{Expect, Space, conformance::conformance},
+};
 
 #[path = "../../../tests/support/postgres.rs"]
 mod server_for_tests;
@@ -48,6 +56,28 @@ fn put(name: &[u8], expect: Expect, value: &[u8]) -> Batch {
 
 fn database(url: &str) -> &str {
     url.rsplit('/').next().unwrap()
+}
+
+/// What the entries of a chain say, which is whole.
+async fn chain(store: &PostgresStore, chain: Chain) -> Vec<Vec<u8>> {
+    let log = Log(store);
+    let mut checker = Checker::new(chain, vec![]);
+    let mut bodies = Vec::new();
+    loop {
+        let next = u64::try_from(bodies.len()).unwrap() + 1;
+        let page = log.entries(chain, next).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        for (number, linked) in page {
+            assert_eq!(number, linked.number);
+            checker.take(&linked);
+            bodies.push(linked.body);
+        }
+    }
+    let report = checker.end(log.head(chain).await.unwrap());
+    assert_eq!(report.breaks, []);
+    bodies
 }
 
 /// The text of a fault, with its cause.
@@ -302,7 +332,9 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
         let name = [number];
         let mut batch = put(&name, Expect::Absent, b"once");
         batch.put(key(b"count"), Expect::Any, vec![number]);
-        let other = put(b"warm", Expect::Version(77), b"never");
+        batch.append(Chain::Service, vec![number]);
+        let mut other = put(b"warm", Expect::Version(77), b"never");
+        other.append(Chain::Service, b"never".to_vec());
         // A refusal is remembered too.
         let both = futures::future::join(store.commit(batch), store.commit(other)).await;
         let conflict = Err(CommitError::Conflict(key(b"warm")));
@@ -317,6 +349,8 @@ async fn commit__should_happen_once_when_its_answer_or_question_is_lost() {
     store.commit(put(b"warm", Expect::Any, b"")).await.unwrap();
     let count = store.get(&key(b"count")).await.unwrap().unwrap();
     assert_eq!(count.version, 4);
+    let told = chain(&store, Chain::Service).await;
+    assert_eq!(told, [[1], [2], [3], [4]]);
 }
 
 #[tokio::test]
@@ -336,7 +370,7 @@ async fn commit__should_not_happen_after_it_was_given_up() {
     let commit = |number| {
         ask(format!(
             "DO $$ BEGIN PERFORM covault.commit_v1('{id}', {number}, '{{1}}', '{{0}}', '{{7}}', \
-             '{{late}}', '{{0}}', '{{1}}', '{{late}}'); \
+             '{{late}}', '{{0}}', '{{1}}', '{{late}}', '{{0}}', '{{}}', '{{}}', '{{}}'); \
              RAISE NOTICE 'done'; EXCEPTION WHEN SQLSTATE 'CV001' THEN \
              CREATE TABLE IF NOT EXISTS refused (); END $$; SELECT to_regclass('refused')"
         ))
@@ -372,6 +406,7 @@ async fn postgres__should_lose_and_double_nothing_when_it_is_killed_under_load()
                     let mut batch = put(&[writer], expect, &taken.to_be_bytes());
                     let name = [&[writer], taken.to_be_bytes().as_slice()].concat();
                     batch.put(key(&name), Expect::Absent, vec![]);
+                    batch.append(Chain::Service, name);
                     match store.commit(batch).await {
                         Ok(()) => taken += 1,
                         Err(CommitError::Unavailable(_)) => {
@@ -402,13 +437,17 @@ async fn postgres__should_lose_and_double_nothing_when_it_is_killed_under_load()
         tokio::task::block_in_place(|| server.restart());
     }
     stop.store(true, Ordering::SeqCst);
-    for (writer, outcome) in (0..).zip(futures::future::join_all(writers).await) {
+    let outcomes = futures::future::join_all(writers).await;
+    let entries = chain(&store, Chain::Service).await;
+    for (writer, outcome) in (0..).zip(outcomes) {
         let taken = outcome.unwrap();
         let row = store.get(&key(&[writer])).await.unwrap().unwrap();
         assert_eq!(row.version, taken);
         let all = Scan::prefix(Space::Request, &[writer], usize::MAX);
         let all = store.scan(&all).await.unwrap().len();
         assert_eq!(u64::try_from(all).unwrap(), taken + 1);
+        let told = entries.iter().filter(|body| body[0] == writer).count();
+        assert_eq!(u64::try_from(told).unwrap(), taken, "an entry per change");
     }
 }
 
@@ -584,6 +623,82 @@ async fn writers__should_never_both_act_on_what_the_other_changes() {
             assert!(matches!(lost, CommitError::Conflict(_)), "{lost:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers__should_add_to_one_chain_without_losing_an_entry() {
+    const EACH: u8 = 200;
+    let server = Postgres::start();
+    let url = server.database();
+    let stores = two(&url).await;
+    let vault = Chain::Vault(VaultId::from_bytes([7; 16]));
+    let mut work = Vec::new();
+    // Both begin the chains, at the same time.
+    for (which, store) in (0..).zip(&stores) {
+        for number in 0..EACH {
+            let store = Arc::clone(store);
+            work.push(tokio::spawn(async move {
+                let name = [which, number];
+                let mut batch = put(&name, Expect::Absent, b"");
+                let of = if number % 2 == 0 {
+                    vault
+                } else {
+                    Chain::Service
+                };
+                batch.append(of, name.to_vec());
+                if number % 5 == 0 {
+                    batch.append(vault, [name.as_slice(), b"more"].concat());
+                }
+                store.commit(batch).await
+            }));
+        }
+    }
+    for done in futures::future::join_all(work).await {
+        done.unwrap().unwrap();
+    }
+    let mut bodies = Vec::new();
+    for of in [Chain::Service, vault] {
+        bodies.extend(chain(&stores[0], of).await);
+    }
+    let all = bodies.len();
+    bodies.sort_unstable();
+    bodies.dedup();
+    assert_eq!(bodies.len(), all, "each once");
+    assert_eq!(all, 2 * (usize::from(EACH) + usize::from(EACH) / 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot__should_end_with_whoever_took_it() {
+    let server = Postgres::start();
+    let url = server.database();
+    let store = open(&url).await;
+    store
+        .commit(put(b"a", Expect::Absent, b"value"))
+        .await
+        .unwrap();
+    let taken = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'covault backup%' \
+                 AND state = 'idle in transaction'";
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.rows(None, 1000).await.unwrap().len(), 1);
+    assert_eq!(server.query(database(&url), taken), "1");
+    drop(snapshot);
+    let gone = async {
+        while server.query(database(&url), taken) != "0" {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(Duration::from_secs(60), gone).await.unwrap();
+    // One whose session the server has ended says so.
+    let snapshot = store.snapshot().await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+               WHERE application_name LIKE 'covault backup%'";
+    server.query(database(&url), end);
+    snapshot.rows(None, 1000).await.unwrap_err();
+    // The store itself goes on.
+    store
+        .commit(put(b"a", Expect::Version(1), b"again"))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,7 +24,8 @@ use redb::{
 use tokio::sync::oneshot;
 
 use super::{
-    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, prefix_end,
+    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Scan, Snapshot, Space, Store,
+    prefix_end,
 };
 
 /// Space byte and key -> version (8 bytes, little-endian) and value.
@@ -246,11 +247,14 @@ fn prepare(db: &Database) -> Result<(), redb::Error> {
     Ok(())
 }
 
-fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Fault {
-    Fault::unavailable(format!(
-        "the store {} cannot be opened; is another process using it?",
-        path.display()
-    ))
+fn unusable(path: &Path, error: &redb::Error) -> Fault {
+    let path = path.display();
+    Fault::unavailable(match error {
+        redb::Error::DatabaseAlreadyOpen => {
+            format!("the store {path} is in use by another covault process; stop that one first")
+        }
+        _ => format!("the store {path} cannot be opened"),
+    })
     .caused_by(error)
 }
 
@@ -340,13 +344,29 @@ fn apply(
         }
         versions.push(version);
     }
+    let links = batch.links(|key| -> Result<_, redb::Error> {
+        let row = table.get(encode_key(key).as_slice())?;
+        let row = row.map(|value| decode_row(value.value())).transpose()?;
+        Ok(row.map(|row| row.value))
+    })?;
+    let links = match links {
+        Ok(links) => links,
+        Err(error) => return Ok(Err(error)),
+    };
+    for (key, value) in links {
+        let key = encode_key(&key);
+        let before = table
+            .get(key.as_slice())?
+            .map(|row| decode_row(row.value()));
+        let version = before.transpose()?.map_or(1, |row| row.version + 1);
+        put(table, &key, version, &value)?;
+    }
     for (write, version) in batch.writes().iter().zip(versions) {
         let key = encode_key(&write.key);
         match &write.change {
             Change::Put(value) => {
                 let version = version.map_or(1, |version| version + 1);
-                let row = [version.to_le_bytes().as_slice(), value].concat();
-                table.insert(key.as_slice(), row.as_slice())?;
+                put(table, &key, version, value)?;
             }
             Change::Delete => {
                 table.remove(key.as_slice())?;
@@ -355,6 +375,17 @@ fn apply(
         }
     }
     Ok(Ok(()))
+}
+
+fn put(
+    table: &mut redb::Table<'_, &[u8], &[u8]>,
+    key: &[u8],
+    version: u64,
+    value: &[u8],
+) -> Result<(), redb::Error> {
+    let row = [version.to_le_bytes().as_slice(), value].concat();
+    table.insert(key, row.as_slice())?;
+    Ok(())
 }
 
 fn encode_key(key: &Key) -> Vec<u8> {
@@ -392,6 +423,14 @@ impl Store for RedbStore {
             .map_err(|error| ReadError(error.to_string()))
     }
 
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        let table = self
+            .file
+            .with(|db| Ok(db.begin_read()?.open_table(ROWS)?))
+            .map_err(|error| ReadError(error.to_string()))?;
+        Ok(Arc::new(Frozen(table)))
+    }
+
     async fn scan(&self, wanted: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.file
             .with(|db| scan(db, wanted))
@@ -402,6 +441,44 @@ impl Store for RedbStore {
     fn exclusive(&self) -> bool {
         true
     }
+}
+
+/// The table as it was when its transaction began. It ends when the file is opened again.
+struct Frozen(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+#[async_trait]
+impl Snapshot for Frozen {
+    async fn rows(&self, after: Option<&RawRow>, bytes: usize) -> Result<Vec<RawRow>, ReadError> {
+        frozen(&self.0, after, bytes).map_err(|error| ReadError(error.to_string()))
+    }
+}
+
+fn frozen(
+    table: &redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+    after: Option<&RawRow>,
+    bytes: usize,
+) -> Result<Vec<RawRow>, redb::Error> {
+    // The smallest key after it.
+    let from = after.map_or_else(Vec::new, |row| {
+        [&[row.space], row.key.as_slice(), &[0]].concat()
+    });
+    let mut found = Vec::new();
+    let mut left = bytes;
+    for row in table.range(from.as_slice()..)? {
+        let (key, value) = row?;
+        let (space, key) = key
+            .value()
+            .split_first()
+            .map(|(space, key)| (*space, key.to_vec()))
+            .ok_or_else(|| redb::Error::Corrupted("a row without a kind".into()))?;
+        let value = decode_row(value.value())?.value;
+        left = left.saturating_sub(key.len().saturating_add(value.len()));
+        found.push(RawRow { space, key, value });
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {

@@ -1,16 +1,21 @@
 #![allow(non_snake_case)]
 
+#[path = "../../../tests/support/disk.rs"]
+mod disk;
+
 use std::{
     collections::BTreeMap,
     io,
     sync::{
-        MutexGuard,
+        Condvar,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use proptest::prelude::*;
 use redb::backends::FileBackend;
+
+use self::disk::{Disk, Loss};
 
 use super::*;
 use crate::store::conformance::conformance;
@@ -155,16 +160,19 @@ fn redb__should_open_after_its_first_start_was_cut_off_at_any_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
     let unfinished = folder.path().join("store.redb.new");
-    let whole = Disk::new(vec![], None, 0);
+    let whole = Disk::holding(vec![]);
     drop(RedbStore::open_backend(whole.clone()).unwrap());
-    let operations = whole.platter().operations;
-    for cut in 1..=operations {
-        let disk = Disk::new(vec![], Some(cut), cut as u64);
+    for cut in 1..=whole.operations() {
+        let disk = Disk::cut_at(vec![], cut);
         let _ = RedbStore::open_backend(disk.clone());
-        std::fs::write(&unfinished, disk.after_power_cut()).unwrap();
-        drop(RedbStore::open(&path).unwrap_or_else(|error| panic!("cut {cut}: {error:?}")));
-        assert!(!unfinished.exists());
-        std::fs::remove_file(&path).unwrap();
+        for loss in Loss::EVERY {
+            let image = disk.after_power_cut(loss, cut as u64);
+            std::fs::write(&unfinished, image).unwrap();
+            let opened = RedbStore::open(&path);
+            drop(opened.unwrap_or_else(|error| panic!("cut {cut}, {loss:?}: {error:?}")));
+            assert!(!unfinished.exists());
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }
 
@@ -179,215 +187,123 @@ fn redb__should_keep_its_file_from_others() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// A disk that loses power at its `cut`th operation: what was not synced is lost, kept or torn,
-/// piece by piece, as `seed` has it.
-#[derive(Clone, Debug)]
-struct Disk(Arc<Mutex<Platter>>);
-
-#[derive(Debug)]
-struct Platter {
-    /// What a reader sees.
-    live: Vec<u8>,
-    /// What is on disk for sure.
-    synced: Vec<u8>,
-    /// What was written since the last sync, in order.
-    loose: Vec<Op>,
-    operations: usize,
-    cut: Option<usize>,
-    dead: bool,
-    seed: u64,
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Write(usize, Vec<u8>),
-    Resize(usize),
-}
-
-/// Real disks write whole sectors.
-const SECTOR: usize = 512;
-
-impl Disk {
-    fn new(image: Vec<u8>, cut: Option<usize>, seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(Platter {
-            live: image.clone(),
-            synced: image,
-            loose: vec![],
-            operations: 0,
-            cut,
-            dead: false,
-            seed,
-        })))
-    }
-
-    fn platter(&self) -> MutexGuard<'_, Platter> {
-        self.0.lock().unwrap()
-    }
-
-    /// What is on the disk when the power is back.
-    fn after_power_cut(&self) -> Vec<u8> {
-        let platter = self.platter();
-        let mut image = platter.synced.clone();
-        let mut dice = platter.seed;
-        let mut roll = |sides: u64| {
-            // SplitMix64
-            dice = dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = dice;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)) % sides
-        };
-        for op in &platter.loose {
-            match op {
-                Op::Resize(length) => {
-                    if roll(2) == 0 {
-                        image.resize(*length, 0);
-                    }
-                }
-                Op::Write(offset, data) => {
-                    for (number, sector) in data.chunks(SECTOR).enumerate() {
-                        if roll(2) == 0 {
-                            continue;
-                        }
-                        let start = offset + number * SECTOR;
-                        if image.len() < start + sector.len() {
-                            image.resize(start + sector.len(), 0);
-                        }
-                        image[start..start + sector.len()].copy_from_slice(sector);
-                    }
-                }
-            }
-        }
-        image
-    }
-}
-
-impl Platter {
-    fn operation(&mut self, op: Option<Op>) -> io::Result<()> {
-        if self.dead {
-            return Err(io::Error::other("no power"));
-        }
-        // The last operation before the cut may have reached the disk as well.
-        if let Some(op) = op {
-            self.loose.push(op);
-        }
-        self.operations += 1;
-        if self.cut == Some(self.operations) {
-            self.dead = true;
-            return Err(io::Error::other("power cut"));
-        }
-        Ok(())
-    }
-}
-
-impl StorageBackend for Disk {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.platter().live.len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let platter = self.platter();
-        let start = offset as usize;
-        let bytes = platter
-            .live
-            .get(start..start + out.len())
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        out.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.operation(Some(Op::Resize(length as usize)))?;
-        platter.live.resize(length as usize, 0);
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.operation(None)?;
-        platter.synced = platter.live.clone();
-        platter.loose.clear();
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.operation(Some(Op::Write(offset as usize, data.to_vec())))?;
-        let start = offset as usize;
-        platter.live[start..start + data.len()].copy_from_slice(data);
-        Ok(())
-    }
-}
-
-const PAIRS: u16 = 24;
+/// Sets of batches that are handed over at once.
+const ROUNDS: u16 = 8;
+/// Batches of a set.
+const TOGETHER: u16 = 3;
 
 fn row(number: u16, half: u8) -> Key {
     Key::new(Space::Request, &[&number.to_be_bytes(), &[half]])
 }
 
+fn counter() -> Key {
+    Key::new(Space::Probe, &[])
+}
+
+/// The batch with this number: two rows that belong together; one that every batch changes, so that
+/// pages are rewritten and freed; and of each set the last demands the row that the last of the set
+/// before wrote, in its version.
 fn pair(number: u16) -> Batch {
     let mut batch = Batch::new();
     let value = vec![number as u8; 700];
     batch.put(row(number, 0), Expect::Absent, value.clone());
     batch.put(row(number, 1), Expect::Absent, value);
-    // One row that every batch changes, so that pages are rewritten and freed.
-    batch.put(
-        Key::new(Space::Probe, &[]),
-        Expect::Any,
-        number.to_be_bytes().to_vec(),
-    );
+    batch.put(counter(), Expect::Any, number.to_be_bytes().to_vec());
+    if number % TOGETHER == TOGETHER - 1 {
+        let set = number / TOGETHER;
+        let expect = match set {
+            0 => Expect::Absent,
+            set => Expect::Version(u64::from(set)),
+        };
+        batch.put(row(u16::MAX, 0), expect, vec![]);
+    }
     batch
 }
 
-/// Writes pairs of rows, some alone and some in a group, until the disk dies. Returns the
-/// numbers of those that were acknowledged.
-fn write_pairs(runtime: &tokio::runtime::Runtime, disk: Disk) -> Vec<u16> {
-    let Ok(store) = RedbStore::open_backend(disk) else {
-        return vec![];
-    };
+/// A batch that no store may take: its second row is there.
+fn refused(number: u16) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(row(number, 2), Expect::Any, vec![1]);
+    batch.put(row(number, 0), Expect::Absent, vec![1]);
+    batch
+}
+
+/// Hands batches over, some at once, until the disk dies. Returns the numbers of those that were
+/// acknowledged.
+fn write_pairs(runtime: &tokio::runtime::Runtime, store: &RedbStore) -> Vec<u16> {
     runtime.block_on(async {
         let mut acknowledged = vec![];
-        for group in (0..PAIRS).collect::<Vec<_>>().chunks(3) {
-            let commits = group.iter().map(|number| store.commit(pair(*number)));
-            for (number, outcome) in group.iter().zip(futures::future::join_all(commits).await) {
-                if outcome.is_ok() {
-                    acknowledged.push(*number);
+        for round in 0..ROUNDS {
+            let numbers = || round * TOGETHER..(round + 1) * TOGETHER;
+            // Each is followed by one that contradicts it, in the same group or the next.
+            let batches = numbers().flat_map(|number| [pair(number), refused(number)]);
+            let commits = batches.map(|batch| store.commit(batch));
+            let outcomes = futures::future::join_all(commits).await;
+            for (number, outcome) in numbers().zip(outcomes.chunks(2)) {
+                if outcome[0].is_ok() {
+                    acknowledged.push(number);
                 }
+                assert!(outcome[1].is_err(), "{number} was written twice");
             }
         }
         acknowledged
     })
 }
 
-/// Opens the disk as the power cut left it and checks what is on it.
-fn check(runtime: &tokio::runtime::Runtime, image: Vec<u8>, acknowledged: &[u16], what: &str) {
-    let found: BTreeMap<Vec<u8>, Vec<u8>> = {
-        let store = RedbStore::open_backend(Disk::new(image, None, 0))
-            .unwrap_or_else(|error| panic!("{what}: does not open: {error:?}"));
-        runtime.block_on(async {
-            let all = store
-                .scan(&Scan::prefix(Space::Request, &[], 1000))
-                .await
-                .unwrap();
-            // And it must be possible to go on.
-            store.commit(pair(1000)).await.unwrap();
-            all.into_iter()
+/// What a power cut left of `write_pairs`.
+struct Left {
+    found: BTreeMap<Vec<u8>, Vec<u8>>,
+    counter: Option<Row>,
+}
+
+/// Opens the disk as a power cut left it, and shows that the store can be used.
+fn look(
+    runtime: &tokio::runtime::Runtime,
+    disk: Disk,
+    more: u16,
+    what: &dyn std::fmt::Display,
+) -> Left {
+    let store = RedbStore::open_backend(disk)
+        .unwrap_or_else(|error| panic!("{what}: does not open: {error:?}"));
+    runtime.block_on(async {
+        let all = Scan::prefix(Space::Request, &[], 1000);
+        let found = store.scan(&all).await.unwrap();
+        let counter = store.get(&counter()).await.unwrap();
+        let mut batch = Batch::new();
+        batch.put(row(more, 0), Expect::Absent, vec![]);
+        store.commit(batch).await.unwrap();
+        Left {
+            found: found
+                .into_iter()
                 .map(|(key, row)| (key.bytes, row.value))
-                .collect()
-        })
-    };
-    for number in 0..PAIRS {
-        let first = found.get(&row(number, 0).bytes);
-        let second = found.get(&row(number, 1).bytes);
-        assert_eq!(first, second, "{what}: batch {number} is half there");
-        if acknowledged.contains(&number) {
-            assert_eq!(
-                first,
-                Some(&vec![number as u8; 700]),
-                "{what}: batch {number} was acknowledged and is lost"
-            );
+                .collect(),
+            counter,
         }
+    })
+}
+
+impl Left {
+    /// Each batch is there in whole or not at all, every acknowledged one is, and none is without
+    /// those before it.
+    fn check(&self, acknowledged: &[u16], what: &dyn std::fmt::Display) {
+        let has = |number, half| self.found.get(&row(number, half).bytes);
+        let mut taken = 0;
+        for number in 0..ROUNDS * TOGETHER {
+            let (first, second) = (has(number, 0), has(number, 1));
+            assert_eq!(first, second, "{what}: batch {number} is half there");
+            assert_eq!(has(number, 2), None, "{what}: part of a refused batch");
+            if acknowledged.contains(&number) {
+                let value = vec![number as u8; 700];
+                let lost = "was acknowledged and is lost";
+                assert_eq!(first, Some(&value), "{what}: batch {number} {lost}");
+            }
+            if first.is_some() {
+                assert_eq!(taken, number, "{what}: without the batch before it");
+                taken = number + 1;
+            }
+        }
+        let counter = self.counter.as_ref().map(|row| row.version);
+        assert_eq!(counter.unwrap_or_default(), u64::from(taken), "{what}");
     }
 }
 
@@ -397,58 +313,183 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
+/// A store that was just made. Before that is whole it has not got its name.
+fn new_store() -> Vec<u8> {
+    let disk = Disk::holding(vec![]);
+    drop(RedbStore::open_backend(disk.clone()).unwrap());
+    disk.image()
+}
+
+/// The disk whose power goes at its operation number `cut`, and what was acknowledged before.
+fn cut_off(
+    runtime: &tokio::runtime::Runtime,
+    image: &[u8],
+    cut: usize,
+    what: &dyn std::fmt::Display,
+) -> (Disk, Vec<u16>) {
+    let disk = Disk::cut_at(image.to_vec(), cut);
+    let acknowledged = match RedbStore::open_backend(disk.clone()) {
+        Ok(store) => write_pairs(runtime, &store),
+        Err(error) => {
+            assert!(disk.is_dead(), "{what}: does not open: {error:?}");
+            vec![]
+        }
+    };
+    disk.cut();
+    (disk, acknowledged)
+}
+
+/// The long form takes all the power cuts and many losses of each; the short one some.
+fn long() -> bool {
+    std::env::var_os("COVAULT_LONG_SUITE").is_some()
+}
+
 #[test]
 fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any_operation() {
     let runtime = runtime();
-    let whole = Disk::new(vec![], None, 0);
-    assert_eq!(
-        write_pairs(&runtime, whole.clone()).len(),
-        usize::from(PAIRS)
-    );
-    let operations = whole.platter().operations;
-    println!("{operations} disk operations");
-    let mut opened_empty = 0;
-    for cut in 1..=operations {
-        let disk = Disk::new(vec![], Some(cut), cut as u64);
-        let acknowledged = write_pairs(&runtime, disk.clone());
+    let image = new_store();
+    let whole = Disk::holding(image.clone());
+    let store = RedbStore::open_backend(whole.clone()).unwrap();
+    let all = usize::from(ROUNDS * TOGETHER);
+    assert_eq!(write_pairs(&runtime, &store).len(), all);
+    drop(store);
+    let seeds = if long() { 40 } else { 2 };
+    let (mut variants, mut before_all, mut again) = (0, 0, 0);
+    for cut in 1..=whole.operations() {
+        let what = format!("cut at operation {cut}");
+        let (disk, acknowledged) = cut_off(&runtime, &image, cut, &what);
         if acknowledged.is_empty() {
-            opened_empty += 1;
+            before_all += 1;
         }
-        check_or_new(&runtime, &disk, &acknowledged, cut);
+        for loss in Loss::EVERY {
+            for seed in 0..if loss.is_random() { seeds } else { 1 } {
+                let seed = 1_000_000 * cut as u64 + seed;
+                let what = format!("{what}, {loss:?}, seed {seed}");
+                let image = disk.after_power_cut(loss, seed);
+                let found = Disk::holding(image.clone());
+                look(&runtime, found.clone(), 1000, &what).check(&acknowledged, &what);
+                variants += 1;
+                // The power goes once more while the store is opened and used again.
+                let operations = found.operations();
+                let step = if long() { 1 } else { operations };
+                for second in (1 + seed as usize % step..=operations).step_by(step) {
+                    let what = format!("{what}, again at operation {second}");
+                    let disk = Disk::cut_at(image.clone(), second);
+                    if let Ok(store) = RedbStore::open_backend(disk.clone()) {
+                        let mut batch = Batch::new();
+                        batch.put(row(1000, 0), Expect::Absent, vec![]);
+                        let _ = runtime.block_on(store.commit(batch));
+                    }
+                    disk.cut();
+                    let loss = Loss::EVERY[(seed as usize + second) % Loss::EVERY.len()];
+                    let image = disk.after_power_cut(loss, seed);
+                    look(&runtime, Disk::holding(image), 1001, &what).check(&acknowledged, &what);
+                    again += 1;
+                }
+            }
+        }
     }
+    let operations = whole.operations();
+    println!("{operations} operations of the disk, {variants} losses, {again} of two power cuts");
     assert!(
-        opened_empty < operations / 2,
+        before_all < operations / 2,
         "most cuts must come after the first batch"
     );
 }
 
-/// While the file is being made for the first time, nothing was promised yet.
-fn check_or_new(runtime: &tokio::runtime::Runtime, disk: &Disk, acknowledged: &[u16], cut: usize) {
-    let image = disk.after_power_cut();
-    if acknowledged.is_empty()
-        && RedbStore::open_backend(Disk::new(image.clone(), None, 0)).is_err()
-    {
-        return;
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn redb__should_survive_any_loss_of_what_was_not_synced(
+        share in 0.0f64..1.0,
+        loss in proptest::sample::select(Loss::EVERY.to_vec()),
+        seed: u64,
+    ) {
+        let runtime = runtime();
+        let image = new_store();
+        let whole = Disk::holding(image.clone());
+        write_pairs(&runtime, &RedbStore::open_backend(whole.clone()).unwrap());
+        let cut = 1 + (share * (whole.operations() - 1) as f64) as usize;
+        let what = format!("cut at operation {cut}, {loss:?}, seed {seed}");
+        let (disk, acknowledged) = cut_off(&runtime, &image, cut, &what);
+        let image = disk.after_power_cut(loss, seed);
+        look(&runtime, Disk::holding(image), 1000, &what).check(&acknowledged, &what);
     }
-    check(
-        runtime,
-        image,
-        acknowledged,
-        &format!("cut at operation {cut}"),
-    );
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
-    #[test]
-    fn redb__should_survive_any_loss_of_what_was_not_synced(share in 0.0f64..1.0, seed: u64) {
-        let runtime = runtime();
-        let whole = Disk::new(vec![], None, 0);
-        write_pairs(&runtime, whole.clone());
-        let operations = whole.platter().operations;
-        let cut = 1 + (share * (operations - 1) as f64) as usize;
-        let disk = Disk::new(vec![], Some(cut), seed);
-        let acknowledged = write_pairs(&runtime, disk.clone());
-        check_or_new(&runtime, &disk, &acknowledged, cut);
+/// A disk that confirms nothing while it is shut.
+#[derive(Clone, Debug)]
+struct Gated {
+    disk: Disk,
+    shut: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Gated {
+    fn set(&self, shut: bool) {
+        *self.shut.0.lock().unwrap() = shut;
+        self.shut.1.notify_all();
+    }
+}
+
+impl StorageBackend for Gated {
+    fn len(&self) -> io::Result<u64> {
+        self.disk.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.disk.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.disk.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let shut = self.shut.0.lock().unwrap();
+        let _open = self.shut.1.wait_while(shut, |shut| *shut).unwrap();
+        self.disk.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.disk.write(offset, data)
+    }
+}
+
+#[test]
+fn redb__should_have_batches_that_wait_share_what_the_disk_confirms() {
+    let runtime = runtime();
+    let disk = Disk::holding(new_store());
+    let gated = Gated {
+        disk: disk.clone(),
+        shut: Arc::default(),
+    };
+    let store = RedbStore::open_backend(gated.clone()).unwrap();
+    let put = |number: u16| {
+        let mut batch = Batch::new();
+        batch.put(row(number, 0), Expect::Absent, vec![7; 100]);
+        store.commit(batch)
+    };
+    let syncs = |count: u16| {
+        gated.set(true);
+        let before = disk.syncs();
+        runtime.block_on(async {
+            let first = count * 1000;
+            let commits = (first..first + count).map(&put).collect::<Vec<_>>();
+            // All are handed over before the disk confirms anything.
+            let open = async { gated.set(false) };
+            let (outcomes, ()) = futures::join!(futures::future::join_all(commits), open);
+            assert!(outcomes.into_iter().all(|outcome| outcome.is_ok()));
+        });
+        disk.syncs() - before
+    };
+    let one = syncs(1);
+    assert!(one > 0);
+    // The writer had begun with some, and takes the rest at once.
+    for count in [8, 64] {
+        let many = syncs(count);
+        assert!(
+            many <= 2 * one,
+            "{many} syncs of {count} batches, {one} of one"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! rejected.
 
 use covault_core::{
+    audit::Chain,
     fault::Fault,
     ids::{RequestId, WalletId},
     request::Event,
@@ -12,6 +13,7 @@ use ractor::RpcReplyPort;
 
 use super::Live;
 use crate::{
+    audit::Note,
     commands::not_rejected,
     ledger::{self, Beside},
     pledge::Pledge,
@@ -39,6 +41,14 @@ impl Live {
             let mut batch = Batch::new();
             let expect = Expect::Version(version);
             batch.put(rows::wallet(id), expect, rows::encode(&new)?);
+            Note::new(pledge.by(), format_args!("wallet:{id}"), "WalletChanged")
+                .fact("name", &new.name)
+                .fact("status", format_args!("{:?}", new.status))
+                .add_to(
+                    &mut batch,
+                    Chain::Vault(self.vault.id),
+                    self.context.now_ms(),
+                )?;
             pledge.demand(&mut batch);
             match self.context.store.commit(batch).await {
                 Ok(()) => break new,

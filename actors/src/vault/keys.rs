@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
+    audit::Chain,
     derive::RootKey,
     fault::{Class, Fault},
     ids::SessionId,
@@ -15,6 +16,7 @@ use ractor::{ActorRef, RpcReplyPort};
 
 use super::{Live, Msg, asking::ask};
 use crate::{
+    audit::{self, By, Note},
     context::GRACE_MS,
     nodes, rows,
     signing::AbortOnDrop,
@@ -39,6 +41,8 @@ pub struct KeyPlan {
     pub signers: Vec<NodeId>,
     /// The scheme of the ECDSA key.
     pub ecdsa: Scheme,
+    /// Who wants it.
+    pub by: By,
     /// Where the vault goes.
     pub reply: RpcReplyPort<Result<Vault, Fault>>,
 }
@@ -83,7 +87,13 @@ impl Live {
                     expires_at_ms: now.saturating_add(deadline),
                 };
                 let claimed = order.clone();
-                self.update(move |vault| vault.claim(claimed)).await?;
+                let note = self
+                    .note("KeygenClaimed")
+                    .fact("scheme", scheme.name())
+                    .fact("session", claimed.session)
+                    .fact("signers", audit::nodes(&claimed.signers));
+                self.update(Some(note), move |vault| vault.claim(claimed))
+                    .await?;
                 order
             }
         };
@@ -117,7 +127,14 @@ impl Live {
         }
         match result {
             Ok(key) => {
-                self.update(|vault| vault.take(order, key)).await?;
+                let note = self
+                    .note("KeyMade")
+                    .fact("scheme", order.scheme.name())
+                    .fact("publicKey", hex::encode(&key.public_key))
+                    .fact("threshold", order.threshold)
+                    .fact("holders", audit::nodes(&order.signers));
+                self.update(Some(note), |vault| vault.take(order, key))
+                    .await?;
                 self.context.note_problem(self.vault.id, order.scheme, None);
                 Ok(())
             }
@@ -129,8 +146,12 @@ impl Live {
                 // What was refused because it came too late may be asked again.
                 let in_time = self.context.now_ms() < order.expires_at_ms;
                 if in_time && matches!(fault.class(), Class::Invalid | Class::Forbidden) {
+                    let note = self
+                        .note("KeygenGivenUp")
+                        .fact("scheme", order.scheme.name())
+                        .fact("reason", fault.public());
                     return self
-                        .update(|vault| vault.give_up(order, fault.public()))
+                        .update(Some(note), |vault| vault.give_up(order, fault.public()))
                         .await;
                 }
                 let scheme = order.scheme;
@@ -143,7 +164,11 @@ impl Live {
         }
     }
 
-    pub(super) async fn make_keys_again(&mut self, myself: &ActorRef<Msg>) -> Result<Vault, Fault> {
+    pub(super) async fn make_keys_again(
+        &mut self,
+        myself: &ActorRef<Msg>,
+        by: &By,
+    ) -> Result<Vault, Fault> {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
         let schemes = self.vault.keys.iter().filter(|key| failed(key));
         let schemes = schemes.map(|key| key.scheme).collect::<Vec<_>>();
@@ -152,7 +177,8 @@ impl Live {
                 vault.want_again();
                 Ok(())
             };
-            self.update(wanted).await?;
+            let note = Note::of_vault(by, self.vault.id, "KeysWantedAgain");
+            self.update(Some(note), wanted).await?;
         }
         for scheme in schemes {
             self.context.note_problem(self.vault.id, scheme, None);
@@ -172,8 +198,13 @@ impl Live {
             threshold,
             signers,
             ecdsa,
+            by,
             reply,
         } = plan;
+        let note = Note::of_vault(&by, self.vault.id, "SignersReplaced")
+            .fact("threshold", threshold)
+            .fact("signers", audit::nodes(&signers))
+            .fact("ecdsa", ecdsa.name());
         let mut vault = self.vault.clone();
         let named = nodes::check_admitted(&self.context, "signers", &signers).await;
         let planned = named.and_then(|()| vault.plan_again(threshold, signers.clone(), ecdsa));
@@ -182,7 +213,7 @@ impl Live {
             return Ok(());
         }
         let old: Vec<Scheme> = self.vault.keys.iter().map(|key| key.scheme).collect();
-        let stored = self.put_naming(vault, &signers).await;
+        let stored = self.put_naming(vault, &signers, note).await;
         if stored.is_ok() {
             for scheme in old {
                 self.context.note_problem(self.vault.id, scheme, None);
@@ -203,12 +234,20 @@ impl Live {
     ///
     /// # Errors
     /// [`Class::Invalid`] when one is not admitted; nothing was changed then.
-    pub(super) async fn put_naming(&mut self, vault: Vault, named: &[NodeId]) -> Result<(), Fault> {
+    pub(super) async fn put_naming(
+        &mut self,
+        vault: Vault,
+        named: &[NodeId],
+        note: Note,
+    ) -> Result<(), Fault> {
         loop {
             let mut batch = Batch::new();
             let expect = Expect::Version(self.version);
             batch.put(rows::vault(vault.id), expect, rows::encode(&vault)?);
             nodes::hold(&self.context, &mut batch, "signers", named).await?;
+            let chain = Chain::Vault(vault.id);
+            note.clone()
+                .add_to(&mut batch, chain, self.context.now_ms())?;
             match self.context.store.commit(batch).await {
                 Ok(()) => break,
                 // A node got another name, was named by another vault too, or was removed.
@@ -222,8 +261,15 @@ impl Live {
         Ok(())
     }
 
+    /// Something that the service does with the vault.
+    pub(super) fn note(&self, event: &str) -> Note {
+        Note::of_vault(&By::service(), self.vault.id, event)
+    }
+
+    /// Stores a change, with its entry in the audit log.
     pub(super) async fn update(
         &mut self,
+        note: Option<Note>,
         change: impl FnOnce(&mut Vault) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let mut vault = self.vault.clone();
@@ -234,6 +280,9 @@ impl Live {
             Expect::Version(self.version),
             rows::encode(&vault)?,
         );
+        if let Some(note) = note {
+            note.add_to(&mut batch, Chain::Vault(vault.id), self.context.now_ms())?;
+        }
         self.context.store.commit(batch).await?;
         self.vault = vault;
         self.version += 1;

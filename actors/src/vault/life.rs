@@ -27,6 +27,7 @@ use ractor::{ActorRef, RpcReplyPort};
 
 use super::{Live, Msg as VaultMsg, asking::ask};
 use crate::{
+    audit::{self, By, Note},
     context::GRACE_MS,
     nodes,
     port::{Confirmations, NodeView},
@@ -41,9 +42,9 @@ const MAX_FAILED: u32 = 10;
 /// Messages.
 pub enum Msg {
     /// An operator wants new shares.
-    Want(Box<Wish>, RpcReplyPort<Result<Vault, Fault>>),
+    Want(Box<Wish>, By, RpcReplyPort<Result<Vault, Fault>>),
     /// An operator does not want them any more.
-    Cancel(RpcReplyPort<Result<Vault, Fault>>),
+    Cancel(By, RpcReplyPort<Result<Vault, Fault>>),
     /// A run is to be started (again).
     ReshareDue(Scheme),
     /// The cluster answered.
@@ -144,7 +145,7 @@ impl Live {
         message: Msg,
     ) -> Result<(), Fault> {
         match message {
-            Msg::Want(wish, reply) => {
+            Msg::Want(wish, by, reply) => {
                 let Wish { to, lost, schemes } = *wish;
                 let holders = to.as_ref().map(|(_, holders)| holders.clone());
                 let holders = holders.unwrap_or_default();
@@ -152,6 +153,15 @@ impl Live {
                 if let Err(refusal) = named {
                     let _ = reply.send(Err(refusal));
                     return Ok(());
+                }
+                let names = schemes.iter().map(|scheme| scheme.name());
+                let mut note = Note::of_vault(&by, self.vault.id, "ReshareWanted")
+                    .fact("schemes", names.collect::<Vec<_>>().join(" "))
+                    .fact("lost", audit::nodes(&lost));
+                if let Some((threshold, holders)) = &to {
+                    note = note
+                        .fact("threshold", threshold)
+                        .fact("holders", audit::nodes(holders));
                 }
                 let to = to.as_ref().map(|(threshold, nodes)| (*threshold, &**nodes));
                 let mut vault = self.vault.clone();
@@ -164,7 +174,7 @@ impl Live {
                     .filter(|scheme| halted(reshare_of(&self.vault, *scheme)))
                     .filter(|scheme| !halted(reshare_of(&vault, *scheme)))
                     .collect();
-                self.decided(wanted.map(|()| vault), &holders, reply)
+                self.decided(note, wanted.map(|()| vault), &holders, reply)
                     .await?;
                 for scheme in again {
                     self.works.entry(scheme).or_default().forgive();
@@ -173,10 +183,12 @@ impl Live {
                 self.resume_life(myself);
                 Ok(())
             }
-            Msg::Cancel(reply) => {
+            Msg::Cancel(by, reply) => {
+                let note = Note::of_vault(&by, self.vault.id, "ReshareCancelled");
                 let mut vault = self.vault.clone();
                 let cancelled = vault.cancel_reshare();
-                self.decided(cancelled.map(|()| vault), &[], reply).await?;
+                self.decided(note, cancelled.map(|()| vault), &[], reply)
+                    .await?;
                 for key in &self.vault.keys {
                     let Some(work) = self.works.get_mut(&key.scheme) else {
                         continue;
@@ -217,6 +229,7 @@ impl Live {
     /// Stores what an operator decided, and answers. A refusal is no trouble of the vault's.
     async fn decided(
         &mut self,
+        note: Note,
         vault: Result<Vault, Fault>,
         nodes: &[NodeId],
         reply: RpcReplyPort<Result<Vault, Fault>>,
@@ -231,7 +244,7 @@ impl Live {
         let stored = if vault == self.vault {
             Ok(())
         } else {
-            self.put_naming(vault, nodes).await
+            self.put_naming(vault, nodes, note).await
         };
         let refused = matches!(&stored, Err(fault) if *fault.class() == Class::Invalid);
         let _ = reply.send(stored.clone().map(|()| self.vault.clone()));
@@ -293,7 +306,16 @@ impl Live {
         };
         if !claimed {
             let claim = order.clone();
-            self.update(|vault| vault.begin_reshare(claim)).await?;
+            let note = self
+                .note("ReshareClaimed")
+                .fact("scheme", scheme.name())
+                .fact("session", claim.session)
+                .fact("epoch", claim.new.epoch)
+                .fact("threshold", claim.new.threshold)
+                .fact("holders", audit::nodes(&claim.new.holders))
+                .fact("dealers", audit::nodes(&claim.dealers));
+            self.update(Some(note), |vault| vault.begin_reshare(claim))
+                .await?;
         }
         tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "the nodes are asked for new shares");
         let signers = Arc::clone(&self.context.signers);
@@ -387,7 +409,14 @@ impl Live {
                 // An older generation need not be told any more.
                 work.telling = None;
                 work.told = false;
-                self.update(|vault| vault.reshared(order, proof)).await?;
+                let note = self
+                    .note("Reshared")
+                    .fact("scheme", scheme.name())
+                    .fact("epoch", order.new.epoch)
+                    .fact("threshold", order.new.threshold)
+                    .fact("holders", audit::nodes(&order.new.holders));
+                self.update(Some(note), |vault| vault.reshared(order, proof))
+                    .await?;
                 self.context.note_problem(self.vault.id, scheme, None);
                 tracing::info!(vault = %self.vault.id, scheme = scheme.name(), epoch = order.new.epoch, "new shares are in use");
                 self.start_telling(myself, scheme);
@@ -407,7 +436,11 @@ impl Live {
                 tracing::error!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares: given up until an operator asks again");
                 self.context.note_problem(self.vault.id, scheme, None);
                 let reason = fault.public();
-                self.update(|vault| vault.halt_reshare(order, reason))
+                let note = self
+                    .note("ReshareHalted")
+                    .fact("scheme", scheme.name())
+                    .fact("reason", reason);
+                self.update(Some(note), |vault| vault.halt_reshare(order, reason))
                     .await?;
             }
         }

@@ -85,8 +85,9 @@ impl Live {
                 };
             }
         }
+        let place = Place::again(&self.context, &request);
         let start = Start::Load { request, version };
-        self.start(myself, id, start, None).await
+        self.start(myself, id, start, place).await
     }
 
     /// The account in whose lane a loaded request waits, where it waits in one.

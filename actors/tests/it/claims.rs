@@ -157,7 +157,7 @@ async fn a_request_that_waits__should_say_why_and_fail_with_that_at_its_deadline
         };
         let fault = gateway.view(&admin(), query).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
-        let trail = Scan::prefix(Space::Audit, &[], 1000);
+        let trail = Scan::prefix(Space::AuditEntry, &[], 1000);
         let trail = world.store.scan(&trail).await.unwrap();
         let noted = trail.iter().any(|(_, row)| {
             let text = String::from_utf8_lossy(&row.value);

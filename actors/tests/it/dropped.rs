@@ -79,7 +79,7 @@ async fn stuck(gateway: &Gateway) -> Stuck {
 
 /// Whether the trail has an event with these words.
 async fn noted(world: &World, event: &str, words: &str) -> bool {
-    let trail = Scan::prefix(Space::Audit, &[], 10_000);
+    let trail = Scan::prefix(Space::AuditEntry, &[], 10_000);
     let trail = world.store.scan(&trail).await.unwrap();
     trail.iter().any(|(_, row)| {
         let text = String::from_utf8_lossy(&row.value);

@@ -154,10 +154,21 @@ async fn list__should_have_the_requests_of_versions_before_the_index() {
     }
 }
 
-/// A store that watches how many rows a scan passes over at once.
+/// A store that watches how many rows a scan passes over at once, and how many are read.
 struct WatchedStore {
     inner: Arc<dyn Store>,
     most: AtomicUsize,
+    read: AtomicUsize,
+}
+
+impl WatchedStore {
+    fn new(inner: &Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::clone(inner),
+            most: AtomicUsize::new(0),
+            read: AtomicUsize::new(0),
+        })
+    }
 }
 
 #[async_trait]
@@ -167,12 +178,15 @@ impl Store for WatchedStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.read.fetch_add(1, Ordering::SeqCst);
         self.inner.get(key).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
         self.most.fetch_max(scan.skip, Ordering::SeqCst);
-        self.inner.scan(scan).await
+        let found = self.inner.scan(scan).await?;
+        self.read.fetch_add(found.len(), Ordering::SeqCst);
+        Ok(found)
     }
 }
 
@@ -184,10 +198,7 @@ enum Stored<T> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_store() {
     let world = World::new();
-    let store = Arc::new(WatchedStore {
-        inner: Arc::clone(&world.store),
-        most: AtomicUsize::new(0),
-    });
+    let store = WatchedStore::new(&world.store);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let vault_id = vault(&gateway, "main").await;
     // Rows of the index alone, all of them of one request but some.
@@ -246,4 +257,32 @@ async fn list__should_find_a_page_far_behind_without_keeping_others_from_the_sto
     }
     let most = store.most.load(Ordering::SeqCst);
     assert!(most <= 10_000, "{most} rows at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn start_and_lists__should_read_as_much_however_much_has_ended() {
+    let mut read = Vec::new();
+    for ended in [12, 60] {
+        let world = World::new();
+        let gateway = world.start().await;
+        let vault_id = vault(&gateway, "main").await;
+        let made = make(&world, &gateway, vault_id, ended).await;
+        gateway.stop().await;
+
+        let store = WatchedStore::new(&world.store);
+        let rows = || store.read.swap(0, Ordering::SeqCst);
+        let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
+        // Its vault makes a wallet once it has taken up what is live.
+        let address = evm_wallet(&gateway, vault_id).await;
+        let start = rows();
+        assert_eq!(uuids(&gateway, asked(vault_id)).await.len(), 10);
+        let list = rows();
+        details(&gateway, &made[0]).await;
+        let one = rows();
+        let new = create(&gateway, raw(&address)).await;
+        outcome(&gateway, &new.uuid).await;
+        gateway.stop().await;
+        read.push([start, list, one]);
+    }
+    assert_eq!(read[0], read[1], "rows read by a start, a list and a look");
 }

@@ -13,6 +13,8 @@
 mod aptos_double;
 mod aptos_node;
 mod archives;
+mod audit;
+mod backup;
 mod batches;
 mod bitcoin_lies;
 mod bitcoin_node;
@@ -20,6 +22,8 @@ mod chain_double;
 mod claims;
 mod cut_store;
 mod deposits;
+#[path = "../../../tests/support/disk.rs"]
+mod disk;
 mod dropped;
 mod endpoints;
 mod evm_node;
@@ -36,6 +40,7 @@ mod one_key;
 mod plans;
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
+mod power_cuts;
 mod processes;
 mod rejections;
 mod requests;

@@ -122,11 +122,13 @@ impl Process {
             .build()
             .unwrap();
         let inner = match world.database.clone() {
-            // What it has there ends with it.
-            Some(url) => runtime
-                .spawn(async move { opened(&url).await })
-                .await
-                .unwrap(),
+            // What it has there ends with it. (Not spawned: the compiler does not see that opening
+            // one can go from thread to thread.)
+            Some(url) => {
+                let handle = runtime.handle().clone();
+                let open = move || handle.block_on(opened(&url));
+                runtime.spawn_blocking(open).await.unwrap()
+            }
             None => Arc::clone(&world.store),
         };
         let connection = Arc::new(Connection {

@@ -8,13 +8,14 @@ use std::{
 
 use covault_actors::{
     gateway::Gateway,
-    store::{Store, memory::MemoryStore},
+    store::{Batch, Expect, Key, Space, Store, memory::MemoryStore},
 };
 use covault_core::schema::wire::{
     NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
 };
 
 use crate::{
+    audit,
     claims::pay,
     cut_store::{Accident, CutStore},
     world::*,
@@ -22,7 +23,7 @@ use crate::{
 
 /// What a run of the scenario is about.
 #[derive(Clone, Copy, Debug)]
-enum Scenario {
+pub enum Scenario {
     Raw,
     Transfer,
     /// The first signing attempt fails, and the answer to the first broadcast is lost.
@@ -35,7 +36,7 @@ enum Scenario {
     Outputs,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+pub const SCENARIOS: [Scenario; 6] = [
     Scenario::Raw,
     Scenario::Transfer,
     Scenario::BumpyTransfer,
@@ -44,7 +45,7 @@ const SCENARIOS: [Scenario; 6] = [
     Scenario::Outputs,
 ];
 
-fn set(world: &World, scenario: Scenario) {
+pub fn set(world: &World, scenario: Scenario) {
     match scenario {
         Scenario::Raw | Scenario::Transfer => {}
         Scenario::BumpyTransfer => {
@@ -57,20 +58,20 @@ fn set(world: &World, scenario: Scenario) {
     }
 }
 
-fn network(scenario: Scenario) -> NetworkType {
+pub fn network(scenario: Scenario) -> NetworkType {
     match scenario {
         Scenario::Outputs => NetworkType::Bitcoin,
         _ => NetworkType::Evm,
     }
 }
 
-fn fund(world: &World, scenario: Scenario, address: &str) {
+pub fn fund(world: &World, scenario: Scenario, address: &str) {
     if let Scenario::Outputs = scenario {
         world.bitcoin.fund(address, 2, 100_000);
     }
 }
 
-fn kind(scenario: Scenario, address: &str) -> Kind {
+pub fn kind(scenario: Scenario, address: &str) -> Kind {
     match scenario {
         Scenario::Raw => raw(address),
         Scenario::Outputs => pay(address, 10_000),
@@ -129,7 +130,7 @@ async fn commits(scenario: Scenario) -> usize {
     store.commits()
 }
 
-async fn check(
+pub async fn check(
     world: &World,
     gateway: &Gateway,
     scenario: Scenario,
@@ -153,6 +154,7 @@ async fn check(
         assert_eq!(status, expected, "{what}");
     }
     assert_eq!(world.pending().await, 0, "{what}: effects are left over");
+    audit::tells_of_each_once(&*world.store, &stored, what).await;
     // Second digests and sessions used twice make the signers' double panic.
     assert!(world.signers.requests() <= stored.len(), "{what}");
     assert_eq!(world.bitcoin.conflicts.load(Ordering::SeqCst), 0, "{what}");
@@ -302,6 +304,9 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
         store as Arc<dyn Store>
     };
     // The index of requests is completed once, before there is any actor: who starts is told.
+    let mut older = Batch::new();
+    older.delete(Key::new(Space::RequestIndex, &[]), Expect::Any);
+    world.store.commit(older).await.unwrap();
     let fault = world.try_start_with(cut(1), world.chains()).await.err();
     assert_eq!(
         fault.unwrap().class(),

@@ -169,6 +169,70 @@ async fn create__should_refuse_more_bytes_than_the_settings_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits__should_count_what_was_live_before_a_restart() {
+    let mut world = World::new();
+    world.settings.max_live_requests = 2;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let first = create(&gateway, raw(&address)).await;
+    let second = create(&gateway, raw(&address)).await;
+    gateway.stop().await;
+    for _ in 0..2 {
+        let gateway = world.start().await;
+        // Its vault makes a wallet once it has taken up what is live.
+        evm_wallet(&gateway, vault).await;
+        let refused = try_create(&gateway, request(raw(&address)), None).await;
+        let fault = refused.unwrap_err();
+        assert!(fault.public().contains("too many"), "{fault}");
+        gateway.stop().await;
+    }
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let gateway = world.start().await;
+    for request in [first, second] {
+        assert_eq!(outcome(&gateway, &request.uuid).await.error, None);
+    }
+    let third = loop {
+        match try_create(&gateway, request(raw(&address)), None).await {
+            Ok(made) => break created(made),
+            Err(fault) => assert_eq!(fault.class(), &Class::Unavailable),
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    assert_eq!(outcome(&gateway, &third.uuid).await.error, None);
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits__should_count_bytes_that_wait_for_a_node_after_a_restart_too() {
+    let mut world = World::new();
+    world.settings.max_live_bytes = 1_000;
+    world.evm.stuck.store(true, Ordering::SeqCst);
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let noted = || {
+        let mut noted = request(send(&address));
+        noted.notes = Some("n".repeat(600));
+        noted
+    };
+    let first = created(try_create(&gateway, noted(), None).await.unwrap());
+    gateway.stop().await;
+    for _ in 0..2 {
+        let gateway = world.start().await;
+        evm_wallet(&gateway, vault).await;
+        let fault = try_create(&gateway, noted(), None).await.unwrap_err();
+        assert!(fault.public().contains("too many"), "{fault}");
+        gateway.stop().await;
+    }
+    world.evm.stuck.store(false, Ordering::SeqCst);
+    let gateway = world.start().await;
+    assert_eq!(outcome(&gateway, &first.uuid).await.error, None);
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits__should_be_as_large_as_anybody_likes() {
     let mut world = World::new();
     world.settings.max_live_requests = usize::MAX;

@@ -5,6 +5,7 @@
 //!     Signed -> Broadcasting -> Succeeded        (sent by us)
 //!     Signed -> Succeeded                        (messages, broadcastTx=false)
 //!     anything before Signed, and Broadcasting -> Failed
+//!     anything before Signed -> Failed           (found in a restored backup)
 //! ```
 //! A request is rejected only before `Prepared`. From `Prepared` on it signs one draft: a new
 //! attempt is a new session for the same digest. After `Signed` the bytes never change.
@@ -86,6 +87,12 @@ pub enum Event {
         /// The code that executeSigningRequests reports.
         code: ExecuteCode,
     },
+    /// The store was restored from a backup in which it was not signed: what became of it since is
+    /// not known. What it holds may be used up by now.
+    Restored {
+        /// Why that ends it.
+        reason: String,
+    },
 }
 
 /// What is to be done after the commit, at least once.
@@ -111,8 +118,8 @@ pub enum ClaimChange {
     Take,
     /// It lets go of what this draft uses up.
     Free(Box<Draft>),
-    /// It is over, and its transaction is in the world: what this draft uses up stays taken, for as
-    /// long as the transaction may still come.
+    /// It is over, and its transaction is in the world, or may be: what this draft uses up stays
+    /// taken, for as long as the transaction may still come.
     Outlive(Box<Draft>),
 }
 
@@ -319,6 +326,20 @@ impl State {
             }
             (State::Preparing { .. }, Event::GaveUp { reason, code }) => failed(reason, code),
             (
+                State::Received
+                | State::Screened { .. }
+                | State::AwaitingApproval { .. }
+                | State::Preparing { .. },
+                Event::Restored { reason },
+            ) => failed(reason, ExecuteCode::Unspecified),
+            (
+                State::Prepared { draft, .. } | State::Signing { draft, .. },
+                Event::Restored { reason },
+            ) => {
+                claim = Some(ClaimChange::Outlive(Box::new(draft)));
+                failed(reason, ExecuteCode::Unspecified)
+            }
+            (
                 State::Prepared { draft, .. } | State::Signing { draft, .. },
                 Event::GaveUp { reason, code },
             ) => {
@@ -360,6 +381,7 @@ impl Event {
             Event::NodeAccepted => "NodeAccepted",
             Event::NodeRefused { .. } => "NodeRefused",
             Event::GaveUp { .. } => "GaveUp",
+            Event::Restored { .. } => "Restored",
         }
     }
 
@@ -369,7 +391,8 @@ impl Event {
             | Event::Delayed { reason }
             | Event::SessionLost { reason }
             | Event::NodeRefused { reason, .. }
-            | Event::GaveUp { reason, .. } => reason.clone(),
+            | Event::GaveUp { reason, .. }
+            | Event::Restored { reason } => reason.clone(),
             Event::Built { draft } => draft
                 .claim
                 .as_ref()

@@ -152,22 +152,23 @@ fn events() -> Vec<Event> {
             reason: reason(),
             code,
         },
+        Event::Restored { reason: reason() },
     ]
 }
 
 /// Columns in the order of [`events`]: where each event leads, `.` where it is illegal.
 const MATRIX: &str = "\
-Received         Screened . . Failed . . . . . . . . . .
-Screened         . AwaitingApproval . Failed . . . . . . . . . .
-AwaitingApproval . . Preparing Failed . . . . . . . . . .
-Preparing        . . . Failed Preparing Prepared . . . . . . . Failed
-Prepared         . . . . . . Signing . . . . . . Failed
-Signing          . . . . . . . Prepared Signed . . . . Failed
-Signed/send      . . . . . . . . . Broadcasting . . . .
-Signed/keep      . . . . . . . . . . Succeeded . . .
-Broadcasting     . . . . Broadcasting . . . . . . Succeeded Failed .
-Succeeded        . . . . . . . . . . . . . .
-Failed           . . . . . . . . . . . . . .
+Received         Screened . . Failed . . . . . . . . . . Failed
+Screened         . AwaitingApproval . Failed . . . . . . . . . . Failed
+AwaitingApproval . . Preparing Failed . . . . . . . . . . Failed
+Preparing        . . . Failed Preparing Prepared . . . . . . . Failed Failed
+Prepared         . . . . . . Signing . . . . . . Failed Failed
+Signing          . . . . . . . Prepared Signed . . . . Failed Failed
+Signed/send      . . . . . . . . . Broadcasting . . . . .
+Signed/keep      . . . . . . . . . . Succeeded . . . .
+Broadcasting     . . . . Broadcasting . . . . . . Succeeded Failed . .
+Succeeded        . . . . . . . . . . . . . . .
+Failed           . . . . . . . . . . . . . . .
 ";
 
 fn matrix() -> String {
@@ -249,6 +250,11 @@ fn step__should_be_exercised_in_every_legal_cell_by_walks_from_the_start() {
         let reject = Event::Rejected { reason: "x".into() };
         walks.push([start(true)[..length].to_vec(), vec![reject]].concat());
     }
+    let restored = || Event::Restored { reason: "x".into() };
+    for length in 0..=4 {
+        walks.push([start(true)[..length].to_vec(), vec![restored()]].concat());
+    }
+    walks.push([start(true), vec![claim(), restored()]].concat());
     let mut walked = BTreeSet::new();
     for walk in walks {
         let mut state = State::Received;
@@ -339,7 +345,14 @@ fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world()
     assert_eq!(built.claim, Some(ClaimChange::Take));
     assert_eq!(built.next.draft(), Some(&draft(true)));
     let freed = Some(ClaimChange::Free(Box::new(draft(true))));
-    assert_eq!(built.next.step(gave_up(), 1).unwrap().claim, freed);
+    let given_up = built.next.clone().step(gave_up(), 1).unwrap();
+    assert_eq!(given_up.claim, freed);
+    let restored = Event::Restored { reason: "x".into() };
+    let restored = built.next.clone().step(restored, 1).unwrap();
+    assert_eq!(
+        restored.claim,
+        Some(ClaimChange::Outlive(Box::new(draft(true))))
+    );
     let signed = |broadcast| State::Signed {
         draft: draft(broadcast),
         signatures: signatures(),

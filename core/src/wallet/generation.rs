@@ -256,6 +256,17 @@ impl LiveKey {
         }
     }
 
+    /// It was restored from a backup: see [`super::vault::Vault::restored`].
+    pub(super) fn restored(&mut self, epochs: u32, reason: &str) {
+        self.next_epoch = self.next_epoch.saturating_add(epochs);
+        if let Reshare::Wanted(target) | Reshare::Preparing { target, .. } = &self.reshare {
+            self.reshare = Reshare::Halted {
+                target: target.clone(),
+                reason: reason.to_owned(),
+            };
+        }
+    }
+
     /// Nobody wants a new generation any more. What nodes have prepared stays with them
     /// ([`LiveKey::leftover`]), and is void only when a later generation is in use and they know it.
     ///

@@ -19,6 +19,10 @@ use crate::{
 /// Most nodes that can hold shares of one vault: their protocol index is one byte.
 pub const MAX_SIGNERS: usize = 255;
 
+/// Why something that was in work is not gone on with.
+const RESTORED: &str =
+    "the store was restored from a backup; whether this came to its end after that is not known";
+
 /// A vault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vault {
@@ -200,6 +204,20 @@ impl Vault {
                 Ok(())
             }
             _ => Err(settled()),
+        }
+    }
+
+    /// It was restored from a backup. What was in work then may have come to its end since: it is left
+    /// to an operator. So many epochs may have been used up by runs that are not known here.
+    pub fn restored(&mut self, epochs: u32) {
+        for key in &mut self.keys {
+            match &mut key.state {
+                KeyState::Wanted | KeyState::Generating(_) => {
+                    key.state = KeyState::Failed(RESTORED.to_owned());
+                }
+                KeyState::Ready(live) => live.restored(epochs, RESTORED),
+                KeyState::Failed(_) => {}
+            }
         }
     }
 

@@ -1,13 +1,17 @@
 //! Batches that are committed together.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
+use covault_core::audit::Chain;
 use tokio::sync::oneshot;
 
-use crate::store::{Batch, Change, CommitError, Expect, Key, Write};
+use crate::{
+    rows,
+    store::{Batch, Change, CommitError, Expect, Key, Write, damaged},
+};
 
 /// Most batches, rows and bytes that share one transaction: bounds how long the first of them waits.
 const BATCHES: usize = 256;
@@ -52,7 +56,8 @@ struct Member {
     reply: oneshot::Sender<Result<(), CommitError>>,
 }
 
-/// What the statement takes: an element per row, ordered by wave.
+/// What the statement takes: an element per row, ordered by wave, and one per entry of the audit log,
+/// ordered by wave and chain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Rows<'a> {
     pub(super) ends: Vec<i32>,
@@ -62,13 +67,26 @@ pub(super) struct Rows<'a> {
     pub(super) expects: Vec<i64>,
     pub(super) changes: Vec<i16>,
     pub(super) values: Vec<&'a [u8]>,
+    pub(super) entry_ends: Vec<i32>,
+    pub(super) entry_batches: Vec<i32>,
+    pub(super) chains: Vec<Vec<u8>>,
+    pub(super) bodies: Vec<&'a [u8]>,
 }
 
-/// The last waves in which a row was written and looked at.
+/// An entry of the audit log, and the number of its batch.
+struct Appended<'a> {
+    number: i32,
+    chain: Chain,
+    body: &'a [u8],
+}
+
+/// The last waves in which a row was written and looked at, and in which an entry was added whose chain
+/// it is the head of.
 #[derive(Clone, Copy, Default)]
 struct Touched {
     written: Option<u32>,
     seen: Option<u32>,
+    grown: Option<u32>,
 }
 
 impl Group {
@@ -81,7 +99,7 @@ impl Group {
                 break;
             };
             if let Some(batch) = take(&job.batch) {
-                rows += batch.writes().len();
+                rows += batch.writes().len().saturating_add(batch.appends().len());
                 bytes += size(&batch);
                 members.push((batch, job.reply));
             }
@@ -140,13 +158,53 @@ impl Group {
             }
         }
         rows.ends.push(place(rows.keys.len()));
+        let mut wave = 0;
+        for (of, entry) in self.entries() {
+            while wave < of {
+                rows.entry_ends.push(place(rows.bodies.len()));
+                wave = wave.saturating_add(1);
+            }
+            rows.entry_batches.push(entry.number);
+            rows.chains.push(entry.chain.key());
+            rows.bodies.push(entry.body);
+        }
+        rows.entry_ends
+            .resize(rows.ends.len(), place(rows.bodies.len()));
         rows
     }
 
-    /// Tells everybody, given the places (from 1) of rows that were not as expected.
+    /// The entries of the audit log, with their waves, in the order in which the statement takes them.
+    fn entries(&self) -> Vec<(u32, Appended<'_>)> {
+        let mut entries = Vec::new();
+        for (number, member) in (0..).zip(&self.members) {
+            for (chain, body) in member.batch.appends() {
+                let chain = *chain;
+                entries.push((
+                    member.wave,
+                    Appended {
+                        number,
+                        chain,
+                        body,
+                    },
+                ));
+            }
+        }
+        // Those of one chain stay in their order.
+        entries.sort_by_key(|(wave, entry)| (*wave, entry.chain));
+        entries
+    }
+
+    /// Tells everybody, given the places (from 1) of rows that were not as expected, and below zero of
+    /// entries that cannot be added to their chain.
     pub(super) fn answer(self, refused: &[i32]) {
         let refused: HashSet<&i32> = refused.iter().collect();
-        let mut conflicts: HashMap<i32, Key> = HashMap::new();
+        let mut problems: HashMap<i32, CommitError> = HashMap::new();
+        for (place, (_, entry)) in (1..).zip(self.entries()) {
+            if refused.contains(&(0_i32.saturating_sub(place))) {
+                let problem = "its head cannot be read, or an entry lies behind it";
+                problems.insert(entry.number, damaged(entry.chain, &problem));
+            }
+        }
         let all = (0..).zip(&self.members);
         let all = all.flat_map(|(number, member)| {
             let writes = member.batch.writes().iter();
@@ -154,12 +212,12 @@ impl Group {
         });
         for (place, (number, key)) in (1..).zip(all) {
             if refused.contains(&place) {
-                conflicts.insert(number, key.clone());
+                problems.insert(number, CommitError::Conflict(key.clone()));
             }
         }
         for (number, member) in (0..).zip(self.members) {
-            let outcome = match conflicts.remove(&number) {
-                Some(key) => Err(CommitError::Conflict(key)),
+            let outcome = match problems.remove(&number) {
+                Some(problem) => Err(problem),
                 None => Ok(()),
             };
             // The caller may have gone; the batch is on disk all the same.
@@ -187,29 +245,44 @@ pub(super) fn size(batch: &Batch) -> usize {
         Change::Put(value) => write.key.bytes.len() + value.len(),
         Change::Delete | Change::Check => write.key.bytes.len(),
     };
-    batch.writes().iter().map(of).sum()
+    let entries = batch.appends().iter().map(|(_, body)| body.len());
+    batch.writes().iter().map(of).chain(entries).sum()
 }
 
 /// Assigns each batch the first wave in which it follows all earlier ones that it has to do with.
 fn waves<'a>(batches: impl Iterator<Item = &'a Batch>) -> Vec<u32> {
-    let mut touched: HashMap<&Key, Touched> = HashMap::new();
+    let mut touched: HashMap<Key, Touched> = HashMap::new();
     let mut waves = Vec::new();
     for batch in batches {
         let mut wave = 0;
         for write in batch.writes() {
             let before = touched.get(&write.key).copied().unwrap_or_default();
-            wave = wave.max(before.written.map_or(0, |written| written + 1));
+            let changed = before.written.max(before.grown);
+            wave = wave.max(changed.map_or(0, |changed| changed + 1));
             if writes(write) {
                 wave = wave.max(before.seen.unwrap_or(0));
             }
         }
+        // Entries are added at the end of a wave, to one chain as many as there are.
+        let heads: BTreeSet<Key> = batch.chains().into_iter().map(rows::audit_head).collect();
+        for head in &heads {
+            let before = touched.get(head).copied().unwrap_or_default();
+            wave = wave.max(before.written.map_or(0, |written| written + 1));
+            wave = wave
+                .max(before.seen.unwrap_or(0))
+                .max(before.grown.unwrap_or(0));
+        }
         for write in batch.writes() {
-            let touched = touched.entry(&write.key).or_default();
+            let touched = touched.entry(write.key.clone()).or_default();
             if writes(write) {
                 touched.written = Some(wave);
             } else {
                 touched.seen = touched.seen.max(Some(wave));
             }
+        }
+        for head in heads {
+            let touched = touched.entry(head).or_default();
+            touched.grown = touched.grown.max(Some(wave));
         }
         waves.push(wave);
     }

@@ -56,6 +56,70 @@ fn waves__should_keep_apart_only_what_has_to_do_with_each_other() {
     assert_eq!(of(&[absent.clone(), absent]), [0, 1]);
 }
 
+fn adding(chain: Chain, row: u8) -> Batch {
+    let mut batch = batch(&[row], &[]);
+    batch.append(chain, vec![row, 0]);
+    batch.append(chain, vec![row, 1]);
+    batch
+}
+
+fn vault() -> Chain {
+    Chain::Vault(covault_core::ids::VaultId::from_bytes([7; 16]))
+}
+
+#[test]
+fn waves__should_not_keep_apart_entries_of_one_chain() {
+    let of = |batches: &[Batch]| waves(batches.iter());
+    let one = || adding(Chain::Service, 1);
+    let other = || adding(Chain::Service, 2);
+    assert_eq!(of(&[one(), other(), adding(vault(), 3)]), [0, 0, 0]);
+    // They stay in the order of their batches.
+    assert_eq!(of(&[one(), one(), other()]), [0, 1, 1]);
+    // Who names a head comes after those that were there first, and before those that come later.
+    let mut began = Batch::new();
+    began.check(rows::audit_head(Chain::Service), Expect::Absent);
+    let began = || began.clone();
+    assert_eq!(of(&[began(), began(), one()]), [0, 1, 2]);
+    assert_eq!(of(&[one(), began()]), [0, 1]);
+    let mut looks = Batch::new();
+    looks.check(rows::audit_head(Chain::Service), Expect::Version(1));
+    assert_eq!(of(&[one(), looks.clone()]), [0, 1]);
+    assert_eq!(of(&[looks, one()]), [0, 0]);
+}
+
+#[test]
+fn group__should_order_entries_by_chain_and_tell_whose_chain_is_damaged() {
+    let (first, _, mut told_first) = job(adding(vault(), 1));
+    let (second, _, mut told_second) = job(adding(Chain::Service, 2));
+    // In a later wave.
+    let (third, _, mut told_third) = job(adding(Chain::Service, 1));
+    let mut waiting = VecDeque::from([first, second, third]);
+    let group = Group::take(&mut waiting).unwrap();
+    let rows = group.rows();
+    assert_eq!((rows.ends, rows.entry_ends), (vec![2, 3], vec![4, 6]));
+    assert_eq!(rows.entry_batches, [1, 1, 0, 0, 2, 2]);
+    let (service, of_vault) = (Chain::Service.key(), vault().key());
+    assert_eq!(
+        rows.chains,
+        [&service, &service, &of_vault, &of_vault, &service, &service].map(Clone::clone)
+    );
+    assert_eq!(
+        rows.bodies,
+        [[2, 0], [2, 1], [1, 0], [1, 1], [1, 0], [1, 1]]
+    );
+    group.answer(&[-3, 3]);
+    let Err(CommitError::Unavailable(problem)) = told_first.try_recv().unwrap() else {
+        panic!("it was taken")
+    };
+    assert!(
+        problem.contains(&format!("the audit log {} is damaged", vault())),
+        "{problem}"
+    );
+    assert_eq!(told_second.try_recv().unwrap(), Ok(()));
+    let conflict = Err(CommitError::Conflict(key(1)));
+    assert_eq!(told_third.try_recv().unwrap(), conflict);
+}
+
 #[test]
 fn group__should_take_what_is_wanted_up_to_its_limits() {
     let mut waiting = VecDeque::new();

@@ -217,7 +217,8 @@ impl Writer {
         let rows = group.rows();
         // The answer comes after the transaction has ended: sqlx waits for ReadyForQuery.
         let commit = sqlx::query_scalar::<_, Vec<i32>>(
-            "SELECT covault.commit_v1($1::text::uuid, $2, $3, $4, $5, $6, $7, $8, $9)",
+            "SELECT covault.commit_v1($1::text::uuid, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
+             $11, $12, $13)",
         )
         .bind(&self.shared.id)
         .bind(next)
@@ -228,6 +229,10 @@ impl Writer {
         .bind(rows.expects)
         .bind(rows.changes)
         .bind(rows.values)
+        .bind(rows.entry_ends)
+        .bind(rows.entry_batches)
+        .bind(rows.chains)
+        .bind(rows.bodies)
         .fetch_one(connection);
         match timeout(self.shared.patience / 2, commit).await {
             Ok(Ok(refused)) => {

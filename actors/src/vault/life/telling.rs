@@ -13,7 +13,7 @@ use covault_core::{
 use ractor::ActorRef;
 
 use super::{Live, Msg, VaultMsg, ask, live_key, reshare_of};
-use crate::{port::Confirmations, signing::AbortOnDrop};
+use crate::{audit, port::Confirmations, signing::AbortOnDrop};
 
 /// How long the cluster is waited for when it tells the nodes to use new shares. It ends sooner
 /// itself, and says who has not confirmed; they are told again.
@@ -90,7 +90,13 @@ impl Live {
                 if !confirmed.is_empty() {
                     work.failed_tellings = 0;
                 }
-                self.update(|vault| vault.confirmed(order, &confirmed))
+                let note = (!confirmed.is_empty()).then(|| {
+                    self.note("SharesConfirmed")
+                        .fact("scheme", scheme.name())
+                        .fact("epoch", order.new.epoch)
+                        .fact("nodes", audit::nodes(&confirmed))
+                });
+                self.update(note, |vault| vault.confirmed(order, &confirmed))
                     .await?;
             }
             Err(fault) => {

@@ -1,0 +1,332 @@
+//! The audit log: what goes into it, and how it is read.
+//!
+//! Entries are part of the batch of what they tell of ([`Batch::append`]). The store numbers and
+//! links them; see [`covault_core::audit`].
+
+use std::fmt;
+
+use covault_core::{
+    audit::{BEGAN, Chain, Entry, Head, Linked, VAULT_CHAIN},
+    fault::Fault,
+    ids::{RequestId, TokenId, VaultId},
+    order::NodeId,
+    request::Audit,
+};
+
+use crate::{
+    context::Context,
+    gateway::Caller,
+    rows,
+    store::{Batch, CommitError, Expect, Scan, Space, Store, prefix_end},
+};
+
+/// Most entries that are read at once.
+pub const PAGE: usize = 500;
+/// Most chains that are listed at once.
+const CHAINS: usize = 100;
+/// Most characters of a value.
+const MAX_FACT: usize = 2_000;
+
+/// Who wants something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct By {
+    who: String,
+    call: String,
+}
+
+impl By {
+    /// The service itself.
+    pub fn service() -> Self {
+        Self {
+            who: "service".to_owned(),
+            call: String::new(),
+        }
+    }
+
+    /// An operator who works on a store that nobody serves.
+    pub fn operator() -> Self {
+        Self {
+            who: "operator".to_owned(),
+            call: String::new(),
+        }
+    }
+
+    /// Whoever calls.
+    pub fn caller(caller: &Caller) -> Self {
+        Self {
+            who: if caller.operator {
+                "operator".to_owned()
+            } else {
+                token(caller.token)
+            },
+            call: caller.request_id.clone(),
+        }
+    }
+}
+
+/// How a token is named.
+pub fn token(id: TokenId) -> String {
+    format!("token:{id}")
+}
+
+/// How a node is named.
+pub fn node(id: &NodeId) -> String {
+    format!("node:{}", hex::encode(id.0))
+}
+
+/// How some nodes are named.
+pub fn nodes(ids: &[NodeId]) -> String {
+    ids.iter().map(node).collect::<Vec<_>>().join(" ")
+}
+
+/// An entry to be. It must hold no secret.
+#[derive(Clone, Debug)]
+pub struct Note {
+    by: By,
+    subject: String,
+    event: String,
+    facts: Vec<(String, String)>,
+}
+
+impl Note {
+    /// Something that happened to a subject.
+    pub fn new(by: &By, subject: impl fmt::Display, event: &str) -> Self {
+        Self {
+            by: by.clone(),
+            subject: subject.to_string(),
+            event: event.to_owned(),
+            facts: Vec::new(),
+        }
+    }
+
+    /// Something that happened to a request.
+    pub fn of_request(by: &By, request: RequestId, event: &str) -> Self {
+        Self::new(by, format_args!("request:{request}"), event)
+    }
+
+    /// Something that happened to a vault.
+    pub fn of_vault(by: &By, vault: VaultId, event: &str) -> Self {
+        Self::new(by, Chain::Vault(vault), event)
+    }
+
+    /// More about it. What is empty is left out, what is very long is cut.
+    pub fn fact(mut self, name: &str, value: impl fmt::Display) -> Self {
+        let value = value.to_string();
+        if !value.is_empty() {
+            let value = match value.char_indices().nth(MAX_FACT) {
+                Some((end, _)) => format!("{}...", value.get(..end).unwrap_or_default()),
+                None => value,
+            };
+            self.facts.push((name.to_owned(), value));
+        }
+        self
+    }
+
+    /// Adds the entry to the batch of what it tells of.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+    pub fn add_to(self, batch: &mut Batch, chain: Chain, now_ms: u64) -> Result<(), Fault> {
+        let Self {
+            by: By { who, call },
+            subject,
+            event,
+            facts,
+        } = self;
+        let entry = Entry {
+            at_ms: now_ms,
+            by: who,
+            call,
+            subject,
+            event,
+            facts,
+        };
+        batch.append(chain, entry.encode()?);
+        Ok(())
+    }
+}
+
+/// Begins the chains that are not there: all of them in a new store, and in one of a version before
+/// there were chains. Their first entry says so.
+///
+/// # Errors
+/// When the store cannot be read or written.
+pub async fn begin(context: &Context) -> Result<(), Fault> {
+    let store = &context.store;
+    let older = Scan::prefix(Space::Audit, &[], 1);
+    let before = if store.scan(&older).await?.is_empty() {
+        "nothing"
+    } else {
+        "events without a chain; an export has them as older"
+    };
+    let by = By::service();
+    let first = |subject: &dyn fmt::Display| Note::new(&by, subject, BEGAN).fact("before", before);
+    if store
+        .get(&rows::audit_head(Chain::Service))
+        .await?
+        .is_none()
+    {
+        let mut batch = Batch::new();
+        batch.check(rows::audit_head(Chain::Service), Expect::Absent);
+        first(&"store").add_to(&mut batch, Chain::Service, context.now_ms())?;
+        begin_with(context, batch).await?;
+    }
+    let mut from = None;
+    loop {
+        let scan = Scan {
+            from: from.take(),
+            ..Scan::prefix(Space::Vault, &[], PAGE)
+        };
+        let page = store.scan(&scan).await?;
+        for (key, _) in &page {
+            let Ok(id) = key.bytes.as_slice().try_into() else {
+                continue;
+            };
+            let chain = Chain::Vault(VaultId::from_bytes(id));
+            if store.get(&rows::audit_head(chain)).await?.is_some() {
+                continue;
+            }
+            let mut batch = Batch::new();
+            batch.check(rows::audit_head(chain), Expect::Absent);
+            first(&chain).add_to(&mut batch, chain, context.now_ms())?;
+            tell_of(&by, chain, &mut batch, context.now_ms())?;
+            begin_with(context, batch).await?;
+        }
+        match page.last() {
+            Some((key, _)) if page.len() == PAGE => {
+                from = Some([key.bytes.as_slice(), &[0]].concat());
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Has the service's chain tell that a vault's chain begins in this batch.
+///
+/// # Errors
+/// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
+pub fn tell_of(by: &By, chain: Chain, batch: &mut Batch, now_ms: u64) -> Result<(), Fault> {
+    Note::new(by, chain, VAULT_CHAIN).add_to(batch, Chain::Service, now_ms)
+}
+
+async fn begin_with(context: &Context, batch: Batch) -> Result<(), Fault> {
+    match context.store.commit(batch).await {
+        // Another process on the store was faster.
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes something down that changes nothing in the store.
+///
+/// # Errors
+/// When the store cannot be written.
+pub async fn note(context: &Context, chain: Chain, note: Note) -> Result<(), Fault> {
+    let mut batch = Batch::new();
+    note.add_to(&mut batch, chain, context.now_ms())?;
+    Ok(context.store.commit(batch).await?)
+}
+
+/// The entry of a row. One that cannot be read has its bytes as its body, and no hash.
+pub fn linked(number: u64, row: Vec<u8>) -> Linked {
+    rows::decode::<Linked>(&row).unwrap_or(Linked {
+        number,
+        previous: [0; 32],
+        hash: [0; 32],
+        body: row,
+    })
+}
+
+/// The audit log of a store.
+pub struct Log<'a>(pub &'a dyn Store);
+
+/// The place of something that is older than the chains.
+pub type Place = (RequestId, u64);
+
+impl Log<'_> {
+    /// Chains that have a head or an entry, in order, after this one; a part of them.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn chains(&self, after: Option<Chain>) -> Result<Vec<(Chain, Option<Head>)>, Fault> {
+        let mut found = Vec::new();
+        let mut after = after;
+        while found.len() < CHAINS {
+            let Some(chain) = self.chain_after(after).await? else {
+                break;
+            };
+            found.push((chain, self.head(chain).await?));
+            after = Some(chain);
+        }
+        Ok(found)
+    }
+
+    async fn chain_after(&self, after: Option<Chain>) -> Result<Option<Chain>, Fault> {
+        let mut first: Option<Chain> = None;
+        for space in [Space::AuditHead, Space::AuditEntry] {
+            let scan = Scan {
+                from: after.and_then(|chain| prefix_end(&chain.key())),
+                ..Scan::prefix(space, &[], 1)
+            };
+            let row = self.0.scan(&scan).await?.into_iter().next();
+            let Some((key, _)) = row else {
+                continue;
+            };
+            let chain = rows::audit_chain(&key)
+                .or_else(|| Some(rows::audit_place(&key)?.0))
+                .ok_or_else(|| Fault::bug("a row of the audit log without a chain"))?;
+            first = Some(first.map_or(chain, |other| other.min(chain)));
+        }
+        Ok(first)
+    }
+
+    /// The head of a chain; `None` also when it cannot be read.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn head(&self, chain: Chain) -> Result<Option<Head>, Fault> {
+        let row = self.0.get(&rows::audit_head(chain)).await?;
+        Ok(row.and_then(|row| rows::decode(&row.value).ok()))
+    }
+
+    /// Entries of a chain from a number on, in the order in which they lie; at most [`PAGE`], with
+    /// the numbers under which they lie; see [`linked`].
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn entries(&self, chain: Chain, from: u64) -> Result<Vec<(u64, Linked)>, Fault> {
+        let scan = Scan {
+            from: Some(rows::audit_entry(chain, from).bytes),
+            ..Scan::prefix(Space::AuditEntry, &chain.key(), PAGE)
+        };
+        let mut found = Vec::new();
+        for (key, row) in self.0.scan(&scan).await? {
+            let (_, number) = rows::audit_place(&key)
+                .ok_or_else(|| Fault::bug("a row of the audit log without a number"))?;
+            found.push((number, linked(number, row.value)));
+        }
+        Ok(found)
+    }
+
+    /// What is older than the chains, after this place; a part of it. What cannot be read is empty.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn older(&self, after: Option<Place>) -> Result<Vec<(Place, Vec<Audit>)>, Fault> {
+        let from = after.map(|(request, number)| {
+            let number = number.to_be_bytes();
+            [request.as_bytes().as_slice(), &number, &[0]].concat()
+        });
+        let scan = Scan {
+            from,
+            ..Scan::prefix(Space::Audit, &[], PAGE)
+        };
+        let mut found = Vec::new();
+        for (key, row) in self.0.scan(&scan).await? {
+            let place = rows::older_trail(&key)
+                .ok_or_else(|| Fault::bug("a row of the trail without a number"))?;
+            found.push((place, rows::decode(&row.value).unwrap_or_default()));
+        }
+        Ok(found)
+    }
+}

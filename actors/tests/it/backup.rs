@@ -1,0 +1,533 @@
+//! Backups of the store, and what happens when one is restored: nothing a second time.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use covault_actors::{
+    backup::{self, Begin, Reader, Writer},
+    gateway::{Caller, Command, Gateway, Query, Receipt, View},
+    store::{
+        Batch, CommitError, Key, RawRow, ReadError, Row, Scan, Snapshot, Space, Store,
+        memory::MemoryStore,
+    },
+};
+use covault_core::{
+    audit::{Chain, Heads},
+    fault::Class,
+    ids::TokenId,
+    schema::wire::{NetworkType, signing_request::Status},
+};
+use proptest::prelude::*;
+
+use crate::{audit::whole, world::*};
+
+/// What a client may do.
+fn client() -> Caller {
+    Caller {
+        token: TokenId::from_bytes([5; 16]),
+        operator: false,
+        ..admin()
+    }
+}
+
+/// A backup through the gateway, as the command line makes one.
+async fn back_up(gateway: &Gateway) -> Vec<u8> {
+    let made = gateway.submit(&admin(), Command::BeginBackup, None).await;
+    let Receipt::Backup(id) = made.unwrap().receipt else {
+        panic!("no backup")
+    };
+    let begin = Begin {
+        at_ms: 1_700_000_000_000,
+        version: "1.2.3".into(),
+    };
+    let mut writer = Writer::start(Vec::new(), begin).unwrap();
+    for number in 0.. {
+        let query = Query::BackupPart(id, number);
+        let View::BackupPart(rows) = gateway.view(&admin(), query).await.unwrap() else {
+            panic!("no rows")
+        };
+        if rows.is_empty() {
+            break;
+        }
+        writer.rows(rows).unwrap();
+    }
+    writer.end().unwrap()
+}
+
+/// The same chains and signers with a new store, into which a backup was restored.
+async fn restored(world: &World, backup: &[u8]) -> World {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    backup::restore(&*store, backup, 5).await.unwrap();
+    World {
+        store,
+        ..world.clone()
+    }
+}
+
+async fn let_in(gateway: &Gateway) {
+    let done = gateway.submit(&admin(), Command::LetClientsIn, None).await;
+    assert!(matches!(done.unwrap().receipt, Receipt::ClientsLetIn));
+}
+
+/// Waits until a request has come so far that it has the number, or does not need one any more.
+async fn until(world: &World, what: &str, mut is: impl AsyncFnMut() -> bool) {
+    let _ = world;
+    let search = async {
+        while !is().await {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    let patience = std::time::Duration::from_secs(60);
+    assert!(
+        tokio::time::timeout(patience, search).await.is_ok(),
+        "{what}"
+    );
+}
+
+async fn claims(world: &World) -> usize {
+    let claims = Scan::prefix(Space::NonceClaim, &[], 100);
+    world.store.scan(&claims).await.unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_chain_offers_it() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let over = create(&gateway, send(&address)).await;
+    outcome(&gateway, &over.uuid).await;
+    // One is being signed, and has the number 1; the next one waits for the chain.
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let signing = create(&gateway, send(&address)).await;
+    until(&world, "the second number", async || {
+        claims(&world).await == 2
+    })
+    .await;
+    world.evm.down.store(true, Ordering::SeqCst);
+    let waits = create(&gateway, send(&address)).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+
+    world.signers.silent.store(false, Ordering::SeqCst);
+    world.evm.down.store(false, Ordering::SeqCst);
+    let asked = world.signers.requests();
+    let world = restored(&world, &backup).await;
+    let gateway = world.start().await;
+    for uuid in [&signing.uuid, &waits.uuid] {
+        let shown = details(&gateway, uuid).await;
+        assert_eq!(shown.status(), Status::Failed);
+        assert!(
+            shown.failed_reason.contains("restored from a backup")
+                && shown.failed_reason.contains("look at the chain"),
+            "{}",
+            shown.failed_reason
+        );
+    }
+    assert_eq!(
+        details(&gateway, &over.uuid).await.status(),
+        Status::Succeeded
+    );
+    assert_eq!(world.pending().await, 0);
+    assert_eq!(claims(&world).await, 2, "it may have been used");
+    assert_eq!(world.signers.requests(), asked, "nobody was asked to sign");
+    let_in(&gateway).await;
+    let next = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0, 1], "no gap");
+    let all = whole(&*world.store, "").await;
+    let of_vault = &all[&Chain::Vault(vault)];
+    let events = |of: &str| {
+        let subject = format!("request:{of}");
+        let of = of_vault.iter().filter(|entry| entry.subject == subject);
+        of.map(|entry| entry.event.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(events(&waits.uuid).last(), Some(&"Restored"));
+    let signing = events(&signing.uuid);
+    assert_eq!(signing[signing.len() - 2..], ["Restored", "Freed"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_keep_a_number_that_the_chain_has() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let first = create(&gateway, send(&address)).await;
+    until(&world, "a number", async || claims(&world).await == 1).await;
+    let backup = back_up(&gateway).await;
+    // After the backup it is sent.
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+    let gateway = world.start().await;
+    assert_eq!(outcome(&gateway, &first.uuid).await.error, None);
+    gateway.stop().await;
+    let world = restored(&world, &backup).await;
+    let gateway = world.start().await;
+    assert_eq!(
+        details(&gateway, &first.uuid).await.status(),
+        Status::Failed
+    );
+    let_in(&gateway).await;
+    let next = create(&gateway, send(&address)).await;
+    assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0, 1]);
+    assert_eq!(world.evm.handed.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_send_the_same_bytes_of_what_was_signed() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.evm.stuck.store(true, Ordering::SeqCst);
+    let request = create(&gateway, send(&address)).await;
+    until(&world, "it is handed to the node", async || {
+        !world.evm.handed.lock().unwrap().is_empty()
+    })
+    .await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.evm.stuck.store(false, Ordering::SeqCst);
+    let asked = world.signers.requests();
+    let world = restored(&world, &backup).await;
+    let gateway = world.start().await;
+    assert_eq!(outcome(&gateway, &request.uuid).await.error, None);
+    assert_eq!(world.evm.nonces(), [0]);
+    assert_eq!(world.evm.handed.lock().unwrap().len(), 1, "the same bytes");
+    assert_eq!(world.signers.requests(), asked);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_keep_clients_out_until_an_operator_lets_them_in() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    let command = || Command::CreateSigningRequest(request(raw(&address)));
+    let key = || Some(idempotency_key("once"));
+    let first = gateway.submit(&client(), command(), key()).await.unwrap();
+    let first = created(first);
+    outcome(&gateway, &first.uuid).await;
+    let refused = gateway.submit(&admin(), Command::LetClientsIn, None).await;
+    assert_eq!(refused.unwrap_err().class(), &Class::WrongState);
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    let world = restored(&world, &backup).await;
+    for _ in 0..2 {
+        let gateway = world.start().await;
+        let fault = gateway
+            .submit(&client(), command(), key())
+            .await
+            .unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+        assert!(fault.public().contains("covault backup resume"), "{fault}");
+        // To look is allowed, and so is what operators do.
+        let query = Query::SigningRequest {
+            uuid: first.uuid.clone(),
+        };
+        gateway.view(&client(), query).await.unwrap();
+        let made = wallet(&gateway, vault, NetworkType::Evm).await;
+        assert_ne!(made.address, address);
+        gateway.stop().await;
+    }
+    let gateway = world.start().await;
+    let fault = gateway
+        .submit(&client(), Command::LetClientsIn, None)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.class(), &Class::Unavailable);
+    let_in(&gateway).await;
+    let again = gateway.submit(&client(), command(), key()).await.unwrap();
+    assert!(again.replayed, "its key is known");
+    assert_eq!(created(again).uuid, first.uuid);
+    gateway.stop().await;
+    let gateway = world.start().await;
+    gateway.submit(&client(), command(), None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_pass_the_numbers_of_wallets_that_may_have_been_given_out() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let before = wallet(&gateway, vault, NetworkType::Evm).await;
+    let backup = back_up(&gateway).await;
+    let given_out = wallet(&gateway, vault, NetworkType::Evm).await;
+    gateway.stop().await;
+    let world = restored(&world, &backup).await;
+    for number in 0..2 {
+        let gateway = world.start().await;
+        let made = wallet(&gateway, vault, NetworkType::Evm).await;
+        assert_ne!(made.address, given_out.address);
+        assert_ne!(made.address, before.address);
+        assert_eq!(made.key_path, format!("m/{}", 1_000_001 + number));
+        gateway.stop().await;
+    }
+}
+
+/// A store whose commits fail from a number on.
+struct Cut(Arc<dyn Store>, AtomicUsize);
+
+#[async_trait]
+impl Store for Cut {
+    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        let left = self.1.load(Ordering::SeqCst);
+        if left == 0 {
+            return Err(CommitError::Unavailable("no power".into()));
+        }
+        self.1.store(left - 1, Ordering::SeqCst);
+        self.0.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.0.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.0.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.0.snapshot().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let vault = vault(&gateway, "main").await;
+    let address = evm_wallet(&gateway, vault).await;
+    world.signers.silent.store(true, Ordering::SeqCst);
+    let signing = create(&gateway, send(&address)).await;
+    until(&world, "a number", async || claims(&world).await == 1).await;
+    let backup = back_up(&gateway).await;
+    gateway.stop().await;
+    world.signers.silent.store(false, Ordering::SeqCst);
+
+    // While rows are written: nothing starts on the store.
+    let mut cut = 0;
+    loop {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let limited = Cut(Arc::clone(&store), cut.into());
+        let done = backup::restore(&limited, backup.as_slice(), 5).await;
+        if done.is_ok() {
+            break;
+        }
+        let half = World {
+            store: Arc::clone(&store),
+            ..world.clone()
+        };
+        let started = half.try_start_with(Arc::clone(&store), half.chains()).await;
+        match started {
+            // Nothing was written at all.
+            Ok(_) => assert_eq!(cut, 0),
+            Err(fault) => {
+                assert!(fault.public().contains("not restored whole"), "{fault}");
+                // The next try begins again, whatever the one before left.
+                let done = backup::restore(&*store, backup.as_slice(), 5).await;
+                done.unwrap();
+                let fresh = restored(&world, &backup).await;
+                assert_eq!(every_row(&half).await, every_row(&fresh).await);
+            }
+        }
+        cut += 1;
+    }
+    assert!(cut >= 3, "{cut}");
+
+    // While the first start sees to what is left.
+    for cut in 0.. {
+        let world = restored(&world, &backup).await;
+        let limited = Arc::new(Cut(Arc::clone(&world.store), cut.into()));
+        let first = world.try_start_with(limited, world.chains()).await;
+        let cut_off = first.is_err();
+        if let Ok(gateway) = first {
+            gateway.stop().await;
+        }
+        let gateway = world.start().await;
+        assert_eq!(
+            details(&gateway, &signing.uuid).await.status(),
+            Status::Failed
+        );
+        let command = wallet_command(vault, NetworkType::Evm, "");
+        let fault = gateway.submit(&client(), command, None).await.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+        let all = whole(&*world.store, &format!("cut {cut}")).await;
+        let once =
+            |chain: Chain, event: &str| all[&chain].iter().filter(|it| it.event == event).count();
+        assert_eq!(once(Chain::Service, "StoreRestored"), 1);
+        assert_eq!(once(Chain::Vault(vault), "Restored"), 1);
+        gateway.stop().await;
+        if !cut_off {
+            assert!(cut >= 3, "{cut}");
+            break;
+        }
+    }
+}
+
+/// All rows but those of the store itself.
+async fn every_row(world: &World) -> Vec<(Key, Vec<u8>)> {
+    let mut rows = Vec::new();
+    for space in Space::ALL {
+        if !matches!(space, Space::Probe | Space::Restore) {
+            let scan = Scan::prefix(space, &[], 10_000);
+            let found = world.store.scan(&scan).await.unwrap();
+            rows.extend(found.into_iter().map(|(key, row)| (key, row.value)));
+        }
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
+    let world = World::new();
+    let gateway = world.start().await;
+    admit(&gateway).await;
+    let backup = back_up(&gateway).await;
+    let contents = backup::check(backup.as_slice(), Heads::new()).unwrap();
+    assert_eq!(contents.begin.version, "1.2.3");
+    assert!(contents.audit.iter().all(|chain| chain.breaks.is_empty()));
+    assert_eq!((contents.vaults, contents.live), (0, 0));
+    let fault = backup::restore(&*world.store, backup.as_slice(), 5)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.class(), &Class::Conflict);
+    assert!(fault.public().contains("not empty"), "{fault}");
+    let new = restored(&world, &backup).await;
+    assert_eq!(every_row(&new).await, every_row(&world).await);
+    // One of a version to come.
+    let begin = Begin {
+        at_ms: 1,
+        version: "9.9".into(),
+    };
+    let mut newer = Writer::start(Vec::new(), begin).unwrap();
+    let row = RawRow {
+        space: 250,
+        key: vec![1],
+        value: vec![],
+    };
+    newer.rows(vec![row]).unwrap();
+    let fault = backup::check(newer.end().unwrap().as_slice(), Heads::new()).unwrap_err();
+    assert!(fault.public().contains("version 9.9"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let begin = || Command::BeginBackup;
+    let fault = gateway.submit(&client(), begin(), None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Forbidden);
+    let made = gateway.submit(&admin(), begin(), None).await.unwrap();
+    let Receipt::Backup(id) = made.receipt else {
+        panic!("no backup")
+    };
+    let fault = gateway.submit(&admin(), begin(), None).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Conflict);
+    let part = |caller: Caller, number| {
+        let gateway = gateway.clone();
+        async move { gateway.view(&caller, Query::BackupPart(id, number)).await }
+    };
+    assert_eq!(
+        part(client(), 0).await.unwrap_err().class(),
+        &Class::Forbidden
+    );
+    assert_eq!(
+        part(admin(), 1).await.unwrap_err().class(),
+        &Class::Conflict
+    );
+    // What comes later is not in it.
+    admit(&gateway).await;
+    let View::BackupPart(rows) = part(admin(), 0).await.unwrap() else {
+        panic!("no rows")
+    };
+    assert!(rows.iter().all(|row| row.space != Space::Node as u8));
+    assert_eq!(
+        part(admin(), 0).await.unwrap_err().class(),
+        &Class::Conflict
+    );
+    let View::BackupPart(rows) = part(admin(), 1).await.unwrap() else {
+        panic!("no rows")
+    };
+    assert!(rows.is_empty());
+    back_up(&gateway).await;
+    // Nobody asks any more: after a minute another one may begin.
+    gateway.submit(&admin(), begin(), None).await.unwrap();
+    world.clock.ahead_ms.fetch_add(60_000, Ordering::SeqCst);
+    back_up(&gateway).await;
+}
+
+/// A small backup, without a store.
+fn sample() -> Vec<u8> {
+    let begin = Begin {
+        at_ms: 1,
+        version: "1".into(),
+    };
+    let mut writer = Writer::start(Vec::new(), begin).unwrap();
+    for number in 0..3u8 {
+        let row = RawRow {
+            space: Space::VaultName as u8,
+            key: vec![number],
+            value: vec![number; 20],
+        };
+        writer.rows(vec![row]).unwrap();
+    }
+    writer.end().unwrap()
+}
+
+fn whole_backup(bytes: &[u8]) -> bool {
+    let Ok(mut reader) = Reader::start(bytes) else {
+        return false;
+    };
+    loop {
+        match reader.page() {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_change_of_a_backup__should_be_found(place: prop::sample::Index, bit in 0_u8..8) {
+        let mut bytes = sample();
+        prop_assert!(whole_backup(&bytes));
+        let place = place.index(bytes.len());
+        bytes[place] ^= 1 << bit;
+        prop_assert!(!whole_backup(&bytes));
+    }
+
+    #[test]
+    fn a_backup_that_is_cut_off__should_be_found(place: prop::sample::Index, more: bool) {
+        let mut bytes = sample();
+        if more {
+            bytes.push(0);
+        } else {
+            bytes.truncate(place.index(bytes.len()));
+        }
+        prop_assert!(!whole_backup(&bytes));
+    }
+}
+
+#[test]
+fn rows_that_are_out_of_order__should_be_refused() {
+    let begin = Begin {
+        at_ms: 1,
+        version: "1".into(),
+    };
+    let mut writer = Writer::start(Vec::new(), begin).unwrap();
+    let row = RawRow {
+        space: 2,
+        key: vec![1],
+        value: vec![],
+    };
+    writer.rows(vec![row.clone(), row]).unwrap();
+    assert!(!whole_backup(&writer.end().unwrap()));
+}

@@ -1,0 +1,436 @@
+//! The audit log as lines of JSON: how it is exported, and read again.
+//!
+//! One object per line, with one name that says what it is: `start`, then `older` (what was written
+//! before there were chains), `entry`, the `head` of every chain, and `end`, which counts, and has the
+//! SHA-256 of all bytes before its line.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{Chain, Chains, Entry, Head, Heads, Linked, Report};
+use crate::{
+    fault::{Class, Fault},
+    ids::RequestId,
+    request::Audit,
+};
+
+/// The version of the form of lines.
+const FORMAT: u32 = 1;
+/// Most lines that are named as damaged; the rest is counted.
+const MOST: usize = 100;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Line {
+    /// The first.
+    Start(Started),
+    /// Something that was written before there were chains.
+    Older(OlderLine),
+    /// An entry.
+    Entry(EntryLine),
+    /// The head of a chain.
+    Head(HeadLine),
+    /// The last.
+    End(Ended),
+}
+
+/// See [`Line::Start`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Started {
+    /// The version of the form: 1.
+    pub format: u32,
+    /// When it was exported, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+}
+
+/// See [`Line::Older`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OlderLine {
+    /// The request that it is about.
+    pub request: String,
+    /// Its number in the trail of the request.
+    pub number: u64,
+    /// What happened.
+    pub events: Vec<OlderEvent>,
+}
+
+/// One event of an [`OlderLine`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OlderEvent {
+    at_ms: u64,
+    event: String,
+    state: String,
+    detail: String,
+}
+
+impl OlderLine {
+    /// The line of a row of a request's trail.
+    pub fn new(request: RequestId, number: u64, trail: Vec<Audit>) -> Self {
+        let event = |audit: Audit| {
+            let Audit {
+                at_ms,
+                event,
+                state,
+                detail,
+            } = audit;
+            OlderEvent {
+                at_ms,
+                event,
+                state,
+                detail,
+            }
+        };
+        Self {
+            request: request.to_string(),
+            number,
+            events: trail.into_iter().map(event).collect(),
+        }
+    }
+}
+
+/// See [`Line::Entry`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EntryLine {
+    /// The chain.
+    pub chain: String,
+    /// The number.
+    pub number: u64,
+    /// The hash of the entry before, in hex.
+    pub previous: String,
+    /// Its own hash, in hex.
+    pub hash: String,
+    /// What it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Entry>,
+    /// The body in hex, where this version cannot read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+}
+
+impl EntryLine {
+    /// The line of an entry.
+    pub fn new(chain: Chain, linked: &Linked) -> Self {
+        let entry = Entry::decode(&linked.body);
+        Self {
+            chain: chain.to_string(),
+            number: linked.number,
+            previous: hex::encode(linked.previous),
+            hash: hex::encode(linked.hash),
+            body: entry.is_none().then(|| hex::encode(&linked.body)),
+            entry,
+        }
+    }
+
+    /// The entry of a line.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the field.
+    pub fn linked(&self) -> Result<(Chain, Linked), Fault> {
+        let body = match (&self.entry, &self.body) {
+            (Some(entry), None) => entry.encode()?,
+            (None, Some(body)) => {
+                hex::decode(body).map_err(|_| Fault::field("body", "is no hex"))?
+            }
+            _ => return Err(Fault::field("entry", "is required, or body in its place")),
+        };
+        let linked = Linked {
+            number: self.number,
+            previous: parse_hash("previous", &self.previous)?,
+            hash: parse_hash("hash", &self.hash)?,
+            body,
+        };
+        Ok((self.chain.parse()?, linked))
+    }
+}
+
+/// See [`Line::Head`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HeadLine {
+    /// The chain.
+    pub chain: String,
+    /// The number of its last entry.
+    pub number: u64,
+    /// The hash of that, in hex.
+    pub hash: String,
+}
+
+impl HeadLine {
+    /// The line of a head.
+    pub fn new(chain: Chain, head: &Head) -> Self {
+        Self {
+            chain: chain.to_string(),
+            number: head.number,
+            hash: hex::encode(head.hash),
+        }
+    }
+
+    /// The head of a line.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the field.
+    pub fn head(&self) -> Result<(Chain, Head), Fault> {
+        let head = Head {
+            number: self.number,
+            hash: parse_hash("hash", &self.hash)?,
+        };
+        Ok((self.chain.parse()?, head))
+    }
+}
+
+fn parse_hash(field: &str, text: &str) -> Result<[u8; 32], Fault> {
+    let mut hash = [0; 32];
+    hex::decode_to_slice(text, &mut hash)
+        .map_err(|_| Fault::field(field, "must be 64 hexadecimal digits"))?;
+    Ok(hash)
+}
+
+/// See [`Line::End`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ended {
+    /// Entries.
+    pub entries: u64,
+    /// Lines that are older than the chains.
+    pub older: u64,
+    /// Heads.
+    pub heads: u64,
+    /// Of all bytes before this line, in hex.
+    pub sha256: String,
+}
+
+/// Writes an export. After [`Writer::end`] it is whole.
+pub struct Writer<W> {
+    to: W,
+    hash: Sha256,
+    entries: u64,
+    older: u64,
+    heads: u64,
+}
+
+impl<W: io::Write> Writer<W> {
+    /// Begins. `now_ms` is in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn start(to: W, now_ms: u64) -> io::Result<Self> {
+        let mut writer = Self {
+            to,
+            hash: Sha256::new(),
+            entries: 0,
+            older: 0,
+            heads: 0,
+        };
+        writer.line(&Line::Start(Started {
+            format: FORMAT,
+            at_ms: now_ms,
+        }))?;
+        Ok(writer)
+    }
+
+    /// Something that is older than the chains.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn older(&mut self, line: OlderLine) -> io::Result<()> {
+        self.older = self.older.saturating_add(1);
+        self.line(&Line::Older(line))
+    }
+
+    /// An entry.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn entry(&mut self, line: EntryLine) -> io::Result<()> {
+        self.entries = self.entries.saturating_add(1);
+        self.line(&Line::Entry(line))
+    }
+
+    /// The head of a chain.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn head(&mut self, line: HeadLine) -> io::Result<()> {
+        self.heads = self.heads.saturating_add(1);
+        self.line(&Line::Head(line))
+    }
+
+    /// Ends the export, and gives back what was written to.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn end(mut self) -> io::Result<W> {
+        let end = Ended {
+            entries: self.entries,
+            older: self.older,
+            heads: self.heads,
+            sha256: hex::encode(self.hash.clone().finalize()),
+        };
+        self.line(&Line::End(end))?;
+        self.to.flush()?;
+        Ok(self.to)
+    }
+
+    fn line(&mut self, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line).map_err(io::Error::other)?;
+        text.push(b'\n');
+        self.hash.update(&text);
+        self.to.write_all(&text)
+    }
+}
+
+/// Reads an export, line by line, and checks it.
+pub struct Reader {
+    hash: Sha256,
+    lines: u64,
+    entries: u64,
+    older: u64,
+    heads: u64,
+    chains: Chains,
+    ended: bool,
+    problems: Vec<String>,
+    more: u64,
+}
+
+/// What was found in an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Findings {
+    /// Per chain.
+    pub chains: Vec<Report>,
+    /// Lines that are older than the chains; nothing shows whether they were changed.
+    pub older: u64,
+    /// What is wrong with the file itself.
+    pub problems: Vec<String>,
+}
+
+impl Findings {
+    /// Whether nothing is wrong.
+    pub fn whole(&self) -> bool {
+        self.problems.is_empty() && self.chains.iter().all(|chain| chain.breaks.is_empty())
+    }
+}
+
+impl Reader {
+    /// Begins. `expected` are heads that were kept elsewhere.
+    pub fn new(expected: Heads) -> Self {
+        Self {
+            hash: Sha256::new(),
+            lines: 0,
+            entries: 0,
+            older: 0,
+            heads: 0,
+            chains: Chains::new(expected),
+            ended: false,
+            problems: Vec::new(),
+            more: 0,
+        }
+    }
+
+    /// The next line, with the line feed at its end.
+    pub fn line(&mut self, bytes: &[u8]) {
+        self.lines = self.lines.saturating_add(1);
+        if self.ended {
+            self.problem("comes after the end");
+            return;
+        }
+        let line = serde_json::from_slice::<Line>(bytes);
+        if !matches!(line, Ok(Line::End(_))) {
+            self.hash.update(bytes);
+        }
+        let read = match line {
+            Ok(line) => self.read(line),
+            Err(error) => Err(Fault::new(Class::Invalid, error.to_string())),
+        };
+        if let Err(fault) = read {
+            self.problem(fault.public());
+        }
+    }
+
+    fn read(&mut self, line: Line) -> Result<(), Fault> {
+        let first = self.lines == 1;
+        match line {
+            Line::Start(Started { format, .. }) if first => match format {
+                FORMAT => Ok(()),
+                _ => Err(Fault::field(
+                    "format",
+                    "is of a newer version of Covault: use that one",
+                )),
+            },
+            Line::Start(_) => Err(Fault::new(Class::Invalid, "is a second start")),
+            _ if first => Err(Fault::new(
+                Class::Invalid,
+                "is not the start of an audit log",
+            )),
+            Line::Older(OlderLine { .. }) => {
+                self.older = self.older.saturating_add(1);
+                Ok(())
+            }
+            Line::Entry(entry) => {
+                let (chain, linked) = entry.linked()?;
+                self.entries = self.entries.saturating_add(1);
+                self.chains.entry(chain, &linked);
+                Ok(())
+            }
+            Line::Head(line) => {
+                let (chain, head) = line.head()?;
+                self.heads = self.heads.saturating_add(1);
+                if self.chains.head(chain, head) {
+                    Ok(())
+                } else {
+                    Err(Fault::field("chain", "has a second head"))
+                }
+            }
+            Line::End(end) => {
+                self.ended = true;
+                let Ended {
+                    entries,
+                    older,
+                    heads,
+                    sha256,
+                } = end;
+                if (entries, older, heads) != (self.entries, self.older, self.heads) {
+                    let problem = "counts other lines than those that are there";
+                    return Err(Fault::new(Class::Invalid, problem));
+                }
+                if sha256 != hex::encode(self.hash.clone().finalize()) {
+                    let problem =
+                        "has another sha256 than the lines before it: the file was changed";
+                    return Err(Fault::new(Class::Invalid, problem));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn problem(&mut self, problem: &str) {
+        if self.problems.len() >= MOST {
+            self.more = self.more.saturating_add(1);
+            return;
+        }
+        self.problems
+            .push(format!("line {}: {problem}", self.lines));
+    }
+
+    /// There are no more lines.
+    pub fn finish(mut self) -> Findings {
+        if !self.ended {
+            self.problems
+                .push("the file has no end: it was cut off".to_owned());
+        }
+        if self.more > 0 {
+            self.problems.push(format!("{} more problems", self.more));
+        }
+        Findings {
+            chains: self.chains.finish(),
+            older: self.older,
+            problems: self.problems,
+        }
+    }
+}

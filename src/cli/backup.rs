@@ -1,0 +1,285 @@
+//! `covault backup`: the orchestrator's own store, to a file and back.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufReader, BufWriter, Read, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+};
+
+use age::{Decryptor, Encryptor};
+use anyhow::{Context as _, bail};
+use covault_actors::backup::{self, Begin, Contents, Writer};
+use covault_core::{audit::Heads, port::Clock as _};
+use covault_mpc::shares::backup::{identities, recipients};
+
+use super::{
+    Alarm, answer,
+    audit::{print_heads, read_heads},
+    client::{Client, Target},
+};
+use crate::{
+    adapters::SystemClock,
+    config::{Config, StoreKind},
+    files,
+    http::{
+        admin::backup::{Begun, GetPart, Part},
+        nodes::Nothing,
+    },
+    wiring::{explain, store, store_path},
+};
+
+/// Backups of the orchestrator's store.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Create(Create),
+    Verify(Verify),
+    Restore(Restore),
+    /// Let clients in again after a restore, once what clients were told since the backup is seen to.
+    Resume {
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Back up the store while the service runs: one state of all of it, in one file.
+///
+/// The file holds no key and no share, but every payload and address, and hashes of tokens: it is
+/// encrypted to age recipients. Make an identity on another machine (age-keygen), and keep it there.
+#[derive(Debug, clap::Args)]
+pub struct Create {
+    /// The file, which must be new (mode 0600).
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// An age recipient (age1...). May be repeated: each of them can read it.
+    #[arg(
+        long = "recipient",
+        value_name = "age1...",
+        required_unless_present = "plaintext"
+    )]
+    recipients: Vec<String>,
+    /// Do not encrypt it.
+    #[arg(long, conflicts_with = "recipients")]
+    plaintext: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Read all of a backup and check it: that it is whole, and that the audit log in it is.
+///
+/// Prints the heads of the audit log's chains, as `covault audit verify` does. Exit code 3: the
+/// backup can be read, and its audit log is broken.
+#[derive(Debug, clap::Args)]
+pub struct Verify {
+    #[command(flatten)]
+    from: From,
+    /// Heads of the audit log that were kept. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    expect: Vec<PathBuf>,
+}
+
+/// Restore a backup into a store that is new or empty, on which no orchestrator runs.
+///
+/// Nothing may run any more on the store that the backup was made of. What may have happened since the
+/// backup is not done again: requests that were not signed then end, numbers of wallets are passed. At
+/// the next start clients are kept out until `covault backup resume`; docs/backup-of-the-store.md
+/// says what to look after before.
+#[derive(Debug, clap::Args)]
+pub struct Restore {
+    #[command(flatten)]
+    from: From,
+    /// The orchestrator's configuration: it says where the store is to be (serve.data_dir, or [store]).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// A backup.
+#[derive(Debug, clap::Args)]
+struct From {
+    /// The backup.
+    #[arg(value_name = "BACKUP")]
+    file: PathBuf,
+    /// age identity files ("AGE-SECRET-KEY-1..."), where it is encrypted.
+    #[arg(long = "identity", value_name = "FILE")]
+    identities: Vec<PathBuf>,
+}
+
+impl From {
+    /// What the file holds, decrypted.
+    fn open(&self) -> anyhow::Result<Box<dyn Read>> {
+        let shown = self.file.display();
+        let file = File::open(&self.file).with_context(|| format!("cannot read {shown}"))?;
+        let mut file = BufReader::new(file);
+        let encrypted = io::BufRead::fill_buf(&mut file)?.starts_with(b"age-encryption.org/");
+        match (encrypted, self.identities.is_empty()) {
+            (false, _) => return Ok(Box::new(file)),
+            (true, true) => bail!("{shown} is encrypted: name the age identity with --identity"),
+            (true, false) => {}
+        }
+        let mut keys = Vec::new();
+        for path in &self.identities {
+            let text = files::read_secret(path)?;
+            let found = identities(secrecy::ExposeSecret::expose_secret(&text));
+            keys.extend(found.map_err(explain)?);
+        }
+        let decryptor = Decryptor::new_buffered(file)
+            .map_err(|error| anyhow::anyhow!("{shown} cannot be decrypted: {error}"))?;
+        let plain = decryptor
+            .decrypt(keys.iter().map(|key| key as &dyn age::Identity))
+            .map_err(|error| anyhow::anyhow!("{shown} cannot be decrypted: {error}"))?;
+        Ok(Box::new(BufReader::new(plain)))
+    }
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create(args) => create(args).await,
+        Command::Verify(args) => verify(&args),
+        Command::Restore(args) => restore(&args).await,
+        Command::Resume { target } => {
+            let Nothing {} = target.client()?.call("letClientsIn", &Nothing {}).await?;
+            answer("clients are let in");
+            Ok(())
+        }
+    }
+}
+
+async fn create(args: Create) -> anyhow::Result<()> {
+    let to = recipients(&args.recipients).map_err(explain)?;
+    let client = args.target.client()?;
+    let shown = args.out.display();
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&args.out)
+        .with_context(|| format!("cannot make {shown}"))?;
+    let file = BufWriter::new(file);
+    let written = if args.plaintext {
+        match write(&client, file).await {
+            Ok(file) => finish(file),
+            Err(error) => Err(error),
+        }
+    } else {
+        sealed(&client, file, &to).await
+    };
+    if written.is_err() {
+        // Half a backup is of no use, and would be in the way of the next.
+        let _ = std::fs::remove_file(&args.out);
+    }
+    written.with_context(|| format!("{shown} was not written"))?;
+    answer(shown);
+    Ok(())
+}
+
+async fn sealed(
+    client: &Client,
+    file: BufWriter<File>,
+    to: &[age::x25519::Recipient],
+) -> anyhow::Result<()> {
+    let to = to.iter().map(|one| one as &dyn age::Recipient);
+    let encryptor = Encryptor::with_recipients(to).context("cannot encrypt")?;
+    let out = encryptor.wrap_output(file).context("cannot encrypt")?;
+    finish(write(client, out).await?.finish()?)
+}
+
+fn finish(file: BufWriter<File>) -> anyhow::Result<()> {
+    Ok(file.into_inner()?.sync_all()?)
+}
+
+/// Writes a backup of a running service.
+async fn write<W: Write>(client: &Client, to: W) -> anyhow::Result<W> {
+    let Begun {
+        backup,
+        at_ms,
+        version,
+    } = client.call("beginBackup", &Nothing {}).await?;
+    let mut writer = Writer::start(to, Begin { at_ms, version })?;
+    for number in 0.. {
+        let part = GetPart {
+            backup: backup.clone(),
+            number,
+        };
+        let Part { rows } = client.call("getBackupPart", &part).await?;
+        if rows.is_empty() {
+            break;
+        }
+        let rows = rows.iter().map(|row| row.row().map_err(explain));
+        writer.rows(rows.collect::<Result<_, _>>()?)?;
+    }
+    Ok(writer.end()?)
+}
+
+fn verify(args: &Verify) -> anyhow::Result<()> {
+    let mut expected = Heads::new();
+    for path in &args.expect {
+        read_heads(path, &mut expected)?;
+    }
+    let contents = check(&args.from, expected)?;
+    let broken = print_heads(&contents.audit);
+    tell(&contents);
+    if broken > 0 {
+        let alarm = format!("the audit log in the backup is not whole: {broken} problems");
+        return Err(Alarm::new(alarm).into());
+    }
+    Ok(())
+}
+
+fn check(from: &From, expected: Heads) -> anyhow::Result<Contents> {
+    backup::check(from.open()?, expected)
+        .map_err(explain)
+        .with_context(|| from.file.display().to_string())
+}
+
+fn tell(contents: &Contents) {
+    let Contents {
+        begin: Begin { at_ms, version },
+        rows,
+        vaults,
+        wallets,
+        requests,
+        live,
+        audit: _,
+    } = contents;
+    let seconds = i64::try_from(at_ms / 1000).unwrap_or(i64::MAX);
+    let time = prost_types::Timestamp { seconds, nanos: 0 };
+    eprintln!(
+        "made at {time} by version {version}: {rows} rows, {vaults} vaults, {wallets} wallets, {requests} requests ({live} not over)"
+    );
+}
+
+async fn restore(args: &Restore) -> anyhow::Result<()> {
+    // All of it is looked at before anything is written.
+    let contents = check(&args.from, Heads::new())?;
+    tell(&contents);
+    let (config, _) = Config::load(args.config.as_deref())?;
+    let folder = &config.serve.data_dir;
+    let _owned = files::own_folder(folder)?;
+    let (place, new) = match config.store.kind {
+        StoreKind::Redb => {
+            let path = store_path(&config.serve);
+            (path.display().to_string(), !path.exists())
+        }
+        StoreKind::Postgres => ("PostgreSQL".to_owned(), false),
+    };
+    let restored = restore_into(&config, &args.from).await;
+    if restored.is_err() && new {
+        // Nothing starts on half a store: it need not stay.
+        let _ = std::fs::remove_file(store_path(&config.serve));
+    }
+    restored.with_context(|| format!("nothing was restored into {place}"))?;
+    eprintln!(
+        "restored. Start the service: clients are kept out until `covault backup resume`. Before that, see to what docs/backup-of-the-store.md lists"
+    );
+    answer(place);
+    Ok(())
+}
+
+async fn restore_into(config: &Config, from: &From) -> anyhow::Result<()> {
+    let store = store(config).await?;
+    backup::restore(&*store, from.open()?, SystemClock.now_ms())
+        .await
+        .map_err(explain)
+        .with_context(|| format!("{} was not restored", from.file.display()))?;
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! A disk in memory that loses its power: what was not synced is lost, kept or torn then.
+//!
+//! Shared by the tests of several crates; some of them use less than there is.
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "for tests"
+)]
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use redb::StorageBackend;
+use tokio::sync::watch;
+
+/// Disks write whole sectors.
+const SECTOR: usize = 512;
+
+/// What becomes of what was written, and not synced, when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// All of it is lost.
+    All,
+    /// All of it is on the disk.
+    Nothing,
+    /// Each write, and each change of the length, is there in whole or not at all.
+    Writes,
+    /// Of each write any sectors are there: they came in any order.
+    Sectors,
+    /// Each write ends at any byte.
+    Torn,
+    /// As `Sectors`, and some hold neither what they held before nor what was written. Not the first
+    /// one, where redb says which of two states is the last: that one the disk writes in whole or not
+    /// at all, as disks promise of each.
+    Garbage,
+}
+
+impl Loss {
+    pub const EVERY: [Self; 6] = [
+        Self::All,
+        Self::Nothing,
+        Self::Writes,
+        Self::Sectors,
+        Self::Torn,
+        Self::Garbage,
+    ];
+
+    /// Whether it is different each time.
+    pub fn is_random(self) -> bool {
+        !matches!(self, Self::All | Self::Nothing)
+    }
+}
+
+/// See the module. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct Disk(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    platter: Mutex<Platter>,
+    dead: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Platter {
+    /// What a reader sees.
+    live: Vec<u8>,
+    /// What is on the disk for sure.
+    synced: Vec<u8>,
+    /// What was written since the last sync, in order.
+    loose: Vec<Op>,
+    operations: usize,
+    syncs: usize,
+    cut: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(usize, Vec<u8>),
+    Resize(usize),
+}
+
+impl Op {
+    fn apply(&self, image: &mut Vec<u8>) {
+        match self {
+            Op::Resize(length) => image.resize(*length, 0),
+            Op::Write(offset, data) => put(image, *offset, data),
+        }
+    }
+}
+
+fn put(image: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    let end = offset + data.len();
+    if image.len() < end {
+        image.resize(end, 0);
+    }
+    image[offset..end].copy_from_slice(data);
+}
+
+impl Disk {
+    /// A disk with this on it.
+    pub fn holding(image: Vec<u8>) -> Self {
+        Self::with(image, None)
+    }
+
+    /// The same, whose power goes at its operation number `cut`, from 1: that is the last one to
+    /// reach it, and nobody is told.
+    pub fn cut_at(image: Vec<u8>, cut: usize) -> Self {
+        Self::with(image, Some(cut))
+    }
+
+    fn with(image: Vec<u8>, cut: Option<usize>) -> Self {
+        Self(Arc::new(Shared {
+            platter: Mutex::new(Platter {
+                live: image.clone(),
+                synced: image,
+                loose: vec![],
+                operations: 0,
+                syncs: 0,
+                cut,
+            }),
+            dead: watch::channel(false).0,
+        }))
+    }
+
+    fn platter(&self) -> MutexGuard<'_, Platter> {
+        self.0.platter.lock().unwrap()
+    }
+
+    /// How often it was written, resized or synced.
+    pub fn operations(&self) -> usize {
+        self.platter().operations
+    }
+
+    /// How often it was synced.
+    pub fn syncs(&self) -> usize {
+        self.platter().syncs
+    }
+
+    /// What a reader sees.
+    pub fn image(&self) -> Vec<u8> {
+        self.platter().live.clone()
+    }
+
+    /// Whether the power has gone.
+    pub fn is_dead(&self) -> bool {
+        *self.0.dead.borrow()
+    }
+
+    /// Returns once the power has gone.
+    pub async fn died(&self) {
+        let mut dead = self.0.dead.subscribe();
+        dead.wait_for(|dead| *dead).await.unwrap();
+    }
+
+    /// The power goes now, if it has not gone yet.
+    pub fn cut(&self) {
+        // Whoever has begun an operation has ended it.
+        let _platter = self.platter();
+        self.0.dead.send_replace(true);
+    }
+
+    /// What is on the disk when the power is back.
+    pub fn after_power_cut(&self, loss: Loss, seed: u64) -> Vec<u8> {
+        let platter = self.platter();
+        let mut image = platter.synced.clone();
+        let mut dice = Dice(seed);
+        for op in &platter.loose {
+            match (loss, op) {
+                (Loss::All, _) => {}
+                (Loss::Nothing, op) => op.apply(&mut image),
+                (Loss::Writes, op) | (_, op @ Op::Resize(_)) => {
+                    if dice.roll(2) == 0 {
+                        op.apply(&mut image);
+                    }
+                }
+                (Loss::Torn, Op::Write(offset, data)) => {
+                    let length = match dice.roll(4) {
+                        0 => 0,
+                        1 => data.len(),
+                        _ => dice.roll(data.len() as u64 + 1) as usize,
+                    };
+                    put(&mut image, *offset, &data[..length]);
+                }
+                (Loss::Sectors | Loss::Garbage, Op::Write(offset, data)) => {
+                    let mut start = *offset;
+                    let end = start + data.len();
+                    while start < end {
+                        // To the end of the sector.
+                        let stop = end.min(start - start % SECTOR + SECTOR);
+                        let harmed = loss == Loss::Garbage && start >= SECTOR;
+                        match dice.roll(if harmed { 3 } else { 2 }) {
+                            0 => {}
+                            1 => put(&mut image, start, &data[start - offset..stop - offset]),
+                            _ => {
+                                let garbage = (start..stop).map(|_| dice.roll(256) as u8);
+                                let garbage: Vec<_> = garbage.collect();
+                                put(&mut image, start, &garbage);
+                            }
+                        }
+                        start = stop;
+                    }
+                }
+            }
+        }
+        image
+    }
+
+    fn operation(&self, op: Option<Op>) -> io::Result<()> {
+        let mut platter = self.platter();
+        if self.is_dead() {
+            return Err(io::Error::other("no power"));
+        }
+        platter.operations += 1;
+        let last = platter.cut == Some(platter.operations);
+        match op {
+            // The last operation may have reached the disk as well.
+            Some(op) => {
+                if !last {
+                    op.apply(&mut platter.live);
+                }
+                platter.loose.push(op);
+            }
+            None if last => {}
+            None => {
+                platter.syncs += 1;
+                let Platter { synced, loose, .. } = &mut *platter;
+                for op in loose.drain(..) {
+                    op.apply(synced);
+                }
+            }
+        }
+        if last {
+            self.0.dead.send_replace(true);
+            return Err(io::Error::other("power cut"));
+        }
+        Ok(())
+    }
+}
+
+/// SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.platter().live.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let platter = self.platter();
+        let start = offset as usize;
+        let bytes = platter
+            .live
+            .get(start..start + out.len())
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.operation(Some(Op::Resize(length as usize)))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.operation(None)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.operation(Some(Op::Write(offset as usize, data.to_vec())))
+    }
+}
