@@ -28,7 +28,12 @@ vectors:
 
 # kill -9 of every piece for hours instead of some times
 crash-long rounds="400":
-    COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash
+    COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash::pieces life_crash
+
+# kill -9 of orchestrator, signers, Redis and PostgreSQL under load, on both stores, and cut cables in
+# the long form. COVAULT_CRASH_SEED=seed just crash rolls the same dice again
+crash rounds="200":
+    COVAULT_LONG_SUITE=1 COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture crash::rounds crash::partitions
 
 # kill -9 at every step around the use of a signing nonce: twenty thousand seeded runs, not a thousand
 nonce-crash-long runs="20000" seed="1":

@@ -262,7 +262,8 @@ pub async fn orchestrator(
     let calls = abis::of(&config.evm)?;
     let sharing = sharing::of(config, &identity)?;
     let roles = config.cluster.roles;
-    let store = store(config).await?;
+    // Who cannot send commands to others has nobody beside it.
+    let store = store(config, config.cluster.secret_file().is_none()).await?;
     let cluster = Cluster::start(ClusterConfig {
         identity,
         bus: Arc::clone(&bus),
@@ -332,12 +333,12 @@ pub async fn orchestrator(
     })
 }
 
-/// Opens the store that the configuration names, and makes it where there is none. One process at a
-/// time can.
+/// Opens the store that the configuration names, and makes it where there is none. `alone`: nobody
+/// else may use it meanwhile; a file is always opened so.
 ///
 /// # Errors
 /// When it cannot be opened.
-pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn store(config: &Config, alone: bool) -> anyhow::Result<Arc<dyn Store>> {
     let file = store_path(&config.serve);
     match config.store.kind {
         StoreKind::Redb => Ok(Arc::new(RedbStore::open(&file).map_err(explain)?)),
@@ -353,8 +354,7 @@ pub async fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 url: store_url(&config.store)?,
                 readers: config.store.connections,
                 patience: Duration::from_millis(config.store.timeout_ms),
-                // Who cannot send commands to others has nobody beside it.
-                alone: config.cluster.secret_file().is_none(),
+                alone,
             };
             let store = PostgresStore::open(options).await.map_err(explain)?;
             Ok(Arc::new(store))

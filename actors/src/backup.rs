@@ -359,8 +359,8 @@ pub async fn restore<R: io::Read>(
     while let Some(page) = reader.page()? {
         let (mut batch, mut count, mut bytes) = (Batch::new(), 0_usize, 0_usize);
         for (key, value) in page {
-            // It is about the store that the backup was made of.
-            if key == marker || key.space == Space::Probe {
+            // It is about the store that the backup was made of, and processes that used it.
+            if key == marker || of_processes(key.space) {
                 continue;
             }
             count = count.saturating_add(1);
@@ -380,10 +380,15 @@ pub async fn restore<R: io::Read>(
     Ok(imported)
 }
 
+/// Rows that say nothing of vaults: who is there, and who has what in work.
+fn of_processes(space: Space) -> bool {
+    matches!(space, Space::Probe | Space::Lease | Space::Member)
+}
+
 async fn refuse_rows(store: &dyn Store) -> Result<(), Fault> {
     for space in Space::ALL {
         let rows = store.scan(&Scan::prefix(space, &[], 1)).await?;
-        if space != Space::Probe && !rows.is_empty() {
+        if !of_processes(space) && !rows.is_empty() {
             return Err(Fault::new(
                 Class::Conflict,
                 "the store is not empty: a backup is restored only into a new one; move that one away \

@@ -276,7 +276,7 @@ async fn restore(args: &Restore) -> anyhow::Result<()> {
 }
 
 async fn restore_into(config: &Config, from: &From) -> anyhow::Result<()> {
-    let store = store(config).await?;
+    let store = store(config, true).await?;
     backup::restore(&*store, from.open()?, SystemClock.now_ms())
         .await
         .map_err(explain)

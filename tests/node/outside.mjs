@@ -225,5 +225,9 @@ const answers = {
   },
 };
 
+// Many questions, in one process.
+answers.all = ({ questions }) =>
+  Promise.all(questions.map(({ ask, ...question }) => answers[ask](question)));
+
 const { ask, ...question } = JSON.parse(readFileSync(0, "utf8"));
 console.log(JSON.stringify(await answers[ask](question)));

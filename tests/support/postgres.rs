@@ -15,7 +15,7 @@
 use std::{
     fs,
     net::{TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -36,7 +36,13 @@ pub struct Postgres {
 impl Postgres {
     /// Makes a cluster and starts it. Panics when PostgreSQL is not installed.
     pub fn start() -> Self {
+        Self::start_in(|_| ())
+    }
+
+    /// The same; `prepare` gets the empty folder that all of it will be in.
+    pub fn start_in(prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path());
         if is_root() {
             run(Command::new("chown").arg("postgres").arg(folder.path()));
         }
@@ -146,6 +152,53 @@ impl Postgres {
             std::thread::sleep(Duration::from_millis(100));
         }
         panic!("PostgreSQL does not start: {}", self.log());
+    }
+
+    /// A copy of it on another port, which follows it: from now on commits wait for both.
+    pub fn standby(&self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(folder.path()));
+        }
+        let mut copy = program("pg_basebackup");
+        copy.args(["--write-recovery-conf", "--checkpoint", "fast", "--no-sync"])
+            .arg("--pgdata")
+            .arg(folder.path().join("data"))
+            .arg("--dbname")
+            .arg(self.url("postgres"));
+        run(&mut copy);
+        let mut standby = Self {
+            folder,
+            port: free_port(),
+            child: None,
+            databases: AtomicU32::new(0),
+        };
+        standby.restart();
+        self.query(
+            "postgres",
+            "ALTER SYSTEM SET synchronous_standby_names = '*'",
+        );
+        self.query("postgres", "SELECT pg_reload_conf()");
+        for _ in 0..1200 {
+            let state = self.query("postgres", "SELECT sync_state FROM pg_stat_replication");
+            if state == "sync" {
+                return standby;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the standby does not follow: {}", standby.log());
+    }
+
+    /// Has a standby take over: it is a primary when this returns.
+    pub fn promote(&self) {
+        let mut promote = program("pg_ctl");
+        promote.args(["promote", "--wait", "--pgdata"]);
+        run(promote.arg(self.data()));
+    }
+
+    /// Whether it answers.
+    pub fn answers(&self) -> bool {
+        self.psql("postgres", "SELECT 1").status.success()
     }
 
     /// Stops every process of it where it is, until [`Postgres::thaw`]: it answers nothing.

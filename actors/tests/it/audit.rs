@@ -37,19 +37,26 @@ async fn read(store: &dyn Store) -> (BTreeMap<Chain, Vec<Entry>>, Vec<Report>) {
             break;
         };
         after = Some(*last);
-        for (chain, head) in chains {
-            let mut checker = Checker::new(chain, vec![]);
-            let mut entries = Vec::new();
-            let mut next = 0;
-            loop {
-                let page = log.entries(chain, next).await.unwrap();
-                let Some((last, _)) = page.last() else {
-                    break;
-                };
-                next = last + 1;
-                entries.extend(page.iter().filter_map(|(_, linked)| checker.take(linked)));
-            }
-            reports.push(checker.end(head));
+        for (chain, _) in chains {
+            // Somebody may be writing: the entries are those of a head that was there all the time.
+            let (entries, report) = loop {
+                let head = log.head(chain).await.unwrap();
+                let mut checker = Checker::new(chain, vec![]);
+                let mut entries = Vec::new();
+                let mut next = 0;
+                loop {
+                    let page = log.entries(chain, next).await.unwrap();
+                    let Some((last, _)) = page.last() else {
+                        break;
+                    };
+                    next = last + 1;
+                    entries.extend(page.iter().filter_map(|(_, linked)| checker.take(linked)));
+                }
+                if log.head(chain).await.unwrap() == head {
+                    break (entries, checker.end(head));
+                }
+            };
+            reports.push(report);
             all.insert(chain, entries);
         }
     }

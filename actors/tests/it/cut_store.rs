@@ -30,7 +30,8 @@ pub struct CutStore {
     accident: Accident,
     commits: AtomicUsize,
     happened: watch::Sender<bool>,
-    /// So many scans fail before one works.
+    /// So many scans work, then so many fail, and all others work.
+    pub working_scans: AtomicUsize,
     pub failing_scans: AtomicUsize,
 }
 
@@ -43,6 +44,7 @@ impl CutStore {
             accident,
             commits: AtomicUsize::new(0),
             happened: watch::channel(false).0,
+            working_scans: AtomicUsize::new(0),
             failing_scans: AtomicUsize::new(0),
         })
     }
@@ -100,7 +102,7 @@ impl Store for CutStore {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        if take(&self.failing_scans) {
+        if !take(&self.working_scans) && take(&self.failing_scans) {
             return Err(ReadError("no power".into()));
         }
         self.inner.scan(scan).await

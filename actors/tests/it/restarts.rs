@@ -298,8 +298,9 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
     let address = evm_wallet(&gateway, id).await;
     let pending = create(&gateway, send(&address)).await;
     gateway.stop().await;
-    let cut = |failing| {
+    let cut = |working, failing| {
         let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
+        store.working_scans.store(working, Ordering::SeqCst);
         store.failing_scans.store(failing, Ordering::SeqCst);
         store as Arc<dyn Store>
     };
@@ -307,7 +308,7 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
     let mut older = Batch::new();
     older.delete(Key::new(Space::RequestIndex, &[]), Expect::Any);
     world.store.commit(older).await.unwrap();
-    let fault = world.try_start_with(cut(1), world.chains()).await.err();
+    let fault = world.try_start_with(cut(0, 1), world.chains()).await.err();
     assert_eq!(
         fault.unwrap().class(),
         &covault_core::fault::Class::Unavailable
@@ -315,8 +316,9 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
     world.start().await.stop().await;
     world.signers.silent.store(false, Ordering::SeqCst);
     for failing in 1..8 {
-        // Each failing scan is another step of another actor's start.
-        let gateway = world.start_on(cut(failing)).await;
+        // The audit log is looked at before there is any actor. Then each failing scan is another step
+        // of another actor's start.
+        let gateway = world.start_on(cut(2, failing)).await;
         assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
         let more = loop {
             match try_create(&gateway, request(send(&address)), None).await {

@@ -292,7 +292,7 @@ impl Store for CountingStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
-    let mut world = World::new();
+    let mut world = crate::processes::world();
     world.settings.signing_deadline_ms = 600_000;
     let one = world.start().await;
     let vault = vault(&one, "main").await;

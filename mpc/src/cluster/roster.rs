@@ -212,9 +212,12 @@ impl Roster {
                 None => return,
             };
         }
+        // What is known is from a time that is not yet: our clock was set back, and nodes whose
+        // clocks went with it would not be heard before that time comes again.
+        let ahead_ms = now_ms.saturating_add(REPLAY_MS);
         match state.known.get_mut(&node) {
             // Not even the newest one again: a replay does not keep a dead node alive.
-            Some(known) if announced.at_ms <= known.at_ms => {}
+            Some(known) if announced.at_ms <= known.at_ms && known.at_ms <= ahead_ms => {}
             Some(known) => {
                 if known.boot != announced.boot {
                     tracing::info!(name = %announced.name, node = %openssh_line(&node, ""), "node has started again");
@@ -233,8 +236,9 @@ impl Roster {
         // What it says by its own clock counts as well: a bus that holds announcements back could
         // show a node for as long as it has some left.
         let latest_ms = known.at_ms.saturating_add(SKEW_MS);
+        // Heard later than now: our clock was set back, and nobody knows how long ago that was.
         !known.left
-            && now_ms < known.heard_ms.saturating_add(self.live_ms)
+            && now_ms.abs_diff(known.heard_ms) < self.live_ms
             && now_ms < latest_ms.saturating_add(self.live_ms)
     }
 
@@ -266,7 +270,7 @@ impl Roster {
         let now_ms = self.clock.now_ms();
         let state = lock(&self.state);
         state.known.get(node).is_some_and(|known| {
-            !known.left && now_ms < known.heard_ms.saturating_add(ms.max(self.live_ms))
+            !known.left && now_ms.abs_diff(known.heard_ms) < ms.max(self.live_ms)
         })
     }
 
@@ -497,6 +501,27 @@ mod tests {
             sentence.public().contains("check the clocks of"),
             "{sentence}"
         );
+    }
+
+    #[test]
+    fn roster__should_go_back_with_its_clock() {
+        let (clock, roster) = roster();
+        let (present, gone) = (NodeId([1; 32]), NodeId([2; 32]));
+        let hour_ms = 3_600_000;
+        clock.0.fetch_add(hour_ms, Ordering::Relaxed);
+        for node in [present, gone] {
+            roster.heard(node, announcement(clock.now_ms()));
+            assert!(roster.live(&node));
+        }
+        // Set right again. Who was heard in the wrong hour counts when it is heard anew.
+        clock.0.fetch_sub(hour_ms, Ordering::Relaxed);
+        assert!(!roster.live(&present) && !roster.live(&gone));
+        roster.heard(present, announcement(clock.now_ms()));
+        assert!(roster.live(&present) && !roster.live(&gone));
+        // From then on as ever.
+        clock.0.fetch_add(5_000, Ordering::Relaxed);
+        roster.heard(present, announcement(clock.now_ms() - 5_000));
+        assert!(!roster.live(&present));
     }
 
     #[test]

@@ -42,7 +42,7 @@ use crate::{
     claims::Claims,
     envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind, Post},
     identity::NodeIdentity,
-    message::{Announcement, Reply, encode},
+    message::{Announcement, Reply, SKEW_MS, encode},
     meter,
     nonces::Marks,
     policy::{Policy, Spending},
@@ -187,6 +187,16 @@ pub struct Node {
     runtime: Handle,
 }
 
+/// Grows always, since others ignore what they have heard before; but not when the clock was set back
+/// by more than others put up with: they do not believe who speaks of another time than theirs.
+fn time_to_announce(now_ms: u64, last_ms: u64) -> u64 {
+    if last_ms > now_ms.saturating_add(SKEW_MS) {
+        now_ms
+    } else {
+        now_ms.max(last_ms.saturating_add(1))
+    }
+}
+
 impl Node {
     /// Opens the folder and serves orders until `shutdown` turns true or its sender is gone.
     ///
@@ -327,9 +337,8 @@ impl Node {
     }
 
     fn announce(&self, leaving: bool) {
-        // Grows always: others ignore what they have heard before.
         let last_ms = self.announced_ms.load(Ordering::Relaxed);
-        let at_ms = self.clock.now_ms().max(last_ms.saturating_add(1));
+        let at_ms = time_to_announce(self.clock.now_ms(), last_ms);
         self.announced_ms.store(at_ms, Ordering::Relaxed);
         let bans = self.announced_bans();
         meter::holdings(&self.name, self.keys.count(), bans.len());
@@ -465,5 +474,20 @@ impl Node {
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot reply");
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn announcements__should_grow_and_go_back_with_a_clock_that_was_set_back() {
+        assert_eq!(time_to_announce(5_000, 0), 5_000);
+        assert_eq!(time_to_announce(5_000, 5_000), 5_001);
+        let hour_ms = 3_600_000;
+        assert_eq!(time_to_announce(5_000, 5_000 + SKEW_MS), 5_001 + SKEW_MS);
+        assert_eq!(time_to_announce(5_000, 5_000 + hour_ms), 5_000);
     }
 }

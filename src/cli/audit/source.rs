@@ -40,7 +40,7 @@ impl Source {
         }
         let folder = files::own_folder(&config.serve.data_dir)?;
         Ok(Self::Stopped {
-            store: store(config).await?,
+            store: store(config, true).await?,
             _folder: folder,
         })
     }

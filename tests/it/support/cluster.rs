@@ -41,7 +41,6 @@ impl Cluster {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start(folder.path()).await;
         let port = free_port();
-        let base = format!("http://127.0.0.1:{port}");
         let policy_file = folder.path().join("policy.toml");
         fs::write(&policy_file, policy).unwrap();
         for name in ["serve", "signer-1", "signer-2", "signer-3"] {
@@ -60,6 +59,7 @@ impl Cluster {
             fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
         }
         prepare(folder.path());
+        let base = format!("http://{}", listen_of(folder.path()));
         let serve = Self::launch(folder.path(), "serve", "serve");
         let signers = (1..=3)
             .map(|index| Self::launch(folder.path(), "signer", &format!("signer-{index}")))
@@ -89,8 +89,18 @@ impl Cluster {
         cluster
     }
 
+    /// By the words in the file NAME.by when there is one, such as "ip netns exec inside".
     fn launch(folder: &Path, role: &str, name: &str) -> Process {
-        let mut command = covault();
+        let by = fs::read_to_string(folder.join(format!("{name}.by"))).unwrap_or_default();
+        let mut words = by.split_whitespace();
+        let mut command = match words.next() {
+            None => covault(),
+            Some(program) => {
+                let mut command = std::process::Command::new(program);
+                command.args(words).arg(env!("CARGO_BIN_EXE_covault"));
+                command
+            }
+        };
         command
             .args([role, "--config"])
             .arg(folder.join(format!("{name}.toml")));
@@ -108,6 +118,11 @@ impl Cluster {
             (identities && self.api.get("/readyz").await == 200).then_some(())
         })
         .await;
+    }
+
+    /// Starts the orchestrator, which has ended, and waits for nothing.
+    pub fn start_serve(&mut self) {
+        self.serve = Self::launch(self.folder.path(), "serve", "serve");
     }
 
     pub fn restart_signer(&mut self, index: usize) {
@@ -308,6 +323,14 @@ impl Cluster {
         );
         assert_eq!(answer["valid"], json!(true), "{what}");
     }
+}
+
+/// Where the orchestrator of this folder listens.
+fn listen_of(folder: &Path) -> String {
+    let text = fs::read_to_string(folder.join("serve.toml")).unwrap();
+    let mut lines = text.lines();
+    let listen = lines.find_map(|line| line.strip_prefix("listen = "));
+    listen.unwrap().trim_matches('"').to_owned()
 }
 
 /// `ssh-ed25519 AAAA...`, without what follows.

@@ -138,6 +138,11 @@ impl Process {
         panic!("does not end on SIGTERM; its log:\n{}", self.log());
     }
 
+    /// Whether it has ended, by itself or not.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
             panic!("ended with {status}; its log:\n{}", self.log());

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::support::*;
+use crate::support::*;
 
 /// How many times the service is killed. COVAULT_CRASH_ROUNDS makes it longer.
 fn rounds() -> u64 {

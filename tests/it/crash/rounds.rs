@@ -1,0 +1,135 @@
+//! kill -9 of any process at any moment, round after round, without waiting for calm.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use tokio::task::block_in_place;
+
+use super::{
+    load::{self, Load},
+    world::{Dice, Store, World, seed},
+};
+
+/// How many rounds; COVAULT_CRASH_ROUNDS makes it more.
+fn rounds() -> u64 {
+    std::env::var("COVAULT_CRASH_ROUNDS").map_or(8, |rounds| rounds.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crash_rounds_on_redb__should_lose_nothing_and_do_nothing_twice() {
+    survive(Store::Redb).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crash_rounds_on_postgres__should_lose_nothing_and_do_nothing_twice() {
+    survive(Store::Postgres).await;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Victim {
+    Orchestrator,
+    Signer(usize),
+    Redis,
+    Postgres,
+}
+
+impl Victim {
+    fn all(store: Store) -> Vec<Self> {
+        let mut all = vec![Self::Orchestrator, Self::Redis];
+        all.extend((0..3).map(Self::Signer));
+        if store == Store::Postgres {
+            all.push(Self::Postgres);
+        }
+        all
+    }
+
+    fn kill(self, world: &mut World) {
+        match self {
+            Self::Orchestrator => world.cluster.serve.kill(),
+            Self::Signer(index) => world.cluster.signers[index].kill(),
+            Self::Redis => world.cluster.redis.stop(),
+            Self::Postgres => world.server.as_mut().unwrap().kill(),
+        }
+    }
+
+    async fn start(self, world: &mut World) {
+        match self {
+            Self::Orchestrator => world.cluster.start_serve(),
+            Self::Signer(index) => world.cluster.restart_signer(index),
+            Self::Redis => world.cluster.redis.restart().await,
+            Self::Postgres => block_in_place(|| world.server.as_mut().unwrap().restart()),
+        }
+    }
+}
+
+async fn survive(store: Store) {
+    let (seed, began) = (seed(), Instant::now());
+    let mut dice = Dice::new(seed);
+    let mut world = World::start(store).await;
+    let load = Load::start(&world, seed);
+    load.goes_on("the load has begun").await;
+    let mut kills: BTreeMap<Victim, u64> = BTreeMap::new();
+    let mut ended = 0;
+    for round in 1..=rounds() {
+        pause(&mut dice, 100, 1_500).await;
+        ended += world.supervise();
+        // One of them, and in every third round one more.
+        let mut left = Victim::all(store);
+        let mut victims = Vec::new();
+        for _ in 0..if dice.within(0, 3) == 0 { 2 } else { 1 } {
+            let which = dice.within(0, left.len() as u64);
+            victims.push(left.remove(usize::try_from(which).unwrap()));
+        }
+        for victim in &victims {
+            victim.kill(&mut world);
+            *kills.entry(*victim).or_default() += 1;
+            pause(&mut dice, 0, 300).await;
+        }
+        pause(&mut dice, 0, 1_200).await;
+        if dice.within(0, 2) == 0 {
+            victims.reverse();
+        }
+        for victim in &victims {
+            victim.start(&mut world).await;
+        }
+        let ledger = load.ledger();
+        let (accepted, over) = ledger.counts();
+        eprintln!(
+            "{store:?} round {round}: {victims:?} killed; {accepted} accepted, {over} known to be over, \
+             {} calls refused or not answered",
+            ledger.troubles()
+        );
+    }
+    ended += world.supervise();
+    let calm = Instant::now();
+    world.cluster.ready().await;
+    let ledger = load.finish().await;
+    eprintln!(
+        "{store:?}: {} rounds, kills {kills:?}, {ended} processes ended by themselves; {}; {} ms after \
+         the last round until everything had ended; {} s with start and end",
+        rounds(),
+        ledger.figures(),
+        calm.elapsed().as_millis(),
+        began.elapsed().as_secs()
+    );
+    ledger.check(&world).await;
+    // Nobody has to give up: there was always time enough.
+    assert!(ledger.failures().is_empty(), "{:?}", ledger.failures());
+    // What was answered is what is answered, whoever has forgotten what meanwhile.
+    for victim in Victim::all(store) {
+        victim.kill(&mut world);
+    }
+    for victim in Victim::all(store).into_iter().rev() {
+        victim.start(&mut world).await;
+    }
+    world.cluster.ready().await;
+    load::repeat_all(&world, &ledger).await;
+    world.assert_sound();
+    assert_eq!(ended, 0, "a process ended by itself");
+}
+
+async fn pause(dice: &mut Dice, from_ms: u64, to_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(dice.within(from_ms, to_ms))).await;
+}
