@@ -21,8 +21,7 @@ use ractor::{Actor, ActorCell, ActorRef, rpc::CallResult};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    audit::{self, By},
-    backups,
+    audit, backups,
     context::{Context, permits},
     directory,
     idempotency::InWork,

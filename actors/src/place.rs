@@ -246,7 +246,9 @@ impl Inner {
             | Command::CreateToken(_)
             | Command::RevokeToken(_)
             | Command::ConfigureSweep(_)
-            | Command::AddWatchAddress(_) => None,
+            | Command::AddWatchAddress(_)
+            | Command::BeginBackup
+            | Command::LetClientsIn => None,
         })
     }
 

@@ -64,7 +64,7 @@ fn roles__should_be_of_three_kinds() {
 fn store__should_be_chosen_without_telling_its_password() {
     let (config, _) = Config::layer(None, Vec::new()).expect("the defaults load");
     assert_eq!(config.store.kind, StoreKind::Redb);
-    let url = "postgres://covault:secret@db/covault";
+    let url = "postgres://covault:hunter2@db/covault";
     let config = layered(
         "[store]\nkind = \"postgres\"\nconnections = 3",
         &[("COVAULT_STORE_URL", url)],
@@ -73,7 +73,7 @@ fn store__should_be_chosen_without_telling_its_password() {
     assert_eq!(config.store.kind, StoreKind::Postgres);
     assert_eq!(config.store.connections.get(), 3);
     assert_eq!(config.store.url, url);
-    assert!(!format!("{config:?}").contains("secret"));
+    assert!(!format!("{config:?}").contains("hunter2"));
     assert!(problem("[store]\nkind = \"mysql\"", &[]).contains("store.kind"));
     assert!(problem("[store]\nconnections = 0", &[]).contains("store.connections"));
     assert!(problem("[store]\ntimeout_ms = 999", &[]).contains("store.timeout_ms"));

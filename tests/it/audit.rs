@@ -154,7 +154,7 @@ async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tamp
         outcome_of(&mut command)
     };
     let (done, _, err) = offline(&[]);
-    assert!(!done && err.contains("another process"), "{err}");
+    assert!(!done && err.contains("another covault process"), "{err}");
     assert_eq!(dev.process.terminate(), Some(0));
     let (done, stopped, err) = offline(&["--expect", &expect]);
     assert!(done, "{err}");

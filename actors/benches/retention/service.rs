@@ -15,7 +15,7 @@ use covault_actors::{
         Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
     },
     rpc::{Broadcast, ChainClient, ChainError, ChainKey, Chains, Shipment},
-    settings::{Orchestrator, Settings},
+    settings::{Orchestrator, Settings, Sharing},
     store::Store,
 };
 use covault_core::{
@@ -123,6 +123,7 @@ pub async fn start(store: Arc<dyn Store>, chain: Arc<Chain>) -> Gateway {
         entropy: Arc::new(Random::new()),
         chains: Chains::default().with(ChainKey::evm(CHAIN), chain),
         settings: Settings::default(),
+        sharing: Sharing::default(),
     })
     .await
     .unwrap()

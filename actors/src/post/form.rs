@@ -178,7 +178,9 @@ fn command_form(command: Command) -> Result<CommandForm, Fault> {
         | Command::CreateToken(_)
         | Command::RevokeToken(_)
         | Command::ConfigureSweep(_)
-        | Command::AddWatchAddress(_) => {
+        | Command::AddWatchAddress(_)
+        | Command::BeginBackup
+        | Command::LetClientsIn => {
             return Err(Fault::bug("a command that is done by any process"));
         }
     })
@@ -301,7 +303,9 @@ fn receipt_form(receipt: Receipt) -> Result<ReceiptForm, Fault> {
         | Receipt::TokenMade(_)
         | Receipt::Token(_)
         | Receipt::Sweep(_)
-        | Receipt::Watch(_) => {
+        | Receipt::Watch(_)
+        | Receipt::Backup(_)
+        | Receipt::ClientsLetIn => {
             return Err(Fault::bug("the receipt of a command that is never sent"));
         }
     })

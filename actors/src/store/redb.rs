@@ -247,11 +247,14 @@ fn prepare(db: &Database) -> Result<(), redb::Error> {
     Ok(())
 }
 
-fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Fault {
-    Fault::unavailable(format!(
-        "the store {} cannot be opened; is another process using it?",
-        path.display()
-    ))
+fn unusable(path: &Path, error: &redb::Error) -> Fault {
+    let path = path.display();
+    Fault::unavailable(match error {
+        redb::Error::DatabaseAlreadyOpen => {
+            format!("the store {path} is in use by another covault process; stop that one first")
+        }
+        _ => format!("the store {path} cannot be opened"),
+    })
     .caused_by(error)
 }
 
