@@ -8,9 +8,9 @@ use covault_actors::{
     post::{Post, memory::MemoryPost},
     settings::Sharing,
 };
-use covault_mpc::{bus::redis::RedisBus, identity::NodeIdentity};
+use covault_mpc::identity::NodeIdentity;
 
-use crate::{adapters::OsEntropy, config::Config, files, post::BusPost};
+use crate::{adapters::OsEntropy, config::Config, files, post::BusPost, wiring};
 
 /// Separates the keys of the post from those of the signers' bus.
 const NAMESPACE: &str = "covault-post";
@@ -24,9 +24,7 @@ pub fn of(config: &Config, identity: &NodeIdentity) -> anyhow::Result<Sharing> {
     let post: Arc<dyn Post> = match cluster.secret_file() {
         Some(path) => {
             let secret = files::read_secret(path).context("cluster.secret_file")?;
-            // The URL may hold a password: it is not repeated.
-            let bus = RedisBus::connect(&config.bus.redis_url, NAMESPACE)
-                .context("the Redis URL must look like redis://[user:password@]host:port")?;
+            let bus = wiring::redis_bus_for(&config.bus.redis_url, NAMESPACE)?;
             let post = BusPost::new(bus, Arc::new(OsEntropy), &secret);
             Arc::new(post.with_context(|| format!("{}", path.display()))?)
         }

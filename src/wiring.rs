@@ -84,9 +84,19 @@ pub fn memory_bus() -> Arc<dyn Bus> {
 /// # Errors
 /// When the URL is none.
 pub fn redis_bus(url: &str) -> anyhow::Result<Arc<dyn Bus>> {
+    redis_bus_for(url, NAMESPACE)
+}
+
+/// As [`redis_bus`], with a namespace of its own.
+///
+/// # Errors
+/// When the URL is none.
+pub fn redis_bus_for(url: &str, namespace: &str) -> anyhow::Result<Arc<dyn Bus>> {
     // The URL may hold a password: it is not repeated.
-    let bus = RedisBus::connect(url, NAMESPACE)
-        .context("the Redis URL must look like redis://[user:password@]host:port")?;
+    let bus = RedisBus::connect(url, namespace).context(
+        "the Redis URL must look like redis://[user:password@]host:port, or \
+         redis-sentinel://[user:password@]host:port,host:port,host:port/name",
+    )?;
     Ok(bus)
 }
 

@@ -75,7 +75,12 @@ impl Actor for Reaper {
     }
 }
 
-/// Deletes every record that is older than a key lives.
+/// When a record is deleted, in milliseconds after it was made. A command that has found it void, and
+/// is to write it anew, has ended long before: a record made by another one meanwhile would have the
+/// same version again.
+const KEPT_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
+
+/// Deletes every record that is older than that.
 pub async fn sweep(context: &Context) -> Result<(), Fault> {
     let mut from = None;
     loop {
@@ -90,7 +95,7 @@ pub async fn sweep(context: &Context) -> Result<(), Fault> {
             let Some(record) = readable(record, "an idempotency record")? else {
                 continue;
             };
-            if record.at_ms.saturating_add(LIFETIME_MS) <= context.now_ms() {
+            if record.at_ms.saturating_add(KEPT_MS) <= context.now_ms() {
                 batch.delete(key.clone(), Expect::Version(row.version));
             }
         }
@@ -305,7 +310,7 @@ mod tests {
     #[tokio::test]
     async fn sweeps__should_not_be_stopped_by_what_cannot_be_read() {
         let (store, clock, context) = world().await;
-        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
+        clock.0.store(KEPT_MS, Ordering::SeqCst);
         let request = RequestId::from_bytes([1; 16]);
         let token = TokenId::from_bytes([1; 16]);
         let record = |key: &str| rows::idempotency(token, Operation::CreateWallet, key);
@@ -361,13 +366,13 @@ mod tests {
             let all = Scan::prefix(Space::Idempotency, &[], 2000);
             store.scan(&all).await.unwrap().len()
         };
-        clock.0.store(LIFETIME_MS - 1, Ordering::SeqCst);
+        clock.0.store(KEPT_MS - 1, Ordering::SeqCst);
         sweep(&context).await.unwrap();
         assert_eq!(left().await, 1000);
-        clock.0.store(LIFETIME_MS, Ordering::SeqCst);
+        clock.0.store(KEPT_MS, Ordering::SeqCst);
         sweep(&context).await.unwrap();
         assert_eq!(left().await, 500);
-        clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
+        clock.0.store(KEPT_MS + LIFETIME_MS, Ordering::SeqCst);
         sweep(&context).await.unwrap();
         assert_eq!(left().await, 0);
     }

@@ -24,6 +24,7 @@ mod life_crash;
 mod networks;
 mod nodes;
 mod openapi;
+mod orchestrators;
 mod platform;
 mod policy;
 mod postgres;

@@ -9,6 +9,7 @@
 
 mod choice;
 mod fenced;
+mod hands;
 mod keeper;
 mod members;
 mod tenures;
@@ -20,8 +21,12 @@ use crate::store::{Key, Space};
 
 pub use choice::best;
 pub use fenced::{Fenced, Open, Settling};
-pub use keeper::{Keeper, Msg as KeeperMsg, first_lease, give_back, house, take_all};
+pub use hands::{first_lease, give_back, house, take_all};
+pub use keeper::{Keeper, Msg as KeeperMsg};
 pub use tenures::{Stay, Tenure, Tenures};
+
+/// Most orchestrators.
+const MAX_MEMBERS: usize = 1_000;
 
 /// Who has something, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

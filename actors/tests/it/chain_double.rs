@@ -4,11 +4,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
-use alloy_consensus::{Transaction as _, TxEnvelope};
+use alloy_consensus::{Transaction as _, TxEnvelope, private::alloy_primitives::keccak256};
 use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
 use covault_actors::rpc::{
@@ -18,15 +18,18 @@ use covault_core::{
     chain::{Facts, Needs, evm, solana},
     fault::ExecuteCode,
 };
+use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
 
 use crate::one_key::take;
 
 /// See the module.
 #[derive(Default)]
 pub struct ChainDouble {
-    /// Transactions by sender (the double takes the `from` it was asked about) and nonce.
+    /// Transactions by their hashes.
     sent: Mutex<BTreeMap<String, String>>,
-    nonces: Mutex<BTreeSet<u64>>,
+    /// The numbers that are taken, by sender, and those that every account had used before.
+    nonces: Mutex<BTreeSet<(String, u64)>>,
+    before: AtomicU64,
     /// Every different transaction that it was ever handed, also while down.
     pub handed: Mutex<BTreeSet<String>>,
     pub down: AtomicBool,
@@ -68,7 +71,9 @@ impl ChainDouble {
 
     /// The nonces of accepted transactions.
     pub fn nonces(&self) -> Vec<u64> {
-        self.nonces.lock().unwrap().iter().copied().collect()
+        let before = 0..self.before.load(Ordering::SeqCst);
+        let nonces = self.nonces.lock().unwrap();
+        before.chain(nonces.iter().map(|(_, nonce)| *nonce)).collect()
     }
 
     pub fn accepted(&self) -> usize {
@@ -81,7 +86,10 @@ impl ChainDouble {
 
     /// The nodes lose the transactions with this number and higher ones.
     pub fn forget(&self, from: u64) {
-        self.nonces.lock().unwrap().retain(|nonce| *nonce < from);
+        self.before.fetch_min(from, Ordering::SeqCst);
+        let mut nonces = self.nonces.lock().unwrap();
+        nonces.retain(|(_, nonce)| *nonce < from);
+        drop(nonces);
         let is_kept = |_: &String, raw: &mut String| nonce_of(raw) < from;
         self.sent.lock().unwrap().retain(is_kept);
     }
@@ -93,15 +101,30 @@ impl ChainDouble {
 
     /// As if somebody had sent transactions of this account before.
     pub fn with_history(self: Arc<Self>, count: u64) -> Arc<Self> {
-        self.nonces.lock().unwrap().extend(0..count);
+        self.before.store(count, Ordering::SeqCst);
         self
     }
 }
 
-fn nonce_of(raw: &str) -> u64 {
+fn decoded(raw: &str) -> TxEnvelope {
     let bytes = hex::decode(&raw[2..]).unwrap();
-    let envelope = TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap();
-    envelope.nonce()
+    TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap()
+}
+
+fn nonce_of(raw: &str) -> u64 {
+    decoded(raw).nonce()
+}
+
+/// Sender, in small letters, and nonce.
+fn number_of(envelope: &TxEnvelope) -> (String, u64) {
+    let signed = envelope.signature();
+    let signature = Signature::from_slice(&signed.as_bytes()[..64]).unwrap();
+    let recovery = RecoveryId::new(signed.v(), false);
+    let hash = envelope.signature_hash();
+    let key = VerifyingKey::recover_from_prehash(hash.as_slice(), &signature, recovery).unwrap();
+    let point = key.to_encoded_point(false);
+    let address = hex::encode(&keccak256(&point.as_bytes()[1..])[12..]);
+    (format!("0x{address}"), envelope.nonce())
 }
 
 #[async_trait]
@@ -136,7 +159,11 @@ impl ChainClient for ChainDouble {
             }),
             Needs::Evm(needs) => {
                 let taken = self.nonces.lock().unwrap();
-                let pending = (0..).find(|nonce| !taken.contains(nonce));
+                let (from, before) = (
+                    needs.from.to_lowercase(),
+                    self.before.load(Ordering::SeqCst),
+                );
+                let pending = (before..).find(|nonce| !taken.contains(&(from.clone(), *nonce)));
                 Facts::Evm(evm::Facts {
                     nonce: pending.filter(|_| needs.nonce),
                     eip1559: true,
@@ -168,21 +195,22 @@ impl ChainClient for ChainDouble {
                 code: ExecuteCode::InsufficientGasFee,
             });
         }
-        if let Some(raw) = transaction.strip_prefix("0x") {
-            let bytes = hex::decode(raw).unwrap();
-            let envelope = TxEnvelope::decode_2718(&mut bytes.as_slice()).unwrap();
+        if transaction.starts_with("0x") {
+            let envelope = decoded(&transaction);
             assert_eq!(envelope.tx_hash().to_string(), shipment.signed.tx_hash);
+            let number = number_of(&envelope);
             let mut nonces = self.nonces.lock().unwrap();
-            let before = envelope.nonce().checked_sub(1);
-            if self.in_order.load(Ordering::SeqCst)
-                && before.is_some_and(|before| !nonces.contains(&before))
-            {
+            let before = number.1.checked_sub(1);
+            let past = self.before.load(Ordering::SeqCst);
+            let is_in = |nonce| nonce < past || nonces.contains(&(number.0.clone(), nonce));
+            if self.in_order.load(Ordering::SeqCst) && before.is_some_and(|before| !is_in(before)) {
                 return Broadcast::Unknown("the number is too high".into());
             }
-            let fresh = nonces.insert(envelope.nonce());
+            let fresh = !is_in(number.1);
             let replaces = !fresh && self.replaceable.load(Ordering::SeqCst);
+            nonces.insert(number.clone());
             if replaces {
-                sent.retain(|_, raw| nonce_of(raw) != envelope.nonce());
+                sent.retain(|_, raw| number_of(&decoded(raw)) != number);
             }
             assert!(
                 fresh || replaces,

@@ -38,6 +38,8 @@ mod nodes;
 mod nonces;
 mod one_key;
 mod plans;
+#[path = "../../../tests/support/postgres.rs"]
+mod postgres;
 mod power_cuts;
 mod processes;
 mod rejections;
@@ -45,6 +47,7 @@ mod requests;
 mod restarts;
 mod revocations;
 mod several;
+mod several_postgres;
 mod simulating_nodes;
 mod simulations;
 mod solana_node;

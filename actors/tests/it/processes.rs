@@ -10,7 +10,11 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::{
     gateway::{Command, Gateway, IdempotencyKey, Submitted},
-    store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore},
+    store::{
+        Batch, CommitError, Key, ReadError, Row, Scan, Space, Store,
+        memory::MemoryStore,
+        postgres::{Options, PostgresStore},
+    },
 };
 use covault_core::{fault::Fault, ids::VaultId};
 use tokio::{
@@ -18,7 +22,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::world::*;
+use crate::{postgres::Postgres, world::*};
 
 /// A connection that can freeze: what was asked meanwhile arrives when it thaws.
 pub struct Connection {
@@ -72,10 +76,34 @@ impl Store for Connection {
 
 /// A world for several.
 pub fn world() -> World {
-    let mut world = World::on(Arc::new(MemoryStore::shared()));
+    several_on(Arc::new(MemoryStore::shared()))
+}
+
+fn several_on(store: Arc<dyn Store>) -> World {
+    let mut world = World::on(store);
     world.settings.beat_ms = 20;
     world.settings.lease_ms = 200;
     world
+}
+
+/// The same on a new database of a server, which each process opens for itself.
+pub async fn world_on(server: &Postgres) -> World {
+    let url = server.database();
+    World {
+        database: Some(url.clone()),
+        ..several_on(opened(&url).await)
+    }
+}
+
+async fn opened(url: &str) -> Arc<dyn Store> {
+    let options = Options {
+        url: url.into(),
+        readers: 4.try_into().unwrap(),
+        // Longer than anything takes on a busy machine.
+        patience: Duration::from_secs(60),
+        alone: false,
+    };
+    Arc::new(PostgresStore::open(options).await.unwrap())
 }
 
 /// See the module.
@@ -93,8 +121,18 @@ impl Process {
             .enable_all()
             .build()
             .unwrap();
+        let inner = match world.database.clone() {
+            // What it has there ends with it. (Not spawned: the compiler does not see that opening
+            // one can go from thread to thread.)
+            Some(url) => {
+                let handle = runtime.handle().clone();
+                let open = move || handle.block_on(opened(&url));
+                runtime.spawn_blocking(open).await.unwrap()
+            }
+            None => Arc::clone(&world.store),
+        };
         let connection = Arc::new(Connection {
-            inner: Arc::clone(&world.store),
+            inner,
             frozen: watch::channel(false).0,
             held: watch::channel(false).0,
             waiting: watch::channel(0).0,

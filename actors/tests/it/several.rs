@@ -18,8 +18,11 @@ const HOUR: u64 = 60 * 60 * 1000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vaults__should_be_spread_and_be_used_through_every_process() {
-    let world = world();
-    let (one, two) = (Process::start(&world).await, Process::start(&world).await);
+    spread(&world()).await;
+}
+
+pub async fn spread(world: &World) {
+    let (one, two) = (Process::start(world).await, Process::start(world).await);
     let both = [&one, &two];
     let mut vaults = Vec::new();
     for number in 0..12 {
@@ -28,7 +31,7 @@ async fn vaults__should_be_spread_and_be_used_through_every_process() {
     let mut by_owner: BTreeMap<usize, usize> = BTreeMap::new();
     for (number, vault) in vaults.iter().enumerate() {
         *by_owner
-            .entry(owned(&world, *vault, &both).await)
+            .entry(owned(world, *vault, &both).await)
             .or_default() += 1;
         // Whoever has it: both do.
         for process in both {
@@ -39,31 +42,34 @@ async fn vaults__should_be_spread_and_be_used_through_every_process() {
         }
     }
     assert_eq!(by_owner.len(), 2, "{by_owner:?}");
-    assert_eq!(leases(&world).await.len(), 12);
+    assert_eq!(leases(world).await.len(), 12);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill__should_be_taken_over_after_the_lease_time_and_not_before() {
-    let world = world();
-    let mut one = Process::start(&world).await;
+    kill(&world()).await;
+}
+
+pub async fn kill(world: &World) {
+    let mut one = Process::start(world).await;
     let vault = one.vault("main").await;
     let address = one.evm_wallet(vault).await;
-    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    assert_eq!(owned(world, vault, &[&one]).await, 0);
     world.signers.silent.store(true, Ordering::SeqCst);
     let pending = one.create(&address).await;
-    let two = Process::start(&world).await;
+    let two = Process::start(world).await;
     one.kill();
     world.signers.silent.store(false, Ordering::SeqCst);
     let (beat, lease) = (world.settings.beat_ms, world.settings.lease_ms);
     // Wall clocks are nothing to it.
     world.clock.ahead_ms.fetch_add(HOUR, Ordering::SeqCst);
     for _ in 0..5 {
-        two.let_pass(&world, 0).await;
+        two.let_pass(world, 0).await;
     }
-    assert_eq!(owner(&world, vault, &[&one, &two]).await, Some(0));
+    assert_eq!(owner(world, vault, &[&one, &two]).await, Some(0));
     let mut passed = 0;
-    while owner(&world, vault, &[&one, &two]).await != Some(1) {
-        two.let_pass(&world, beat).await;
+    while owner(world, vault, &[&one, &two]).await != Some(1) {
+        two.let_pass(world, beat).await;
         passed += beat;
         assert!(passed <= lease + 3 * beat, "{passed} ms");
     }
@@ -113,33 +119,39 @@ async fn front_end__should_send_on_what_needs_a_vault_and_answer_the_rest() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop__should_hand_over_at_once() {
-    let world = world();
-    let mut one = Process::start(&world).await;
+    stop(&world()).await;
+}
+
+pub async fn stop(world: &World) {
+    let mut one = Process::start(world).await;
     let vault = one.vault("main").await;
     let address = one.evm_wallet(vault).await;
-    assert_eq!(owned(&world, vault, &[&one]).await, 0);
-    let two = Process::start(&world).await;
+    assert_eq!(owned(world, vault, &[&one]).await, 0);
+    let two = Process::start(world).await;
     world.signers.silent.store(true, Ordering::SeqCst);
     let pending = one.create(&address).await;
     one.stop().await;
     world.signers.silent.store(false, Ordering::SeqCst);
     // Its clock does not move: nothing is waited for.
     assert_eq!(two.steady.0.load(Ordering::SeqCst), 0);
-    assert_eq!(owned(&world, vault, &[&two]).await, 0);
+    assert_eq!(owned(world, vault, &[&two]).await, 0);
     assert!(two.outcome(&pending).await);
     assert_eq!(world.evm.nonces(), [0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_owner__should_commit_nothing_once_another_has_the_vault() {
-    let world = world();
-    let one = Process::start(&world).await;
+    stalled_owner(&world()).await;
+}
+
+pub async fn stalled_owner(world: &World) {
+    let one = Process::start(world).await;
     let vault = one.vault("main").await;
     let address = one.evm_wallet(vault).await;
-    assert_eq!(owned(&world, vault, &[&one]).await, 0);
+    assert_eq!(owned(world, vault, &[&one]).await, 0);
     world.signers.silent.store(true, Ordering::SeqCst);
     let pending = one.create(&address).await;
-    let two = Process::start(&world).await;
+    let two = Process::start(world).await;
     // It freezes, with a call on its way.
     one.connection.frozen.send_replace(true);
     let late = {
@@ -152,8 +164,8 @@ async fn stalled_owner__should_commit_nothing_once_another_has_the_vault() {
         })
     };
     world.signers.silent.store(false, Ordering::SeqCst);
-    while owner(&world, vault, &[&one, &two]).await != Some(1) {
-        two.let_pass(&world, world.settings.beat_ms).await;
+    while owner(world, vault, &[&one, &two]).await != Some(1) {
+        two.let_pass(world, world.settings.beat_ms).await;
     }
     assert!(two.outcome(&pending).await);
     let more = two.create(&address).await;
@@ -167,19 +179,22 @@ async fn stalled_owner__should_commit_nothing_once_another_has_the_vault() {
     assert!(one.outcome(&pending).await);
     let through_one = one.create(&address).await;
     assert!(one.outcome(&through_one).await);
-    assert_eq!(owner(&world, vault, &[&one, &two]).await, Some(1));
+    assert_eq!(owner(world, vault, &[&one, &two]).await, Some(1));
     assert_eq!(world.evm.nonces(), [0, 1, 2, 3]);
     assert_eq!(world.evm.handed.lock().unwrap().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_in_flight__should_be_refused_when_the_vault_went_meanwhile() {
-    let world = world();
-    let one = Process::start(&world).await;
+    commit_in_flight(&world()).await;
+}
+
+pub async fn commit_in_flight(world: &World) {
+    let one = Process::start(world).await;
     let vault = one.vault("main").await;
     let address = one.evm_wallet(vault).await;
-    assert_eq!(owned(&world, vault, &[&one]).await, 0);
-    let two = Process::start(&world).await;
+    assert_eq!(owned(world, vault, &[&one]).await, 0);
+    let two = Process::start(world).await;
     // The first commit of a request is on its way when all stands still.
     one.connection.held.send_replace(true);
     let command = Command::CreateSigningRequest(request(send(&address)));
@@ -191,8 +206,8 @@ async fn commit_in_flight__should_be_refused_when_the_vault_went_meanwhile() {
     let mut waiting = one.connection.waiting.subscribe();
     waiting.wait_for(|waiting| *waiting > 0).await.unwrap();
     one.connection.frozen.send_replace(true);
-    while owner(&world, vault, &[&one, &two]).await != Some(1) {
-        two.let_pass(&world, world.settings.beat_ms).await;
+    while owner(world, vault, &[&one, &two]).await != Some(1) {
+        two.let_pass(world, world.settings.beat_ms).await;
     }
     assert!(world.requests().await.is_empty());
     one.connection.held.send_replace(false);
@@ -250,22 +265,21 @@ async fn patient(processes: &[Arc<Process>], number: usize, address: &str) -> St
 }
 
 /// Makes requests through changing processes; `change` ends one in each round.
-async fn under_load(change: impl AsyncFn(&mut Process), rounds: usize) {
-    let world = world();
+pub async fn under_load(world: &World, change: impl AsyncFn(&mut Process), rounds: usize) {
     // Time passes by itself here: a process may be taken for dead that is only slow.
     let clock = Arc::new(tokio::sync::watch::channel(()).0);
-    let first = Process::start(&world).await;
+    let first = Process::start(world).await;
     let mut addresses = Vec::new();
     for name in ["a", "b", "c"] {
         let vault = first.vault(name).await;
         addresses.push(first.evm_wallet(vault).await);
     }
-    let second = Process::start(&world).await;
+    let second = Process::start(world).await;
     let mut processes = vec![first, second];
     let mut all = BTreeSet::new();
     let mut number = 0;
     for round in 0..rounds {
-        processes.push(Process::start(&world).await);
+        processes.push(Process::start(world).await);
         let mut ending = processes.remove(0);
         let shared: Vec<Arc<Process>> = processes.drain(..).map(Arc::new).collect();
         let ticking = {
@@ -311,10 +325,10 @@ async fn under_load(change: impl AsyncFn(&mut Process), rounds: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolling_restart__should_lose_nothing_and_do_nothing_twice() {
-    under_load(async |process| process.stop().await, 4).await;
+    under_load(&world(), async |process| process.stop().await, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills__should_lose_nothing_and_do_nothing_twice() {
-    under_load(async |process| process.kill(), 4).await;
+    under_load(&world(), async |process| process.kill(), 4).await;
 }

@@ -70,6 +70,8 @@ impl Entropy for Counter {
 #[derive(Clone)]
 pub struct World {
     pub store: Arc<dyn Store>,
+    /// Where `store` is, when it is on a server, and processes open it for themselves.
+    pub database: Option<String>,
     pub signers: Arc<OneKey>,
     pub evm: Arc<ChainDouble>,
     pub solana: Arc<ChainDouble>,
@@ -104,6 +106,7 @@ impl World {
         let clock: Arc<TestClock> = Arc::default();
         Self {
             store,
+            database: None,
             signers: OneKey::new(),
             evm: ChainDouble::new(),
             solana: ChainDouble::new(),

@@ -7,6 +7,7 @@
 pub mod conformance;
 pub mod memory;
 pub mod redis;
+mod servers;
 
 use std::sync::Arc;
 

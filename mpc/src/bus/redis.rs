@@ -18,16 +18,15 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::order::NodeId;
-use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo as _, ProtocolVersion, RedisResult,
-    aio::MultiplexedConnection,
-};
+use redis::{RedisResult, aio::MultiplexedConnection};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, sleep, timeout},
 };
 
-use super::{Address, Bus, BusError, Feeder, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription};
+use super::{
+    Address, Bus, BusError, Feeder, MAX_MESSAGE, QUEUE, QUEUE_BYTES, Subscription, servers::Servers,
+};
 
 /// How long a read blocks in Redis.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -38,7 +37,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 const READ_COUNT: usize = 16;
 /// Reads of one entry that may take too long before it is given up.
 const MOST_SLOW: u32 = 3;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// A message that could not be sent for so long is dropped: its session is over.
@@ -52,9 +50,9 @@ const MAX_ANNOUNCEMENTS: usize = 512;
 const BATCH_MESSAGES: usize = 512;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// A bus over one Redis server.
+/// A bus over one Redis server at a time.
 pub struct RedisBus {
-    client: Client,
+    servers: Servers,
     prefix: String,
     queue: mpsc::Sender<Outgoing>,
     /// Room for what waits to be sent, in bytes.
@@ -70,8 +68,9 @@ struct Outgoing {
 }
 
 impl RedisBus {
-    /// A bus at `url` (`redis://[user:password@]host:port[/db]`). Clusters that share a server
-    /// have different namespaces. Connects in the background, and again whenever the
+    /// A bus at `url` (`redis://[user:password@]host:port[/db]`, or with Redis Sentinel
+    /// `redis-sentinel://[user:password@]host[:port][,host[:port]...]/name[/db]`). Clusters that
+    /// share a server have different namespaces. Connects in the background, and again whenever the
     /// connection is lost. Call it within a tokio runtime.
     ///
     /// # Errors
@@ -89,26 +88,17 @@ impl RedisBus {
         namespace: &str,
         expire: Duration,
     ) -> Result<Arc<Self>, BusError> {
-        let unusable = |cause: redis::RedisError| BusError::Unreachable(cause.to_string());
-        let info = url.into_connection_info().map_err(unusable)?;
-        // Off by default in the client: small messages would wait for each other.
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP2);
-        let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
-        let client = Client::open(info).map_err(unusable)?;
+        let servers = Servers::of(url)?;
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let bus = Arc::new(Self {
-            client: client.clone(),
+            servers: servers.clone(),
             prefix: format!("covault:{{{namespace}}}"),
             queue,
             room: Arc::new(Semaphore::new(QUEUE_BYTES)),
             reachable: Arc::new(AtomicBool::new(false)),
         });
         let writer = Writer {
-            client,
+            servers,
             prefix: bus.prefix.clone(),
             expire,
             reachable: Arc::clone(&bus.reachable),
@@ -124,15 +114,6 @@ fn key(prefix: &str, address: Address) -> String {
         Address::Inbox(id) => format!("{prefix}:inbox:{}", hex::encode(id.0)),
         Address::Announcements => format!("{prefix}:announcements"),
     }
-}
-
-async fn open(client: &Client, response: Duration) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(response));
-    client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
 }
 
 #[async_trait]
@@ -165,7 +146,7 @@ impl Bus for RedisBus {
             ));
         }
         let mut reader = Reader {
-            client: self.client.clone(),
+            servers: self.servers.clone(),
             reachable: Arc::clone(&self.reachable),
             streams,
             sender,
@@ -188,7 +169,7 @@ impl Bus for RedisBus {
 }
 
 struct Writer {
-    client: Client,
+    servers: Servers,
     prefix: String,
     expire: Duration,
     reachable: Arc<AtomicBool>,
@@ -239,7 +220,7 @@ impl Writer {
     async fn attempt(&mut self, batch: &[Outgoing]) -> RedisResult<()> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            empty => empty.insert(open(&self.client, WRITE_TIMEOUT).await?),
+            empty => empty.insert(self.servers.open(WRITE_TIMEOUT).await?),
         };
         let mut pipe = redis::pipe();
         // Or a connection that breaks in between would leave a key that never expires.
@@ -299,7 +280,7 @@ impl Cursor {
 }
 
 struct Reader {
-    client: Client,
+    servers: Servers,
     reachable: Arc<AtomicBool>,
     streams: Vec<Cursor>,
     sender: Feeder,
@@ -353,7 +334,7 @@ impl Reader {
     /// not read before; the beginning when the server has lost what we had read, or its clock
     /// went back.
     async fn connect(&mut self) -> RedisResult<MultiplexedConnection> {
-        let mut connection = open(&self.client, READ_TIMEOUT).await?;
+        let mut connection = self.servers.open(READ_TIMEOUT).await?;
         if self.slow >= MOST_SLOW {
             // One entry alone does not come through. What waits is given up, not the node.
             let (seconds, micros): (u64, u64) =
@@ -516,7 +497,7 @@ mod tests {
         for _ in 0..101 {
             inbox.next().await.unwrap();
         }
-        let mut connection = open(&bus.client, WRITE_TIMEOUT).await.unwrap();
+        let mut connection = bus.servers.open(WRITE_TIMEOUT).await.unwrap();
         let key = key(&bus.prefix, Address::Inbox(id));
         timeout(Duration::from_secs(10), async {
             loop {

@@ -48,6 +48,21 @@ impl Api {
         Some((status, response.json().await.ok()?))
     }
 
+    /// As [`Api::attempt`], with an idempotency key.
+    pub async fn keyed(&self, operation: &str, body: &Value, key: &str) -> Option<Answer> {
+        let response = self
+            .http
+            .post(format!("{}/v1/{operation}", self.base))
+            .header("x-mtoken", &self.token)
+            .header("idempotency-key", key)
+            .json(body)
+            .send()
+            .await
+            .ok()?;
+        let status = response.status().as_u16();
+        Some((status, response.json().await.ok()?))
+    }
+
     pub async fn post(&self, operation: &str, body: Value) -> Answer {
         self.attempt(operation, &body)
             .await

@@ -3,6 +3,7 @@
 mod chains;
 mod client;
 mod cluster;
+mod fleet;
 mod grpc;
 #[path = "../../support/postgres.rs"]
 pub mod postgres;
@@ -14,6 +15,7 @@ mod solana_stub;
 pub use chains::*;
 pub use client::*;
 pub use cluster::*;
+pub use fleet::*;
 pub use grpc::*;
 pub use processes::*;
 pub use solana_stub::*;
