@@ -6,7 +6,10 @@ mod dkls23_rules;
 mod tamper;
 mod wire;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use covault_core::{
     derive::{KeyPath, RootKey},
@@ -219,9 +222,20 @@ fn sign_with(root: &RootKey, signers: &Signers, quorums: &[Vec<Index>]) {
     }
 }
 
+/// Quorums that sign in the short form.
+const SOME_QUORUMS: usize = 18;
+
 fn every_quorum_signs(scheme: Scheme, threshold: u8, parties: u8) {
     let (root, signers) = keygen(scheme, threshold, parties);
-    sign_with(&root, &signers, &quorums(threshold, parties));
+    // Of many, some that lie apart, unless COVAULT_LONG_SUITE wants all.
+    let mut quorums = quorums(threshold, parties);
+    if quorums.len() > SOME_QUORUMS && !tamper::thorough() {
+        let step = quorums.len().div_ceil(SOME_QUORUMS);
+        quorums = quorums.into_iter().step_by(step).collect();
+        let seen: BTreeSet<Index> = quorums.iter().flatten().copied().collect();
+        assert_eq!(seen.len(), usize::from(parties), "somebody signs nowhere");
+    }
+    sign_with(&root, &signers, &quorums);
 }
 
 fn fewer_cannot_sign(scheme: Scheme) {
@@ -351,7 +365,7 @@ macro_rules! larger {
             }
 
             #[test]
-            fn backend__should_make_keys_5_of_9_and_sign_with_every_quorum() {
+            fn backend__should_make_keys_5_of_9_and_sign_with_quorums() {
                 every_quorum_signs($scheme, 5, 9);
             }
         }

@@ -258,7 +258,7 @@ impl Clocks {
                 folder.join("faketime/libfaketimeMT.so.1")
             })
             .find(|library| library.exists())
-            .expect("libfaketime is missing: `bash tests/run` installs it");
+            .unwrap_or_else(|| panic!("libfaketime is missing: `bash tests/run` installs it"));
         let clocks = Self {
             folder: folder.to_owned(),
         };

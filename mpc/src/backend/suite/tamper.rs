@@ -141,7 +141,7 @@ fn check(what: &str, named: Named, sender: Index, found: &BTreeSet<Index>) {
 }
 
 /// All pairs of parties and all places to harm, which takes a while, instead of some.
-fn thorough() -> bool {
+pub(super) fn thorough() -> bool {
     std::env::var_os("COVAULT_LONG_SUITE").is_some()
 }
 
