@@ -233,7 +233,7 @@ async fn read_only_disk__should_be_told_and_got_over() {
     .await;
     let log = world.cluster.serve.log().split_off(before);
     assert!(log.contains("Read-only file system"), "{log}");
-    assert!(log.contains("store.redb"), "{log}");
+    assert!(log.contains("/orchestrator/"), "{log}");
 
     disk.repair();
     world.cluster.start_serve();

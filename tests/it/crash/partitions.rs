@@ -13,7 +13,7 @@ use super::{
     load::{self, Load},
     world::{Dice, Store, Way, World, seed},
 };
-use crate::support::{postgres::Postgres, *};
+use crate::support::postgres::Postgres;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_on_redb__should_lose_nothing_and_do_nothing_twice() {
