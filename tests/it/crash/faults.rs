@@ -257,8 +257,10 @@ impl Clocks {
                 let folder = folder.unwrap().path();
                 folder.join("faketime/libfaketimeMT.so.1")
             })
-            .find(|library| library.exists())
-            .expect("libfaketime is missing: `bash tests/run` installs it");
+            .find(|library| library.exists());
+        let Some(library) = library else {
+            panic!("libfaketime is missing: `bash tests/run` installs it")
+        };
         let clocks = Self {
             folder: folder.to_owned(),
         };
