@@ -73,7 +73,9 @@ impl ChainDouble {
     pub fn nonces(&self) -> Vec<u64> {
         let before = 0..self.before.load(Ordering::SeqCst);
         let nonces = self.nonces.lock().unwrap();
-        before.chain(nonces.iter().map(|(_, nonce)| *nonce)).collect()
+        before
+            .chain(nonces.iter().map(|(_, nonce)| *nonce))
+            .collect()
     }
 
     pub fn accepted(&self) -> usize {
@@ -122,7 +124,7 @@ fn number_of(envelope: &TxEnvelope) -> (String, u64) {
     let recovery = RecoveryId::new(signed.v(), false);
     let hash = envelope.signature_hash();
     let key = VerifyingKey::recover_from_prehash(hash.as_slice(), &signature, recovery).unwrap();
-    let point = key.to_encoded_point(false);
+    let point = key.to_sec1_point(false);
     let address = hex::encode(&keccak256(&point.as_bytes()[1..])[12..]);
     (format!("0x{address}"), envelope.nonce())
 }
