@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use covault_core::{
     batch::Payment,
     deposit::{DepositCall, Route},
-    fault::Fault,
+    fault::{Class, Fault},
     ids::{OrchestratorId, RequestId, VaultId},
     payload::Payload,
     wallet::Wallet,
@@ -56,10 +56,21 @@ impl Inner {
         let mut left = Duration::from_millis(context.settings.lease_ms.saturating_mul(2));
         loop {
             let (vault, to) = match self.place(caller, &command).await? {
-                Place::Here(stay) => {
-                    let done = self.submit_here(caller, once, Ok(command), work).await;
-                    drop(stay);
-                    return done;
+                Place::Here(None) => {
+                    return self.submit_here(caller, once, Ok(command), work).await;
+                }
+                Place::Here(Some(stay)) => {
+                    let (key, command, work) = (once.clone(), command.clone(), Arc::clone(&work));
+                    let done = self.submit_here(caller, key, Ok(command), work).await;
+                    let lost = once.is_some() && stay.is_lost();
+                    match &done {
+                        // Nothing of it can be done any more, and if it was, the key tells.
+                        Err(fault) if lost && *fault.class() == Class::Unavailable => {
+                            left = left.checked_sub(LOOK).ok_or_else(elsewhere)?;
+                            continue;
+                        }
+                        _ => return done,
+                    }
                 }
                 Place::Elsewhere(vault) => (Some(vault), self.owner(vault).await?),
                 Place::Anywhere => (None, self.anybody()),

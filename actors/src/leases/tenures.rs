@@ -35,7 +35,15 @@ impl fmt::Debug for Tenure {
 
 /// A command in work: the vault is not given back meanwhile, though it may be lost.
 pub struct Stay {
+    tenure: Arc<Tenure>,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Stay {
+    /// Whether the vault was lost meanwhile: what the command has not committed by now, it never will.
+    pub fn is_lost(&self) -> bool {
+        self.tenure.is_over()
+    }
 }
 
 impl Tenure {
@@ -135,7 +143,10 @@ impl Tenures {
     pub fn enter(&self, vault: VaultId) -> Option<Stay> {
         let tenure = self.get(Ward::Vault(vault))?;
         let permit = Arc::clone(&tenure.commands).try_acquire_owned().ok()?;
-        Some(Stay { _permit: permit })
+        Some(Stay {
+            tenure,
+            _permit: permit,
+        })
     }
 
     /// From now on this is here.

@@ -709,6 +709,38 @@ async fn snapshot__should_end_with_whoever_took_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers__should_not_wait_for_each_other_to_look_at_a_token() {
+    use sqlx::Connection as _;
+
+    let server = Postgres::start();
+    let url = server.database();
+    let store = open(&url).await;
+    let token = Key::new(Space::Token, &[b"t"]);
+    let mut made = Batch::new();
+    made.put(token.clone(), Expect::Absent, vec![]);
+    store.commit(made).await.unwrap();
+    // As another process has it in the middle of a commit.
+    let mut other = PgConnection::connect(&url).await.unwrap();
+    let mut other = other.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM covault.rows WHERE space = $1 FOR SHARE")
+        .bind(Space::Token as i16)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let mut looks = put(b"a", Expect::Any, b"");
+    looks.check(token.clone(), Expect::Version(1));
+    store.commit(looks).await.unwrap();
+    // Who changes it does wait.
+    let mut revoked = Batch::new();
+    revoked.put(token, Expect::Version(1), vec![]);
+    let mut revoked = std::pin::pin!(store.commit(revoked));
+    let waits = timeout(Duration::from_millis(200), &mut revoked).await;
+    assert!(waits.is_err(), "{waits:?}");
+    other.rollback().await.unwrap();
+    revoked.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers__should_share_rows_without_losing_a_change() {
     let server = Postgres::start();
     let stores = two(&server.database()).await;

@@ -52,8 +52,10 @@ impl Store for Connection {
             self.waiting.send_modify(|waiting| *waiting += 1);
             let mut held = self.held.subscribe();
             held.wait_for(|held| !held).await.unwrap();
+            // On its way since before all froze.
+        } else {
+            self.thawed().await;
         }
-        self.thawed().await;
         let done = self.inner.commit(batch).await;
         if let (true, Err(CommitError::Conflict(key))) = (waits, &done)
             && key.space == Space::Lease

@@ -142,7 +142,7 @@ impl Store for RevokingStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commit() {
-    let mut world = World::new();
+    let mut world = crate::processes::world();
     world.settings.signing_deadline_ms = 600_000;
     let store = Arc::new(RevokingStore {
         inner: Arc::clone(&world.store),

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use covault_actors::{
     gateway::{Command, Query, Receipt, View},
     rpc::{ChainKey, Chains},
-    store::{Batch, Expect, Scan, Space},
+    store::{Batch, Expect, Scan, Space, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -95,7 +95,7 @@ async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wallets__should_be_numbered_by_two_processes_on_one_store() {
-    let world = World::new();
+    let world = World::on(Arc::new(MemoryStore::shared()));
     let one = world.start().await;
     let vault = vault(&one, "main").await;
     let two = world.start().await;
@@ -103,7 +103,7 @@ async fn wallets__should_be_numbered_by_two_processes_on_one_store() {
     for _ in 0..3 {
         wallet(&one, vault, NetworkType::Evm).await;
     }
-    // The other one thought that these numbers were free.
+    // Whichever it came to: they are numbered where the vault is.
     let made = wallet(&two, vault, NetworkType::Evm).await;
     assert_eq!(made.key_path, "m/3");
     let calls = (0..20).map(|number| {

@@ -184,9 +184,9 @@ impl Fleet {
         for number in 0..24 {
             let name = format!("vault-{number}");
             let id = tokio::task::block_in_place(|| self.cluster.create_vault(&name));
-            let owner = self.owned(&id, of).await;
-            let place = of.iter().position(|index| *index == owner).unwrap();
-            if found[place].is_none() {
+            let owner = eventually("the vault is somewhere", async || self.owner(&id)).await;
+            let place = of.iter().position(|index| *index == owner);
+            if let Some(place) = place.filter(|place| found[*place].is_none()) {
                 let api = &self.apis[0];
                 found[place] = Some(Vault {
                     evm: api.wallet(&id, "NETWORK_TYPE_EVM").await,

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     rows,
-    store::{Batch, Change, CommitError, Expect, Key, Write, damaged},
+    store::{Batch, Change, CommitError, Expect, Key, Space, Write, damaged},
 };
 
 /// Most batches, rows and bytes that share one transaction: bounds how long the first of them waits.
@@ -149,6 +149,7 @@ impl Group {
                 let (change, value): (_, &[u8]) = match &write.change {
                     // The last change of a row is the one that stays.
                     _ if later.iter().any(|later| later.key == write.key) => (3, &[]),
+                    Change::Check if looked_at_by_all(write) => (4, &[]),
                     Change::Check => (0, &[]),
                     Change::Put(value) => (1, value),
                     Change::Delete => (2, &[]),
@@ -287,6 +288,12 @@ fn waves<'a>(batches: impl Iterator<Item = &'a Batch>) -> Vec<u32> {
         waves.push(wave);
     }
     waves
+}
+
+/// Whether every process looks at this row in most of its batches: a client's token. (A lease is looked
+/// at by its owner alone.)
+fn looked_at_by_all(write: &Write) -> bool {
+    write.key.space == Space::Token && matches!(write.expect, Expect::Version(_))
 }
 
 /// Whether it must not meet another one on the same row in one wave. To demand that there is no

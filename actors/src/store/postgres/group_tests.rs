@@ -1,7 +1,6 @@
 #![allow(non_snake_case)]
 
 use super::*;
-use crate::store::Space;
 
 fn key(name: u8) -> Key {
     Key::new(Space::Wallet, &[&[name]])

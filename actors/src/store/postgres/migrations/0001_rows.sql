@@ -79,7 +79,9 @@ $$;
 --
 -- p_ends: the place of the last row of each wave.
 -- p_expects: -1 anything, 0 absent, else the version.
--- p_changes: 0 nothing, 1 put, 2 delete, 3 nothing, while the batch changes the same row elsewhere.
+-- p_changes: 0 nothing, 1 put, 2 delete, 3 nothing, while the batch changes the same row elsewhere,
+-- 4 nothing, of a row that all writers look at and that hardly ever changes: they do not wait for each
+-- other there.
 -- p_entry_ends: the place of the last entry of each wave. Within a wave, entries are ordered by chain.
 --
 -- To be called in READ COMMITTED, in a transaction of its own: each statement must see what was
@@ -149,11 +151,22 @@ BEGIN
         LOOP
             SELECT count(*) INTO v_locked FROM (
                 SELECT 1
-                FROM unnest(v_spaces, v_keys) AS i(space, key)
+                FROM unnest(v_spaces, v_keys, v_changes) AS i(space, key, change)
                 JOIN covault.rows r ON r.space = i.space AND r.key = i.key
+                WHERE i.change <> 4
                 ORDER BY r.space, r.key
                 FOR UPDATE OF r
             ) AS l;
+            IF 4 = ANY (v_changes) THEN
+                SELECT v_locked + count(*) INTO v_locked FROM (
+                    SELECT 1
+                    FROM unnest(v_spaces, v_keys, v_changes) AS i(space, key, change)
+                    JOIN covault.rows r ON r.space = i.space AND r.key = i.key
+                    WHERE i.change = 4
+                    ORDER BY r.space, r.key
+                    FOR SHARE OF r
+                ) AS l;
+            END IF;
             SELECT array_agg(coalesce(r.version, 0) ORDER BY i.place), count(r.version)
             INTO v_found, v_seen
             FROM unnest(v_spaces, v_keys) WITH ORDINALITY AS i(space, key, place)
