@@ -22,6 +22,10 @@ openapi:
 test *arguments:
     bash tests/run {{arguments}}
 
+# Every test there is, also those that the suite leaves out because others do nearly the same
+test-long *arguments:
+    cargo nextest run --profile long --workspace --locked --features cggmp24 --no-tests fail {{arguments}}
+
 # The golden vectors alone; COVAULT_VECTORS names another folder
 vectors:
     cargo nextest run -p covault-core --test vectors --no-capture
