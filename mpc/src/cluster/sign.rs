@@ -224,6 +224,8 @@ impl Shared {
                     meter::was_refused(&fault);
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], trouble),
+                        // No verdict on the order: clocks are set right again.
+                        Class::Invalid if is_about_time(&fault) => self.suspect(&[node], trouble),
                         // It has banned one of the others.
                         Class::Peer { culprits } => {
                             let banned: Vec<NodeId> = team
@@ -339,6 +341,13 @@ impl Shared {
 /// Whether a moment that was the present cannot be any more: the clock was set back since.
 fn is_future(at_ms: u64, now_ms: u64) -> bool {
     at_ms > now_ms.saturating_add(SKEW_MS)
+}
+
+/// Whether a node refused an order because of what its clock says.
+fn is_about_time(refusal: &Fault) -> bool {
+    let fields = ["sentAtMs: ", "issuedAtMs: ", "expiresAtMs: "];
+    let said = refusal.public();
+    fields.iter().any(|field| said.starts_with(field))
 }
 
 /// Waits while there is nobody to ask, and takes the signatures of an earlier attempt if they come.
