@@ -120,8 +120,14 @@ async fn survive(store: Store) {
         began.elapsed().as_secs()
     );
     ledger.check(&world).await;
-    // Nobody has to give up: there was always time enough.
-    assert!(ledger.failures().is_empty(), "{:?}", ledger.failures());
+    // Requests get new time when the orchestrator starts, and it is enough here. Where kills go on for
+    // long, some may find too few signers for all of it.
+    let failures = ledger.failures();
+    let (all, failed) = (ledger.counts().1 as u64, failures.values().sum::<u64>());
+    let short = rounds() <= 8;
+    assert!(failed * 20 <= if short { 0 } else { all }, "{failures:?}");
+    let told = |reason: &String| reason.starts_with("not enough signers");
+    assert!(failures.keys().all(told), "{failures:?}");
     // What was answered is what is answered, whoever has forgotten what meanwhile.
     for victim in Victim::all(store) {
         victim.kill(&mut world);
@@ -132,7 +138,9 @@ async fn survive(store: Store) {
     world.cluster.ready().await;
     load::repeat_all(&world, &ledger).await;
     world.assert_sound();
-    assert_eq!(ended, 0, "a process ended by itself");
+    // An orchestrator that starts while PostgreSQL dies ends, and says so.
+    let excused = kills.get(&Victim::Postgres).copied().unwrap_or_default();
+    assert!(ended <= excused, "{ended} processes ended by themselves");
 }
 
 async fn pause(dice: &mut Dice, from_ms: u64, to_ms: u64) {

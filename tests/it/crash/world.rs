@@ -172,6 +172,11 @@ pub fn seed() -> u64 {
     seed
 }
 
+/// Whether there is time for the long forms.
+pub fn long() -> bool {
+    std::env::var_os("COVAULT_LONG_SUITE").is_some()
+}
+
 /// A way to a port of this machine that can lead elsewhere from one moment to the next.
 pub struct Way {
     pub address: SocketAddr,
