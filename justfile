@@ -38,6 +38,11 @@ nonce-crash-long runs="20000" seed="1":
 test-default *arguments:
     cargo nextest run --workspace --locked --no-tests fail {{arguments}}
 
+# The power cut at every operation of the disk below a store, and below an orchestrator, with every
+# kind of loss: about half an hour
+powercut:
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --no-capture -E 'test(power_is_cut) + test(disk_has_lost)'
+
 # The same vault with primes that its nodes make, which takes minutes
 primes:
     COVAULT_REAL_PRIMES=1 cargo nextest run --profile long --workspace --test it --features cggmp24 --no-capture cggmp24_vault
@@ -84,6 +89,10 @@ bench-api:
 # Steps per second of each store, beside what the disk confirms
 bench-store *arguments:
     cargo bench --workspace --bench store -- {{arguments}}
+
+# Start, memory and latency with a million finished requests beside a thousand (some gigabytes)
+bench-retention *arguments:
+    cargo bench --workspace --bench retention -- {{arguments}}
 
 # Signatures per second through HTTP and Redis, beside the cryptography alone
 bench:

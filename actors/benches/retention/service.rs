@@ -156,7 +156,8 @@ pub async fn make_token(gateway: &Gateway) -> TokenId {
         allow: vec![],
         expires_at_ms: None,
     };
-    let made = gateway.submit(&operator(), Command::CreateToken(new), None);
+    let operator = operator();
+    let made = gateway.submit(&operator, Command::CreateToken(new), None);
     match made.await.unwrap().receipt {
         Receipt::TokenMade(made) => made.record.id,
         other => panic!("{other:?}"),

@@ -63,6 +63,9 @@ pub enum Space {
     Deposit = 22,
     /// Token id, network, address -> watch.
     Watch = 23,
+    /// Time of creation, key of an idempotency record -> nothing: the records in the order of their
+    /// age. The row without a key says that no record of an earlier version is missing.
+    RecordAge = 24,
 }
 
 /// The name of a row.
