@@ -75,8 +75,6 @@ struct Platter {
     loose: Vec<Op>,
     operations: usize,
     syncs: usize,
-    /// Bytes that were read.
-    read: usize,
     cut: Option<usize>,
 }
 
@@ -123,7 +121,6 @@ impl Disk {
                 loose: vec![],
                 operations: 0,
                 syncs: 0,
-                read: 0,
                 cut,
             }),
             dead: watch::channel(false).0,
@@ -142,11 +139,6 @@ impl Disk {
     /// How often it was synced.
     pub fn syncs(&self) -> usize {
         self.platter().syncs
-    }
-
-    /// How many bytes were read.
-    pub fn read_bytes(&self) -> usize {
-        self.platter().read
     }
 
     /// What a reader sees.
@@ -269,14 +261,13 @@ impl StorageBackend for Disk {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let mut platter = self.platter();
+        let platter = self.platter();
         let start = offset as usize;
         let bytes = platter
             .live
             .get(start..start + out.len())
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
-        platter.read += out.len();
         Ok(())
     }
 
