@@ -35,6 +35,8 @@ const PAYERS: u64 = 10;
 /// Vaults, among which the wallets are shared out. The requests are in the first one.
 const VAULTS: u64 = 4;
 const BATCHES: u64 = 50;
+/// Most addresses that are asked for.
+const ADDRESSES: usize = 1_000;
 /// Rows of one commit.
 const PAGE: usize = 8_000;
 
@@ -43,7 +45,9 @@ const PAGE: usize = 8_000;
 pub struct Facts {
     pub token: [u8; 16],
     pub vaults: Vec<String>,
-    /// All wallets.
+    /// How many wallets there are; their references are numbered.
+    pub wallets: u64,
+    /// Those of some of them: what a service does not keep in memory its load must not either.
     pub addresses: Vec<String>,
     /// Accounts that have paid, and how often each.
     pub payers: Vec<String>,
@@ -255,7 +259,7 @@ async fn fill_now(place: &Place, requests: u64, wallets: u64) {
     assert_eq!(copies * MADE, requests, "a multiple of {MADE}");
     let recorder = Arc::new(Recorder::default());
     let store = Arc::clone(&recorder) as Arc<dyn Store>;
-    let gateway = service::start(store, Arc::default()).await;
+    let gateway = service::start(store, service::signers(&[]), Arc::default()).await;
     let mut vaults = Vec::new();
     for number in 0..VAULTS {
         vaults.push(service::make_vault(&gateway, &format!("vault {number}")).await);
@@ -330,10 +334,13 @@ async fn fill_now(place: &Place, requests: u64, wallets: u64) {
         }
     }
     write(&store, page).await;
+    let stride = made.len().div_ceil(ADDRESSES);
+    let some = made.into_iter().step_by(stride);
     let facts = Facts {
         token: *TokenId::as_bytes(&token),
         vaults: vaults.iter().map(ToString::to_string).collect(),
-        addresses: made.into_iter().map(|(_, wallet)| wallet.address).collect(),
+        wallets,
+        addresses: some.map(|(_, wallet)| wallet.address).collect(),
         payers,
         paid: copies * each,
         writers,

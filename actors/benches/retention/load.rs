@@ -51,7 +51,9 @@ async fn serve_now(place: &Place) {
     let caller = service::platform(TokenId::from_bytes(facts.token));
     let started = Instant::now();
     let store = fill::open(place).await;
-    let gateway = service::start(Arc::clone(&store), Arc::clone(&chain)).await;
+    let vaults = facts.vaults.iter().map(|vault| vault.parse().unwrap());
+    let signers = service::signers(&vaults.collect::<Vec<_>>());
+    let gateway = service::start(Arc::clone(&store), signers, Arc::clone(&chain)).await;
     let mut load = Load {
         gateway,
         caller,
@@ -184,7 +186,7 @@ impl Load {
                 panic!("no wallet")
             };
             assert_eq!(wallet.address, address);
-            let number = self.any(self.facts.addresses.len() as u64);
+            let number = self.any(self.facts.wallets);
             let query = Query::WalletByRef(format!("customer {number}"));
             let View::Wallet(_) = self.ask("a wallet by its reference", query).await else {
                 panic!("no wallet")

@@ -22,15 +22,16 @@ use covault_core::{
     chain::{Facts, Needs, evm},
     fault::Fault,
     ids::{TokenId, VaultId},
-    order::NodeId,
+    order::{Generation, NodeId},
     port::{Clock, Entropy},
     schema::wire::{self, create_signing_request_request::Type as Kind},
     scheme::Scheme,
+    signature::Curve,
     token::{Access, Kind as TokenKind, NewToken, Vaults},
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::one_key::OneKey;
+use crate::one_key::{Disk, OneKey};
 
 pub const CHAIN: u64 = 31337;
 
@@ -115,10 +116,30 @@ impl ChainClient for Chain {
     }
 }
 
-pub async fn start(store: Arc<dyn Store>, chain: Arc<Chain>) -> Gateway {
+/// The cluster of an earlier process, with its shares of these vaults.
+pub fn signers(vaults: &[VaultId]) -> Arc<OneKey> {
+    let signers = OneKey::new();
+    let holders: Vec<_> = (1..=3).map(|number| NodeId([number; 32])).collect();
+    for vault in vaults {
+        for curve in [Curve::Secp256k1, Curve::Ed25519] {
+            let mut disk = Disk::default();
+            disk.active = Some(Generation {
+                epoch: 0,
+                threshold: 2,
+                holders: holders.clone(),
+            });
+            let disks = holders.iter().map(|node| (*node, disk.clone())).collect();
+            let key = (*vault, Scheme::default_of(curve));
+            signers.nodes.lock().unwrap().shares.insert(key, disks);
+        }
+    }
+    signers
+}
+
+pub async fn start(store: Arc<dyn Store>, signers: Arc<OneKey>, chain: Arc<Chain>) -> Gateway {
     Gateway::start(Orchestrator {
         store,
-        signers: OneKey::new(),
+        signers,
         clock: Arc::new(Now),
         entropy: Arc::new(Random::new()),
         chains: Chains::default().with(ChainKey::evm(CHAIN), chain),
@@ -157,8 +178,8 @@ pub async fn make_token(gateway: &Gateway) -> TokenId {
         allow: vec![],
         expires_at_ms: None,
     };
-    let by = operator();
-    let made = gateway.submit(&by, Command::CreateToken(new), None);
+    let operator = operator();
+    let made = gateway.submit(&operator, Command::CreateToken(new), None);
     match made.await.unwrap().receipt {
         Receipt::TokenMade(made) => made.record.id,
         other => panic!("{other:?}"),
