@@ -223,6 +223,8 @@ async fn remove(context: &Context, id: NodeId, by: &By) -> Result<(), Fault> {
             makes.push(vault.name);
         }
     }
+    holds.sort_unstable();
+    makes.sort_unstable();
     let mut reasons = Vec::new();
     if !holds.is_empty() {
         reasons.push(format!(
