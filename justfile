@@ -22,6 +22,10 @@ openapi:
 test *arguments:
     bash tests/run {{arguments}}
 
+# Every test there is, also those that the suite leaves out because others do nearly the same
+test-long *arguments:
+    cargo nextest run --profile long --workspace --locked --features cggmp24 --no-tests fail {{arguments}}
+
 # The golden vectors alone; COVAULT_VECTORS names another folder
 vectors:
     cargo nextest run -p covault-core --test vectors --no-capture
@@ -42,6 +46,11 @@ nonce-crash-long runs="20000" seed="1":
 # The tests of the build as it is without features: tests/run has the second ECDSA backend in
 test-default *arguments:
     cargo nextest run --workspace --locked --no-tests fail {{arguments}}
+
+# The power cut at every operation of the disk below a store, and below an orchestrator, with every
+# kind of loss: about half an hour
+powercut:
+    COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --no-capture -E 'test(power_is_cut) + test(disk_has_lost)'
 
 # The same vault with primes that its nodes make, which takes minutes
 primes:
@@ -89,6 +98,10 @@ bench-api:
 # Steps per second of each store, beside what the disk confirms
 bench-store *arguments:
     cargo bench --workspace --bench store -- {{arguments}}
+
+# Start, memory and latency with a million finished requests beside a thousand (some gigabytes)
+bench-retention *arguments:
+    cargo bench --workspace --bench retention -- {{arguments}}
 
 # Signatures per second through HTTP and Redis, beside the cryptography alone
 bench:

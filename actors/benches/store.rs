@@ -2,6 +2,9 @@
 //! of this machine, and in the same run how often per second the disk below them confirms a small
 //! write (fsync), which is what a step costs at least when nothing shares it.
 //!
+//! Beside it, how often each of them has the disk confirm something per step: whether those that wait
+//! share that. redb confirms a transaction twice, PostgreSQL once.
+//!
 //! `just bench-store`. A step is the batch of a signing request: the request, its audit entry, its
 //! pending effect and the record of its key, some hundred bytes each, with versions checked.
 #![allow(
@@ -20,9 +23,9 @@ mod server;
 
 use std::{
     fs,
-    io::{Seek as _, Write as _},
+    io::{self, Seek as _, Write as _},
     num::NonZeroU32,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -36,6 +39,7 @@ use covault_actors::store::{
     redb::RedbStore,
 };
 use criterion::{Criterion, Throughput};
+use redb::{StorageBackend, backends::FileBackend};
 use secrecy::SecretString;
 use tokio::runtime::Runtime;
 
@@ -45,6 +49,50 @@ const WRITERS: [u64; 3] = [1, 8, 64];
 fn folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     PathBuf::from(target).join("criterion-store")
+}
+
+/// Steps of which it is counted how often the disk confirms something.
+const COUNTED: u64 = 4_000;
+
+/// A file that counts how often it is synced.
+#[derive(Debug)]
+struct Counting {
+    file: FileBackend,
+    syncs: Arc<AtomicU64>,
+}
+
+impl Counting {
+    fn new(path: &Path, syncs: &Arc<AtomicU64>) -> Self {
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).open(path);
+        Self {
+            file: FileBackend::new(file.unwrap()).unwrap(),
+            syncs: Arc::clone(syncs),
+        }
+    }
+}
+
+impl StorageBackend for Counting {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write(offset, data)
+    }
 }
 
 /// A new request, or the next version of one.
@@ -90,7 +138,16 @@ async fn work(store: &Arc<dyn Store>, next: &Arc<AtomicU64>, writers: u64, steps
     }
 }
 
-fn measure(criterion: &mut Criterion, runtime: &Runtime, name: &str, store: &Arc<dyn Store>) {
+/// Confirmations of the disk per step, by the number of writers.
+type Shares = Vec<f64>;
+
+fn measure(
+    criterion: &mut Criterion,
+    runtime: &Runtime,
+    name: &str,
+    store: &Arc<dyn Store>,
+    syncs: &dyn Fn() -> u64,
+) -> Shares {
     let mut lease = Batch::new();
     lease.put(Key::new(Space::Probe, &[]), Expect::Absent, vec![]);
     runtime.block_on(store.commit(lease)).unwrap();
@@ -109,6 +166,12 @@ fn measure(criterion: &mut Criterion, runtime: &Runtime, name: &str, store: &Arc
         });
     }
     group.finish();
+    let share = |writers| {
+        let before = syncs();
+        runtime.block_on(work(store, &next, writers, COUNTED));
+        (syncs() - before) as f64 / COUNTED as f64
+    };
+    WRITERS.map(share).to_vec()
 }
 
 /// Small writes in place, each confirmed by the disk.
@@ -149,19 +212,29 @@ fn main() {
     // One disk for all.
     let place = tempfile::tempdir().unwrap();
     disk(&mut criterion, place.path().join("disk"));
-    let redb = RedbStore::open(&place.path().join("store.redb")).unwrap();
-    let redb: Arc<dyn Store> = Arc::new(redb);
-    measure(&mut criterion, &runtime, "redb", &redb);
+    let syncs = Arc::new(AtomicU64::new(0));
+    let file = Counting::new(&place.path().join("store.redb"), &syncs);
+    let redb: Arc<dyn Store> = Arc::new(RedbStore::open_backend(file).unwrap());
+    let synced = || syncs.load(Ordering::SeqCst);
+    let of_redb = measure(&mut criterion, &runtime, "redb", &redb, &synced);
     let server = server::Postgres::start();
+    let url = server.database();
+    let name = url.rsplit('/').next().unwrap().to_owned();
     let options = Options {
-        url: SecretString::from(server.database()),
+        url: SecretString::from(url),
         readers: NonZeroU32::MIN,
         patience: Duration::from_secs(30),
         alone: true,
     };
     let postgres = runtime.block_on(PostgresStore::open(options)).unwrap();
     let postgres: Arc<dyn Store> = Arc::new(postgres);
-    measure(&mut criterion, &runtime, "postgres", &postgres);
+    let synced = || {
+        // What other processes count is shown with a delay.
+        std::thread::sleep(Duration::from_secs(2));
+        let count = "SELECT wal_sync FROM pg_stat_wal";
+        server.query(&name, count).parse().unwrap()
+    };
+    let of_postgres = measure(&mut criterion, &runtime, "postgres", &postgres, &synced);
     let disk = rate("disk", 1);
     println!("\nsteps per second (times what the disk confirms one by one: {disk:.0} per second)");
     println!("{:<12}{:>18}{:>18}{:>18}", "writers", 1, 8, 64);
@@ -171,6 +244,10 @@ fn main() {
             format!("{rate:.0} ({:.1})", rate / disk)
         };
         println!("{name:<12}{:>18}{:>18}{:>18}", cell(1), cell(8), cell(64));
+    }
+    println!("\nconfirmations of the disk per step");
+    for (name, of) in [("redb", of_redb), ("postgres", of_postgres)] {
+        println!("{name:<12}{:>18.3}{:>18.3}{:>18.3}", of[0], of[1], of[2]);
     }
     drop(postgres);
     runtime.shutdown_timeout(Duration::from_secs(5));

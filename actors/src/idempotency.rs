@@ -10,6 +10,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::{
     context::Context,
+    expiry,
     gateway::IdempotencyKey,
     rows::{self, Operation, Replay},
     store::{Batch, Expect, Key},
@@ -41,7 +42,7 @@ impl Record {
             receipt: receipt.to_vec(),
         };
         batch.put(self.key.clone(), self.expect, rows::encode(&record)?);
-        Ok(())
+        expiry::add_to(batch, &self.key, now_ms)
     }
 }
 

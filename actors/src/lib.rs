@@ -13,6 +13,7 @@ mod context;
 mod deposits;
 mod directory;
 mod dropped;
+mod expiry;
 pub mod gateway;
 mod idempotency;
 mod lanes;

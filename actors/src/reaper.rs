@@ -9,15 +9,15 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::{
     context::{Context, readable},
-    idempotency::LIFETIME_MS,
+    expiry::sweep,
     leases,
-    rows::{self, Release, Replay},
+    rows::{self, Release},
     store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// Rows that are read at once; a record may be as large as the body of a request.
+/// Rows that are read at once.
 const PAGE: usize = 64;
 
 /// Messages.
@@ -72,46 +72,6 @@ impl Actor for Reaper {
             }
         }
         Ok(())
-    }
-}
-
-/// When a record is deleted, in milliseconds after it was made. A command that has found it void, and
-/// is to write it anew, has ended long before: a record made by another one meanwhile would have the
-/// same version again.
-const KEPT_MS: u64 = LIFETIME_MS + 60 * 60 * 1000;
-
-/// Deletes every record that is older than that.
-pub async fn sweep(context: &Context) -> Result<(), Fault> {
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Idempotency, &[], PAGE)
-        };
-        let page = context.store.scan(&scan).await?;
-        let mut batch = Batch::new();
-        for (key, row) in &page {
-            let record = rows::decode::<Replay>(&row.value);
-            let Some(record) = readable(record, "an idempotency record")? else {
-                continue;
-            };
-            if record.at_ms.saturating_add(KEPT_MS) <= context.now_ms() {
-                batch.delete(key.clone(), Expect::Version(row.version));
-            }
-        }
-        if !batch.writes().is_empty() {
-            match context.store.commit(batch).await {
-                // Somebody uses one of the keys again just now; the next sweep has the rest.
-                Ok(()) | Err(CommitError::Conflict(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match page.last() {
-            Some((key, _)) if page.len() == PAGE => {
-                from = Some([key.bytes.as_slice(), &[0]].concat());
-            }
-            _ => return Ok(()),
-        }
     }
 }
 
@@ -181,11 +141,13 @@ mod tests {
 
     use super::*;
     use crate::{
+        expiry::KEPT_MS,
+        idempotency::LIFETIME_MS,
         port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-        rows::Operation,
+        rows::{Operation, Replay},
         rpc::Chains,
         settings::{Orchestrator, Settings, Sharing},
-        store::{Store as _, memory::MemoryStore},
+        store::{ReadError, Row, Store, memory::MemoryStore},
     };
 
     struct Nobody;
@@ -343,6 +305,89 @@ mod tests {
         assert_eq!(
             left(Space::Release).await,
             [rows::release(1, request), short]
+        );
+    }
+
+    /// Counts the rows that are read.
+    struct Counting(Arc<MemoryStore>, AtomicU64);
+
+    #[async_trait]
+    impl Store for Counting {
+        async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+            self.0.commit(batch).await
+        }
+
+        async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            self.0.get(key).await
+        }
+
+        async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+            let found = self.0.scan(scan).await?;
+            self.1.fetch_add(found.len() as u64, Ordering::SeqCst);
+            Ok(found)
+        }
+    }
+
+    #[tokio::test]
+    async fn sweep__should_look_at_none_whose_time_has_not_come() {
+        let (store, clock, mut context) = world().await;
+        let counting = Arc::new(Counting(Arc::clone(&store), AtomicU64::new(0)));
+        context.store = Arc::clone(&counting) as _;
+        let token = TokenId::from_bytes([1; 16]);
+        // A thousand of an earlier version, without rows of the index, and a thousand of this one.
+        for number in 0..2000u64 {
+            let record = Replay {
+                body_hash: [0; 32],
+                at_ms: number,
+                receipt: vec![],
+            };
+            let key = rows::idempotency(token, Operation::CreateWallet, &format!("{number:04}"));
+            let mut batch = Batch::new();
+            batch.put(key.clone(), Expect::Absent, rows::encode(&record).unwrap());
+            if number >= 1000 {
+                crate::expiry::add_to(&mut batch, &key, number).unwrap();
+            }
+            store.commit(batch).await.unwrap();
+        }
+        let left = async |space| {
+            let all = Scan::prefix(space, &[], 5000);
+            store.scan(&all).await.unwrap().len()
+        };
+        clock.0.store(KEPT_MS, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        // Its own row, and the mark.
+        assert_eq!(
+            (left(Space::Idempotency).await, left(Space::RecordAge).await),
+            (1999, 2000)
+        );
+        counting.1.store(0, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        let read = counting.1.swap(0, Ordering::SeqCst);
+        assert!(read < 100, "{read} rows");
+        // One that is used again keeps its new record.
+        let again = rows::idempotency(token, Operation::CreateWallet, "0001");
+        let record = Replay {
+            body_hash: [0; 32],
+            at_ms: 2 * LIFETIME_MS,
+            receipt: vec![],
+        };
+        let mut batch = Batch::new();
+        batch.put(again.clone(), Expect::Any, rows::encode(&record).unwrap());
+        crate::expiry::add_to(&mut batch, &again, record.at_ms).unwrap();
+        store.commit(batch).await.unwrap();
+        clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        let all = Scan::prefix(Space::Idempotency, &[], 5000);
+        let rest = store.scan(&all).await.unwrap();
+        assert_eq!(rest.len(), 1);
+        assert_eq!(rest[0].0, again);
+        assert_eq!(left(Space::RecordAge).await, 2);
+        clock.0.store(2 * LIFETIME_MS + KEPT_MS, Ordering::SeqCst);
+        sweep(&context).await.unwrap();
+        assert_eq!(
+            (left(Space::Idempotency).await, left(Space::RecordAge).await),
+            (0, 1)
         );
     }
 

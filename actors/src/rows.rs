@@ -182,6 +182,23 @@ pub fn idempotency(token: TokenId, operation: Operation, key: &str) -> Key {
     )
 }
 
+/// [`Space::RecordAge`]: the oldest records come first.
+pub fn record_age(at_ms: u64, record: &Key) -> Key {
+    Key::new(Space::RecordAge, &[&at_ms.to_be_bytes(), &record.bytes])
+}
+
+/// When a record was made, and its key, as a row of [`Space::RecordAge`] says.
+pub fn aged_record(key: &Key) -> Option<(u64, Key)> {
+    let (at_ms, record) = key.bytes.split_first_chunk::<8>()?;
+    let record = Key::new(Space::Idempotency, &[record]);
+    Some((u64::from_be_bytes(*at_ms), record))
+}
+
+/// The row of [`Space::RecordAge`] that says that it has every record.
+pub fn record_ages_are_whole() -> Key {
+    Key::new(Space::RecordAge, &[])
+}
+
 /// The account part of [`Space::NonceClaim`], in which its nonces follow in order, and of
 /// [`Space::Claim`].
 pub fn account(account: &Account) -> Vec<u8> {

@@ -75,6 +75,8 @@ struct Platter {
     loose: Vec<Op>,
     operations: usize,
     syncs: usize,
+    /// Bytes that were read.
+    read: usize,
     cut: Option<usize>,
 }
 
@@ -121,6 +123,7 @@ impl Disk {
                 loose: vec![],
                 operations: 0,
                 syncs: 0,
+                read: 0,
                 cut,
             }),
             dead: watch::channel(false).0,
@@ -139,6 +142,11 @@ impl Disk {
     /// How often it was synced.
     pub fn syncs(&self) -> usize {
         self.platter().syncs
+    }
+
+    /// How many bytes were read.
+    pub fn read_bytes(&self) -> usize {
+        self.platter().read
     }
 
     /// What a reader sees.
@@ -261,13 +269,14 @@ impl StorageBackend for Disk {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let platter = self.platter();
+        let mut platter = self.platter();
         let start = offset as usize;
         let bytes = platter
             .live
             .get(start..start + out.len())
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
+        platter.read += out.len();
         Ok(())
     }
 

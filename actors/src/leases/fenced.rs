@@ -115,6 +115,7 @@ fn owned(write: &Write) -> bool {
         | Space::Request
         | Space::Outbox
         | Space::Idempotency
+        | Space::RecordAge
         | Space::NonceClaim
         | Space::Audit
         | Space::Claim

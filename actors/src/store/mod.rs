@@ -76,6 +76,9 @@ pub enum Space {
     Deposit = 22,
     /// Token id, network, address -> watch.
     Watch = 23,
+    /// Time of creation, key of an idempotency record -> nothing: the records in the order of their
+    /// age. The row without a key says that no record of an earlier version is missing.
+    RecordAge = 24,
     /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
     AuditEntry = 30,
     /// Chain -> its last entry. Written by [`Batch::append`] alone.
@@ -92,7 +95,7 @@ pub enum Space {
 
 impl Space {
     /// Every kind, in order.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -116,6 +119,7 @@ impl Space {
         Self::TokenName,
         Self::Deposit,
         Self::Watch,
+        Self::RecordAge,
         Self::AuditEntry,
         Self::AuditHead,
         Self::Restore,

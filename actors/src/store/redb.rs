@@ -7,6 +7,10 @@
 //! After an error of the disk redb takes nothing more until the file is opened again. The writer does
 //! that before its next batch, once the disk takes something. Whether a batch that failed is there
 //! shows then, as after a restart.
+//!
+//! Which pages are free is not in each transaction: that grows with the file. Where it is not in the
+//! last one a start reads the whole file three times after a crash. So transactions that many share
+//! have it, and when nothing is to be written for a moment another one writes it down.
 
 use std::{
     fs,
@@ -14,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
     thread,
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -40,6 +45,15 @@ const TRIAL: usize = 1 << 20;
 
 /// Most batches that share one transaction: bounds how long the first of them waits.
 const GROUP: usize = 256;
+
+/// From so many batches on a transaction also has which pages are free.
+const MANY: usize = 8;
+/// After so long without a batch that is written down.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// What redb keeps of the file in memory, in bytes: the upper part of its tree, and what a transaction
+/// writes. The system keeps the rest of what is read often; more here makes nothing quicker.
+const CACHE: usize = 8 << 20;
 
 struct Job {
     batch: Batch,
@@ -69,7 +83,7 @@ impl Place for PathBuf {
 
     fn open(&self) -> Result<Database, redb::Error> {
         // One that has gone is not made anew.
-        Ok(Database::open(self)?)
+        Ok(Database::builder().set_cache_size(CACHE).open(self)?)
     }
 }
 
@@ -226,7 +240,8 @@ fn make(path: &Path) -> Result<(), redb::Error> {
 
 /// Checks the format, or writes it where there is none.
 fn prepare(db: &Database) -> Result<(), redb::Error> {
-    let transaction = begin(db)?;
+    let mut transaction = begin(db)?;
+    transaction.set_quick_repair(true);
     {
         let mut meta = transaction.open_table(META)?;
         let found = meta.get("format")?.map(|format| format.value());
@@ -268,7 +283,28 @@ fn begin(db: &Database) -> Result<redb::WriteTransaction, redb::Error> {
 
 fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
     let mut harmed = false;
-    while let Ok(first) = queue.recv() {
+    // The file says which of its pages are free.
+    let mut told = true;
+    loop {
+        let first = if told || harmed {
+            queue.recv().ok()
+        } else {
+            match queue.recv_timeout(MOMENT) {
+                Ok(job) => Some(job),
+                Err(mpsc::RecvTimeoutError::Disconnected) => None,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    if let Err(error) = file.with(tell_free_pages) {
+                        tracing::error!(%error, "the store cannot be written");
+                        harmed |= is_of_disk(&error);
+                    }
+                    told = true;
+                    continue;
+                }
+            }
+        };
+        let Some(first) = first else {
+            return;
+        };
         let mut group = vec![first];
         while group.len() < GROUP {
             match queue.try_recv() {
@@ -287,6 +323,9 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
         }
         match file.with(|db| write_group(db, &group)) {
             Ok(results) => {
+                if results.iter().any(Result::is_ok) {
+                    told = group.len() >= MANY;
+                }
                 for (job, result) in group.into_iter().zip(results) {
                     // The caller may have gone; the batch is on disk all the same.
                     let _ = job.reply.send(result);
@@ -294,7 +333,7 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
             }
             Err(error) => {
                 tracing::error!(%error, batches = group.len(), "the store cannot be written");
-                harmed |= matches!(error, redb::Error::Io(_) | redb::Error::PreviousIo);
+                harmed |= is_of_disk(&error);
                 for job in group {
                     let _ = job
                         .reply
@@ -305,8 +344,22 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
     }
 }
 
+/// Whether redb takes nothing more after it.
+fn is_of_disk(error: &redb::Error) -> bool {
+    matches!(error, redb::Error::Io(_) | redb::Error::PreviousIo)
+}
+
+/// Writes down which pages are free, so that a start after a crash need not find out.
+fn tell_free_pages(db: &Database) -> Result<(), redb::Error> {
+    let mut transaction = begin(db)?;
+    transaction.set_quick_repair(true);
+    transaction.commit()?;
+    Ok(())
+}
+
 fn write_group(db: &Database, group: &[Job]) -> Result<Vec<Result<(), CommitError>>, redb::Error> {
-    let transaction = begin(db)?;
+    let mut transaction = begin(db)?;
+    transaction.set_quick_repair(group.len() >= MANY);
     let mut results = Vec::with_capacity(group.len());
     {
         let mut table = transaction.open_table(ROWS)?;

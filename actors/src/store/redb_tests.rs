@@ -316,6 +316,7 @@ impl Left {
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
+        .enable_time()
         .build()
         .unwrap()
 }
@@ -498,5 +499,53 @@ fn redb__should_have_batches_that_wait_share_what_the_disk_confirms() {
             many <= 2 * one,
             "{many} syncs of {count} batches, {one} of one"
         );
+    }
+}
+
+fn job(number: u16) -> Job {
+    let mut batch = Batch::new();
+    batch.put(row(number, 0), Expect::Absent, vec![7; 1_000]);
+    let (reply, _) = oneshot::channel();
+    Job { batch, reply }
+}
+
+/// How much of a store is read to start it as a power cut would leave it now, in bytes.
+fn read_by_start(disk: &Disk) -> usize {
+    let found = Disk::holding(disk.after_power_cut(Loss::All, 0));
+    let _store = RedbStore::open_backend(found.clone()).unwrap();
+    found.read_bytes()
+}
+
+/// Less than this of a store of some megabytes.
+const LITTLE: usize = 200_000;
+
+#[test]
+fn redb__should_say_which_pages_are_free_where_many_share_a_transaction() {
+    let disk = Disk::holding(new_store());
+    let place = Mutex::new(Some(disk.clone()));
+    let db = place.open().unwrap();
+    prepare(&db).unwrap();
+    for (first, count, little) in [(0, 2_000, true), (2_000, 1, false), (2_001, MANY, true)] {
+        let count = u16::try_from(count).unwrap();
+        let jobs: Vec<_> = (first..first + count).map(job).collect();
+        let outcomes = write_group(&db, &jobs).unwrap();
+        assert!(outcomes.iter().all(Result::is_ok));
+        let read = read_by_start(&disk);
+        assert_eq!(read < LITTLE, little, "{read} bytes read behind {first}");
+    }
+}
+
+#[test]
+fn redb__should_not_read_all_of_itself_after_a_crash_once_it_had_a_moment() {
+    let runtime = runtime();
+    let disk = Disk::holding(new_store());
+    let store = RedbStore::open_backend(disk.clone()).unwrap();
+    for numbers in [0..2_000, 2_000..2_001] {
+        let commits = numbers.map(|number| store.commit(job(number).batch));
+        let outcomes = runtime.block_on(futures::future::join_all(commits));
+        assert!(outcomes.into_iter().all(|outcome| outcome.is_ok()));
+        while read_by_start(&disk) >= LITTLE {
+            runtime.block_on(tokio::time::sleep(Duration::from_millis(5)));
+        }
     }
 }

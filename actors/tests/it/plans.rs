@@ -165,6 +165,8 @@ async fn vault__should_be_of_one_set_whatever_fails_while_it_is_replaced() {
         let inner: Arc<MemoryStore> = Arc::new(MemoryStore::new());
         let store = CutStore::new(Arc::clone(&inner) as _, 9, accident);
         let world = World::on(Arc::clone(&inner) as _);
+        // What a new store gets is there.
+        world.start().await.stop().await;
         world.signers.dead.lock().unwrap().insert(node(3));
         let gateway = world.start_on(Arc::clone(&store) as _).await;
         admit_five(&gateway).await;
@@ -195,6 +197,8 @@ async fn keygen__should_go_on_in_the_same_run_when_the_actor_starts_again() {
     let inner: Arc<MemoryStore> = Arc::new(MemoryStore::new());
     let store = CutStore::new(Arc::clone(&inner) as _, 7, Accident::StumbleBefore);
     let world = World::on(Arc::clone(&inner) as _);
+    // What a new store gets is there.
+    world.start().await.stop().await;
     world.signers.hold_ed25519.send_replace(true);
     let gateway = world.start_on(Arc::clone(&store) as _).await;
     assert!(admit(&gateway).await);

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     envelope::Kind,
     identity::openssh_line,
-    message::{NonceNews, Reply, SignRequest, encode},
+    message::{NonceNews, Reply, SKEW_MS, SignRequest, encode},
     meter,
     verify::verify,
 };
@@ -64,6 +64,12 @@ impl Shared {
             let now_ms = self.clock.now_ms();
             if now_ms >= deadline_ms {
                 return Err(self.roster.too_few(holders, needed, &trouble));
+            }
+            if is_future(order.issued_at_ms, now_ms) {
+                // Nobody would take it for as long as that was. An order of now is taken.
+                return Err(Fault::unavailable(
+                    "the orchestrator's clock was set back while signers were asked",
+                ));
             }
             let team = match self.roster.choose(holders, needed, &trouble) {
                 Choice::Team(team) => team,
@@ -156,9 +162,12 @@ impl Shared {
         let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
         let mut reported: Vec<NodeId> = Vec::new();
         loop {
-            let left = ends_ms
-                .saturating_add(GRACE_MS)
-                .saturating_sub(self.clock.now_ms());
+            let now_ms = self.clock.now_ms();
+            let left = if is_future(request.sent_at_ms, now_ms) {
+                0
+            } else {
+                ends_ms.saturating_add(GRACE_MS).saturating_sub(now_ms)
+            };
             let patience = Duration::from_millis(left).min(LOOK);
             match timeout(patience, call.replies.recv()).await {
                 Err(_) | Ok(None) => {
@@ -215,6 +224,8 @@ impl Shared {
                     meter::was_refused(&fault);
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], trouble),
+                        // No verdict on the order: clocks are set right again.
+                        Class::Invalid if is_about_time(&fault) => self.suspect(&[node], trouble),
                         // It has banned one of the others.
                         Class::Peer { culprits } => {
                             let banned: Vec<NodeId> = team
@@ -325,6 +336,18 @@ impl Shared {
         }
         self.roster.misbehaved(&culprits)
     }
+}
+
+/// Whether a moment that was the present cannot be any more: the clock was set back since.
+fn is_future(at_ms: u64, now_ms: u64) -> bool {
+    at_ms > now_ms.saturating_add(SKEW_MS)
+}
+
+/// Whether a node refused an order because of what its clock says.
+fn is_about_time(refusal: &Fault) -> bool {
+    let fields = ["sentAtMs: ", "issuedAtMs: ", "expiresAtMs: "];
+    let said = refusal.public();
+    fields.iter().any(|field| said.starts_with(field))
 }
 
 /// Waits while there is nobody to ask, and takes the signatures of an earlier attempt if they come.

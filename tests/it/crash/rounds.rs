@@ -72,15 +72,20 @@ async fn survive(store: Store) {
     load.goes_on("the load has begun").await;
     let mut kills: BTreeMap<Victim, u64> = BTreeMap::new();
     let mut ended = 0;
+    // As often as the others, each of them.
+    let mut due = Victim::all(store);
     for round in 1..=rounds() {
         pause(&mut dice, 100, 1_500).await;
         ended += world.supervise();
-        // One of them, and in every third round one more.
-        let mut left = Victim::all(store);
-        let mut victims = Vec::new();
-        for _ in 0..if dice.within(0, 3) == 0 { 2 } else { 1 } {
-            let which = dice.within(0, left.len() as u64);
-            victims.push(left.remove(usize::try_from(which).unwrap()));
+        if due.is_empty() {
+            due = Victim::all(store);
+        }
+        let mut victims = vec![dice.take(&mut due)];
+        // In every third round another one with it.
+        if dice.within(0, 3) == 0 {
+            let mut others = Victim::all(store);
+            others.retain(|other| *other != victims[0]);
+            victims.push(dice.take(&mut others));
         }
         for victim in &victims {
             victim.kill(&mut world);

@@ -152,6 +152,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
+    /// Takes one out of these.
+    pub fn take<T>(&mut self, from: &mut Vec<T>) -> T {
+        let which = self.within(0, from.len() as u64);
+        from.remove(usize::try_from(which).unwrap())
+    }
+
     /// One of `from..to`.
     pub fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.roll() % (to - from)
