@@ -282,7 +282,11 @@ async fn start_and_lists__should_read_as_much_however_much_has_ended() {
         let new = create(&gateway, raw(&address)).await;
         outcome(&gateway, &new.uuid).await;
         gateway.stop().await;
-        read.push([start, list, one]);
+        // Some of what a start reads it reads beside what comes first.
+        read.push([start + list, one]);
     }
-    assert_eq!(read[0], read[1], "rows read by a start, a list and a look");
+    assert_eq!(
+        read[0], read[1],
+        "rows read by a start and a list, and by a look"
+    );
 }
