@@ -35,6 +35,9 @@ const SETTLED_S: u64 = 60;
 /// How often is simulated while the account's own transactions are executed meanwhile.
 const SIMULATIONS: u32 = 4;
 
+/// What the chain says of a sender who cannot pay all the gas that a transaction may take.
+const NO_FEE: &str = "INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
+
 /// The content type of a signed transaction.
 const SIGNED: &str = "application/x.aptos.signed_transaction+bcs";
 /// Bytes of the authenticator behind a transaction: the variant, a key and a signature, each of
@@ -225,12 +228,12 @@ impl AptosNode {
     }
 
     /// The facts with the gas that a simulation takes. The account's earlier transactions may be
-    /// executed in between: then its number is another.
+    /// executed in between: then its number is another, and it can pay less gas.
     async fn simulated(
         &self,
         needs: &AptosNeeds,
         mut facts: AptosFacts,
-        balance: u64,
+        mut balance: u64,
     ) -> Result<AptosFacts, ChainError> {
         let mut said = String::new();
         for _ in 0..SIMULATIONS {
@@ -243,10 +246,18 @@ impl AptosNode {
                 return Ok(facts);
             }
             said = outcome.vm_status;
-            if !of_the_number(&said) {
+            let (of_number, of_fee) = (of_the_number(&said), said.contains(NO_FEE));
+            if !of_number && !of_fee {
                 return Err(failed(&said));
             }
-            facts.sequence_number = self.sequence_number(&needs.from).await?;
+            let number = self.sequence_number(&needs.from);
+            let coins = self.units(&needs.from, COIN);
+            let (number, coins) = tokio::try_join!(number, coins)?;
+            let coins = coins.unwrap_or(0);
+            if of_fee && coins >= balance {
+                return Err(failed(&said));
+            }
+            (facts.sequence_number, balance) = (number, coins);
         }
         Err(unknown(format!("the chain node said: {}", short(&said))))
     }

@@ -236,6 +236,51 @@ async fn aptos_facts__should_take_the_number_after_transactions_that_were_execut
 }
 
 #[tokio::test]
+async fn aptos_facts__should_offer_no_more_gas_than_is_left_after_transactions_that_were_executed_meanwhile()
+ {
+    const TOLD: &str =
+        "Transaction Executed and Committed with Error INSUFFICIENT_BALANCE_FOR_TRANSACTION_FEE";
+    let gas = |asked: &Asked, units: u64| {
+        asked
+            .body
+            .windows(8)
+            .any(|eight| eight == units.to_le_bytes())
+    };
+    for (falls, old) in [
+        (true, "SEQUENCE_NUMBER_TOO_OLD"),
+        (true, TOLD),
+        (false, TOLD),
+    ] {
+        let count = AtomicUsize::new(0);
+        let node = Node::start(move |asked| match asked.what.as_str() {
+            "POST /transactions/simulate" if count.fetch_add(1, Ordering::SeqCst) == 0 => {
+                executed(false, old)
+            }
+            // It can pay what it has now, and nothing more.
+            "POST /transactions/simulate" if !gas(asked, 600_000 / 120) => executed(false, TOLD),
+            what if what.contains("/balance/") && falls && count.load(Ordering::SeqCst) > 0 => {
+                (200, json!(600_000))
+            }
+            _ => healthy(asked),
+        })
+        .await;
+        let facts = node.client().facts(&needs("swap"), 0).await;
+        let simulated = node.asked("POST /transactions/simulate").len();
+        match facts {
+            Ok(Facts::Aptos(facts)) if falls => {
+                assert_eq!((facts.gas_used, simulated), (Some(9), 2));
+            }
+            // It has what it had, and that is too little.
+            Err(error) if !falls => {
+                assert_eq!(reason(error).code, ExecuteCode::InsufficientGasFee);
+                assert_eq!(simulated, 1);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn aptos_facts__should_begin_at_0_only_where_the_node_knows_no_account() {
     for (answer, begins) in [
         (
