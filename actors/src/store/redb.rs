@@ -53,7 +53,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 
 /// What redb keeps of the file in memory, in bytes: the upper part of its tree, and what a transaction
 /// writes. The system keeps the rest of what is read often; more here makes nothing quicker.
-const CACHE: usize = 8 << 20;
+const CACHE: usize = 4 << 20;
 
 struct Job {
     batch: Batch,

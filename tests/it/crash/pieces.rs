@@ -8,7 +8,7 @@ use crate::support::*;
 
 /// How many times the service is killed. COVAULT_CRASH_ROUNDS makes it longer.
 fn rounds() -> u64 {
-    std::env::var("COVAULT_CRASH_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap())
+    std::env::var("COVAULT_CRASH_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap())
 }
 
 #[tokio::test]
