@@ -26,6 +26,7 @@ use covault_core::{
         vault::{KeyState, Vault},
     },
 };
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::sync::watch;
 
@@ -47,6 +48,8 @@ use crate::{
 
 /// Rows that one scan reads at most.
 const PAGE: usize = 512;
+/// Requests that are read at once when a vault starts.
+const READS: usize = 16;
 
 /// Messages.
 pub enum Msg {
@@ -270,14 +273,17 @@ impl Live {
                 ..Scan::prefix(Space::Outbox, self.vault.id.as_bytes(), PAGE)
             };
             let page = self.context.store.scan(&scan).await?;
-            for (key, _) in &page {
-                let Some(id) = rows::outbox_request(key) else {
-                    continue;
-                };
-                if let Some((request, version)) = self.readable(id).await? {
-                    pending.push((request, version));
-                }
+            let ids: Vec<_> = page
+                .iter()
+                .filter_map(|(key, _)| rows::outbox_request(key))
+                .collect();
+            // One after the other, a store on another machine would make a start after a crash last.
+            let mut found =
+                stream::iter(ids.into_iter().map(|id| self.readable(id))).buffered(READS);
+            while let Some(request) = found.try_next().await? {
+                pending.extend(request);
             }
+            drop(found);
             match page.last() {
                 Some((key, _)) if page.len() == PAGE => {
                     from = Some([key.bytes.as_slice(), &[0]].concat())
