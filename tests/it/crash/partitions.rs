@@ -264,8 +264,12 @@ async fn survive(store: Store) {
         Store::Redb if !long() => &[Lost::Both],
         _ => &[Lost::Outgoing, Lost::Incoming, Lost::Both],
     };
-    for lost in losses.iter().copied() {
-        for (what, cables) in net.cuts(store) {
+    for (way, lost) in losses.iter().copied().enumerate() {
+        for (number, (what, cables)) in net.cuts(store).into_iter().enumerate() {
+            // In short every cable one way, and every way some cable.
+            if !long() && number % losses.len() != way {
+                continue;
+            }
             let lasts = Duration::from_millis(dice.within(3_000, longest + 1));
             cables
                 .iter()
