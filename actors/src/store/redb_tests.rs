@@ -540,7 +540,7 @@ fn redb__should_not_read_all_of_itself_after_a_crash_once_it_had_a_moment() {
         let batch = job(number).batch;
         runtime.block_on(store.commit(batch)).unwrap();
         while would_be_read(&disk) {
-            runtime.block_on(tokio::time::sleep(Duration::from_millis(5)));
+            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
         }
     }
 }
