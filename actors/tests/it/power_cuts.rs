@@ -144,9 +144,30 @@ async fn run(world: &World, disk: &Disk, scenario: Scenario, told: &Arc<Mutex<To
             ended = clients => ended.unwrap(),
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), over)
+    if tokio::time::timeout(Duration::from_secs(60), over)
         .await
-        .unwrap_or_else(|_| panic!("{what}: hangs"));
+        .is_err()
+    {
+        let stuck = World {
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            ..world.clone()
+        };
+        let vault = gateway.view(&admin(), Query::Vault("main".into())).await;
+        let mut requests = Vec::new();
+        for id in stuck.requests().await {
+            let uuid = id.to_string();
+            let timeout_ms = 0;
+            requests.push(
+                gateway
+                    .view(&admin(), Query::Outcome { uuid, timeout_ms })
+                    .await,
+            );
+        }
+        panic!(
+            "{what}: hangs; the disk is dead: {}; {vault:?}; {requests:?}",
+            disk.is_dead()
+        );
+    }
     gateway.stop().await;
     drop(gateway);
     // Until nobody has it any more the store does not close, which is the last that it writes.
