@@ -188,6 +188,10 @@ impl Store for WatchedStore {
         self.read.fetch_add(found.len(), Ordering::SeqCst);
         Ok(found)
     }
+
+    fn exclusive(&self) -> bool {
+        self.inner.exclusive()
+    }
 }
 
 #[derive(Serialize)]
