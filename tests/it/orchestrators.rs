@@ -23,19 +23,12 @@ async fn assert_signs_everywhere(fleet: &Fleet, vault: &Vault, what: &str) {
             };
             let content = body[kind]["content"].clone();
             let outcome = api.sign(body).await;
-            let signature = first_signature(&outcome);
+            let what = format!("{what}, process {index}");
+            let content = content.as_str().unwrap();
             if number == 0 {
-                let digest = outside("sha256", json!({"content": content}))["digest"].clone();
-                let signature = &signature["ecdsaSignature"];
-                let question = json!({"digest": digest, "signature": signature});
-                let signer = outside("recover", question)["address"].clone();
-                assert_eq!(signer, json!(vault.evm), "{what}, process {index}");
+                assert_ecdsa(&outcome, content, &vault.evm, &what);
             } else {
-                let signature = &signature["eddsaSignature"];
-                let question =
-                    json!({"content": content, "signature": signature, "address": vault.solana});
-                let valid = outside("ed25519", question)["valid"].clone();
-                assert_eq!(valid, json!(true), "{what}, process {index}");
+                assert_ed25519(&outcome, content, &vault.solana, &what);
             }
         }
     }

@@ -75,23 +75,7 @@ async fn postgres__should_lose_no_accepted_request_whatever_is_killed() {
     cluster.serve.kill();
     tokio::task::block_in_place(|| server.restart());
     cluster.kill_and_restart_serve().await;
-    for (uuid, (ecdsa, content)) in &accepted {
-        let outcome = cluster.api.execute(uuid).await;
-        assert_eq!(outcome["error"], Value::Null, "{outcome}");
-        let signature = first_signature(&outcome);
-        if *ecdsa {
-            let digest = outside("sha256", json!({"content": content}))["digest"].clone();
-            let signature = &signature["ecdsaSignature"];
-            let question = json!({"digest": digest, "signature": signature});
-            assert_eq!(outside("recover", question)["address"], json!(evm));
-        } else {
-            let signature = &signature["eddsaSignature"];
-            let question = json!({"content": content, "signature": signature, "address": solana});
-            assert_eq!(outside("ed25519", question)["valid"], json!(true));
-        }
-        // Asked again, the same signature: never a second one.
-        assert_eq!(cluster.api.execute(uuid).await, outcome);
-    }
+    cluster.assert_signed_once(&accepted, &evm, &solana).await;
     cluster.assert_signs(&evm, &solana, "after").await;
     let data = cluster.folder.path().join("orchestrator");
     assert!(!data.join("store.redb").exists());

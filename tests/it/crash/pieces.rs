@@ -158,24 +158,7 @@ async fn killed_pieces__should_leave_every_accepted_request_signed() {
         !accepted.is_empty(),
         "nothing was accepted before the kills"
     );
-    for (uuid, (ecdsa, content)) in &accepted {
-        let outcome = cluster.api.execute(uuid).await;
-        assert_eq!(outcome["error"], Value::Null, "{outcome}");
-        let signature = first_signature(&outcome);
-        if *ecdsa {
-            let digest = outside("sha256", json!({"content": content}))["digest"].clone();
-            let signer = outside(
-                "recover",
-                json!({"digest": digest, "signature": signature["ecdsaSignature"]}),
-            );
-            assert_eq!(signer["address"], json!(evm));
-        } else {
-            let question = json!({"content": content, "signature": signature["eddsaSignature"], "address": solana});
-            assert_eq!(outside("ed25519", question)["valid"], json!(true));
-        }
-        // Asked again, the same signature: never a second one.
-        assert_eq!(cluster.api.execute(uuid).await, outcome);
-    }
+    cluster.assert_signed_once(&accepted, &evm, &solana).await;
 }
 
 #[tokio::test]

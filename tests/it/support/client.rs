@@ -1,5 +1,6 @@
 //! A client of the platform API.
 
+use super::outside;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
@@ -145,6 +146,23 @@ impl Api {
 
 pub fn base64(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
+}
+
+/// Outside libraries find that an outcome's ECDSA signature of the SHA-256 of this content (base64) is
+/// this account's.
+pub fn assert_ecdsa(outcome: &Value, content: &str, account: &str, what: &str) {
+    let digest = outside("sha256", json!({"content": content}))["digest"].clone();
+    let signature = &first_signature(outcome)["ecdsaSignature"];
+    let question = json!({"digest": digest, "signature": signature});
+    let signer = outside("recover", question)["address"].clone();
+    assert_eq!(signer, json!(account), "{what}");
+}
+
+/// Outside libraries accept an outcome's Ed25519 signature of this content (base64) by this address.
+pub fn assert_ed25519(outcome: &Value, content: &str, address: &str, what: &str) {
+    let signature = &first_signature(outcome)["eddsaSignature"];
+    let question = json!({"content": content, "signature": signature, "address": address});
+    assert_eq!(outside("ed25519", question)["valid"], json!(true), "{what}");
 }
 
 /// The first signature of an outcome.

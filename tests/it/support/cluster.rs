@@ -1,10 +1,10 @@
 //! `covault serve` and three `covault signer` processes over a real Redis.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use covault_mpc::shares::{ShareRecord, ShareStore as _, age_file::AgeFiles};
 use secrecy::SecretString;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -300,28 +300,31 @@ impl Cluster {
 
     /// Signs on both curves and checks with outside libraries.
     pub async fn assert_signs(&self, evm: &str, solana: &str, what: &str) {
-        let digest = outside("sha256", json!({"content": base64(what)}))["digest"].clone();
-        let outcome = self
-            .api
-            .sign(json!({"rawMessage": {"from": evm, "content": base64(what),
-                "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}}))
-            .await;
-        let signature = &first_signature(&outcome)["ecdsaSignature"];
-        assert_eq!(
-            outside("recover", json!({"digest": digest, "signature": signature}))["address"],
-            json!(evm),
-            "{what}"
-        );
-        let outcome = self
-            .api
-            .sign(json!({"solanaMessage": {"from": solana, "content": base64(what)}}))
-            .await;
-        let signature = &first_signature(&outcome)["eddsaSignature"];
-        let answer = outside(
-            "ed25519",
-            json!({"content": base64(what), "signature": signature, "address": solana}),
-        );
-        assert_eq!(answer["valid"], json!(true), "{what}");
+        let message = json!({"rawMessage": {"from": evm, "content": base64(what),
+            "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
+        assert_ecdsa(&self.api.sign(message).await, &base64(what), evm, what);
+        let message = json!({"solanaMessage": {"from": solana, "content": base64(what)}});
+        assert_ed25519(&self.api.sign(message).await, &base64(what), solana, what);
+    }
+
+    /// Each of these requests (uuid; whether it is ECDSA; content in base64) ends in a signature of what
+    /// was asked for, and, asked again, in the same one: never a second one.
+    pub async fn assert_signed_once(
+        &self,
+        accepted: &BTreeMap<String, (bool, String)>,
+        evm: &str,
+        solana: &str,
+    ) {
+        for (uuid, (ecdsa, content)) in accepted {
+            let outcome = self.api.execute(uuid).await;
+            assert_eq!(outcome["error"], Value::Null, "{outcome}");
+            if *ecdsa {
+                assert_ecdsa(&outcome, content, evm, uuid);
+            } else {
+                assert_ed25519(&outcome, content, solana, uuid);
+            }
+            assert_eq!(self.api.execute(uuid).await, outcome);
+        }
     }
 }
 
