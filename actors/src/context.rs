@@ -27,7 +27,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::{
     backups::Backups,
     dropped::Looks,
-    leases::{Fenced, Open, Settling, Tenure, Tenures, Ward},
+    leases::{Fenced, Guard, Guarded, Open, Settling, Tenure, Tenures, Ward},
     port::{Signers, Steady},
     restored::Hold,
     rows,
@@ -148,30 +148,25 @@ impl Context {
             far_pages: Semaphore::new(FAR_PAGES),
         };
         Self {
-            store: Arc::new(Open(store)),
+            store: Arc::new(Guarded::new(store, Open)),
             shared: Arc::new(shared),
         }
     }
 
     /// The same, for what is done under a tenure: nothing is written once it is over.
     pub fn under(&self, tenure: Arc<Tenure>) -> Self {
-        let (store, tenures) = (&self.whole_store, &self.tenures);
-        let store = Fenced::new(Arc::clone(store), Arc::clone(tenures), tenure);
-        Self {
-            store: Arc::new(store),
-            shared: Arc::clone(&self.shared),
-        }
+        let tenures = Arc::clone(&self.tenures);
+        self.guarded(Fenced { tenures, tenure })
     }
 
     /// The same, for the first start after a restore; see [`Settling`].
     pub fn settling(&self, marker: Key, version: u64) -> Self {
-        let store = Settling {
-            store: Arc::clone(&self.whole_store),
-            marker,
-            version,
-        };
+        self.guarded(Settling { marker, version })
+    }
+
+    fn guarded(&self, guard: impl Guard + 'static) -> Self {
         Self {
-            store: Arc::new(store),
+            store: Arc::new(Guarded::new(Arc::clone(&self.whole_store), guard)),
             shared: Arc::clone(&self.shared),
         }
     }

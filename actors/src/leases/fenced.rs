@@ -10,33 +10,69 @@ use crate::store::{
     Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Snapshot, Space, Store, Write,
 };
 
-/// The store for what is done under a tenure.
-pub struct Fenced {
-    store: Arc<dyn Store>,
-    tenures: Arc<Tenures>,
-    tenure: Arc<Tenure>,
+/// Decides what is written.
+#[async_trait]
+pub trait Guard: Send + Sync {
+    /// Takes a batch to the store, or refuses it.
+    ///
+    /// # Errors
+    /// [`CommitError`].
+    async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError>;
 }
 
-impl Fenced {
+/// A store whose writes go by a guard. Whoever has it may read everything.
+pub struct Guarded<G> {
+    store: Arc<dyn Store>,
+    guard: G,
+}
+
+impl<G> Guarded<G> {
     /// Of the whole store.
-    pub fn new(store: Arc<dyn Store>, tenures: Arc<Tenures>, tenure: Arc<Tenure>) -> Self {
-        Self {
-            store,
-            tenures,
-            tenure,
-        }
+    pub fn new(store: Arc<dyn Store>, guard: G) -> Self {
+        Self { store, guard }
     }
 }
 
 #[async_trait]
-impl Store for Fenced {
+impl<G: Guard> Store for Guarded<G> {
     async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+        self.guard.commit(&*self.store, batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
+        self.store.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
+        self.store.scan(scan).await
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
+        self.store.snapshot().await
+    }
+
+    fn exclusive(&self) -> bool {
+        self.store.exclusive()
+    }
+}
+
+/// For what is done under a tenure.
+pub struct Fenced {
+    /// What this orchestrator has.
+    pub tenures: Arc<Tenures>,
+    /// The tenure.
+    pub tenure: Arc<Tenure>,
+}
+
+#[async_trait]
+impl Guard for Fenced {
+    async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
         if self.tenure.is_over() {
             return Err(CommitError::NotOwner);
         }
         let lease = self.tenure.ward().key();
         let batch = batch.behind(lease.clone(), self.tenure.version());
-        match self.store.commit(batch).await {
+        match store.commit(batch).await {
             Err(CommitError::Conflict(key)) if key == lease => {
                 tracing::warn!(ward = ?self.tenure.ward(), "another orchestrator has it by now; nothing was written");
                 self.tenures.end(&self.tenure);
@@ -45,29 +81,11 @@ impl Store for Fenced {
             done => done,
         }
     }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.store.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.store.scan(scan).await
-    }
-
-    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        self.store.snapshot().await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.store.exclusive()
-    }
 }
 
-/// The store for the first start after a restore, which sees to every vault before any of them has an
-/// owner: nothing is written once somebody has finished with that.
+/// For the first start after a restore, which sees to every vault before any of them has an owner:
+/// nothing is written once somebody has finished with that.
 pub struct Settling {
-    /// The whole store.
-    pub store: Arc<dyn Store>,
     /// The row that tells where the restore stands.
     pub marker: Key,
     /// Its version as it was found.
@@ -75,31 +93,15 @@ pub struct Settling {
 }
 
 #[async_trait]
-impl Store for Settling {
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+impl Guard for Settling {
+    async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
         let batch = batch.behind(self.marker.clone(), self.version);
-        self.store.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.store.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.store.scan(scan).await
-    }
-
-    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        self.store.snapshot().await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.store.exclusive()
+        store.commit(batch).await
     }
 }
 
-/// The store for what belongs to no vault: its rows are guarded by their own versions.
-pub struct Open(pub Arc<dyn Store>);
+/// For what belongs to no vault: its rows are guarded by their own versions.
+pub struct Open;
 
 /// Whether a write needs the lease of a vault.
 fn owned(write: &Write) -> bool {
@@ -143,29 +145,13 @@ fn owned(write: &Write) -> bool {
 }
 
 #[async_trait]
-impl Store for Open {
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
+impl Guard for Open {
+    async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
         if let Some(write) = batch.writes().iter().find(|write| owned(write)) {
             tracing::error!(space = ?write.key.space, "a commit without a lease was refused; this is a mistake in the program");
             return Err(CommitError::NotOwner);
         }
-        self.0.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.0.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.0.scan(scan).await
-    }
-
-    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
-        self.0.snapshot().await
-    }
-
-    fn exclusive(&self) -> bool {
-        self.0.exclusive()
+        store.commit(batch).await
     }
 }
 
@@ -203,7 +189,8 @@ mod tests {
         let under = |version| {
             let tenure = Tenure::new(ward, version);
             tenures.begin(Arc::clone(&tenure));
-            Fenced::new(Arc::clone(&store), Arc::clone(&tenures), tenure)
+            let tenures = Arc::clone(&tenures);
+            Guarded::new(Arc::clone(&store), Fenced { tenures, tenure })
         };
         let first = under(1);
         first.commit(batch()).await.unwrap();
@@ -228,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn open__should_refuse_what_belongs_to_a_vault() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let open = Open(Arc::clone(&store));
+        let open = Guarded::new(Arc::clone(&store), Open);
         assert_eq!(open.commit(batch()).await, Err(CommitError::NotOwner));
         let vault = |expect| {
             let mut batch = Batch::new();

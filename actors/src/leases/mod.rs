@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::{Key, Space};
 
 pub use choice::best;
-pub use fenced::{Fenced, Open, Settling};
+pub use fenced::{Fenced, Guard, Guarded, Open, Settling};
 pub use hands::{first_lease, give_back, house, take_all};
 pub use keeper::{Keeper, Msg as KeeperMsg};
 pub use tenures::{Stay, Tenure, Tenures};
