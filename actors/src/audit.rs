@@ -171,12 +171,8 @@ pub async fn begin(context: &Context) -> Result<(), Fault> {
         first(&"store").add_to(&mut batch, Chain::Service, context.now_ms())?;
         begin_with(context, batch).await?;
     }
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Vault, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::Vault, &[], PAGE));
+    while let Some(scan) = next {
         let page = store.scan(&scan).await?;
         for (key, _) in &page {
             let Ok(id) = key.bytes.as_slice().try_into() else {
@@ -192,13 +188,9 @@ pub async fn begin(context: &Context) -> Result<(), Fault> {
             tell_of(&by, chain, &mut batch, context.now_ms())?;
             begin_with(context, batch).await?;
         }
-        match page.last() {
-            Some((key, _)) if page.len() == PAGE => {
-                from = Some([key.bytes.as_slice(), &[0]].concat());
-            }
-            _ => return Ok(()),
-        }
+        next = scan.rest(&page);
     }
+    Ok(())
 }
 
 /// Has the service's chain tell that a vault's chain begins in this batch.

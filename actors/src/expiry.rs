@@ -35,12 +35,8 @@ pub fn add_to(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault> 
 /// When the store cannot be read or written.
 pub async fn sweep(context: &Context) -> Result<(), Fault> {
     complete(context).await?;
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::RecordAge, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::RecordAge, &[], PAGE));
+    while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
         let mut batch = Batch::new();
         let mut records = BTreeSet::new();
@@ -65,19 +61,13 @@ pub async fn sweep(context: &Context) -> Result<(), Fault> {
             batch.delete(key.clone(), Expect::Version(row.version));
         }
         commit(context, batch).await?;
-        match page.last() {
-            Some((key, _)) if all_due && page.len() == PAGE => from = Some(behind(key)),
-            _ => return Ok(()),
-        }
+        next = scan.rest(&page).filter(|_| all_due);
     }
+    Ok(())
 }
 
 fn is_over(context: &Context, at_ms: u64) -> bool {
     at_ms.saturating_add(KEPT_MS) <= context.now_ms()
-}
-
-fn behind(key: &Key) -> Vec<u8> {
-    [key.bytes.as_slice(), &[0]].concat()
 }
 
 async fn commit(context: &Context, batch: Batch) -> Result<(), Fault> {
@@ -97,12 +87,8 @@ async fn complete(context: &Context) -> Result<(), Fault> {
     if context.store.get(&done).await?.is_some() {
         return Ok(());
     }
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Idempotency, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::Idempotency, &[], PAGE));
+    while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
         let mut batch = Batch::new();
         for (key, row) in &page {
@@ -111,14 +97,13 @@ async fn complete(context: &Context) -> Result<(), Fault> {
                 add_to(&mut batch, key, record.at_ms)?;
             }
         }
-        let last_page = page.len() < PAGE;
+        let rest = scan.rest(&page);
+        let last_page = rest.is_none();
         if last_page {
             batch.put(done.clone(), Expect::Any, rows::encode(&())?);
         }
         commit(context, batch).await?;
-        match page.last() {
-            Some((key, _)) if !last_page => from = Some(behind(key)),
-            _ => return Ok(()),
-        }
+        next = rest;
     }
+    Ok(())
 }

@@ -77,12 +77,8 @@ impl Actor for Reaper {
 
 /// Deletes the claims whose time has come, where they are still those of their request.
 pub async fn release(context: &Context) -> Result<(), Fault> {
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Release, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::Release, &[], PAGE));
+    while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
         let mut batch = Batch::new();
         let mut all_due = true;
@@ -117,13 +113,9 @@ pub async fn release(context: &Context) -> Result<(), Fault> {
                 Err(error) => return Err(error.into()),
             }
         }
-        match page.last() {
-            Some((key, _)) if all_due && page.len() == PAGE => {
-                from = Some([key.bytes.as_slice(), &[0]].concat());
-            }
-            _ => return Ok(()),
-        }
+        next = scan.rest(&page).filter(|_| all_due);
     }
+    Ok(())
 }
 
 #[cfg(test)]

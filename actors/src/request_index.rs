@@ -36,13 +36,9 @@ pub async fn complete(context: &Context) -> Result<(), Fault> {
     if store.get(&done).await?.is_some() {
         return Ok(());
     }
-    let mut from = None;
     let mut found = 0_usize;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Request, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::Request, &[], PAGE));
+    while let Some(scan) = next {
         let page = store.scan(&scan).await?;
         let mut batch = Batch::new();
         for (key, row) in &page {
@@ -59,7 +55,8 @@ pub async fn complete(context: &Context) -> Result<(), Fault> {
             }
         }
         found = found.saturating_add(batch.writes().len());
-        let last_page = page.len() < PAGE;
+        let rest = scan.rest(&page);
+        let last_page = rest.is_none();
         if last_page {
             batch.put(done.clone(), Expect::Any, rows::encode(&())?);
         }
@@ -71,9 +68,7 @@ pub async fn complete(context: &Context) -> Result<(), Fault> {
             }
             Err(error) => return Err(error.into()),
         }
-        match page.last() {
-            Some((key, _)) if !last_page => from = Some([key.bytes.as_slice(), &[0]].concat()),
-            _ => return Ok(()),
-        }
+        next = rest;
     }
+    Ok(())
 }

@@ -168,12 +168,8 @@ pub async fn resume(context: &Context, by: &By) -> Result<(), Fault> {
 /// Ends all requests that are not signed. Returns how many.
 async fn end_requests(context: &Context, imported: Imported) -> Result<u64, Fault> {
     let mut ended = 0_u64;
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Request, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::Request, &[], PAGE));
+    while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
         for (key, row) in &page {
             let Ok(request) = rows::decode::<Request>(&row.value) else {
@@ -201,31 +197,23 @@ async fn end_requests(context: &Context, imported: Imported) -> Result<u64, Faul
             ledger::end(context, request, row.version, event, Beside::default()).await?;
             ended = ended.saturating_add(1);
         }
-        match page.last() {
-            Some((key, _)) if page.len() == PAGE => {
-                from = Some([key.bytes.as_slice(), &[0]].concat());
-            }
-            _ => return Ok(ended),
-        }
+        next = scan.rest(&page);
     }
+    Ok(ended)
 }
 
 /// Leaves to operators what was in work for keys, and passes epochs and numbers of wallets. Returns how
 /// many vaults there are.
 async fn settle_vaults(context: &Context) -> Result<u64, Fault> {
     let mut vaults = 0_u64;
-    let mut from = None;
-    loop {
-        let scan = Scan {
-            from: from.take(),
-            ..Scan::prefix(Space::Vault, &[], PAGE)
-        };
+    let mut next = Some(Scan::prefix(Space::Vault, &[], PAGE));
+    while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
         for (key, row) in &page {
             let mut vault: Vault = rows::decode(&row.value)?;
             vault.restored(PASSED_EPOCHS);
-            let next = next_wallet(context, vault.id).await?;
-            let next = next.saturating_add(PASSED_WALLETS);
+            let wallet = next_wallet(context, vault.id).await?;
+            let wallet = wallet.saturating_add(PASSED_WALLETS);
             let mut batch = Batch::new();
             batch.put(
                 key.clone(),
@@ -235,21 +223,17 @@ async fn settle_vaults(context: &Context) -> Result<u64, Fault> {
             batch.put(
                 rows::first_wallet(vault.id),
                 Expect::Any,
-                rows::encode(&next)?,
+                rows::encode(&wallet)?,
             );
             Note::of_vault(&By::service(), vault.id, "VaultRestored")
-                .fact("nextWallet", format_args!("m/{next}"))
+                .fact("nextWallet", format_args!("m/{wallet}"))
                 .add_to(&mut batch, Chain::Vault(vault.id), context.now_ms())?;
             context.store.commit(batch).await?;
             vaults = vaults.saturating_add(1);
         }
-        match page.last() {
-            Some((key, _)) if page.len() == PAGE => {
-                from = Some([key.bytes.as_slice(), &[0]].concat());
-            }
-            _ => return Ok(vaults),
-        }
+        next = scan.rest(&page);
     }
+    Ok(vaults)
 }
 
 /// The number of the next wallet of a vault.

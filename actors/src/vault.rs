@@ -266,12 +266,8 @@ impl Live {
         }
         self.resume_life(myself);
         let mut pending = Vec::new();
-        let mut from = None;
-        loop {
-            let scan = Scan {
-                from: from.take(),
-                ..Scan::prefix(Space::Outbox, self.vault.id.as_bytes(), PAGE)
-            };
+        let mut next = Some(Scan::prefix(Space::Outbox, self.vault.id.as_bytes(), PAGE));
+        while let Some(scan) = next {
             let page = self.context.store.scan(&scan).await?;
             let ids: Vec<_> = page
                 .iter()
@@ -284,12 +280,7 @@ impl Live {
                 pending.extend(request);
             }
             drop(found);
-            match page.last() {
-                Some((key, _)) if page.len() == PAGE => {
-                    from = Some([key.bytes.as_slice(), &[0]].concat())
-                }
-                _ => break,
-            }
+            next = scan.rest(&page);
         }
         // Turns follow the order of creation.
         pending.sort_by_key(|(request, _)| (request.created_at_ms, request.id));

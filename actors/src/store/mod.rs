@@ -381,6 +381,17 @@ impl Scan {
             limit,
         }
     }
+
+    /// The scan that goes on in order behind a page that this one returned; `None` when it was the
+    /// last.
+    pub fn rest(self, page: &[(Key, Row)]) -> Option<Self> {
+        let (key, _) = page.last().filter(|_| page.len() == self.limit)?;
+        Some(Self {
+            from: Some([key.bytes.as_slice(), &[0]].concat()),
+            skip: 0,
+            ..self
+        })
+    }
 }
 
 /// Why a batch was not taken.
