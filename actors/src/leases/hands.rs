@@ -99,14 +99,16 @@ pub async fn take_all(context: &Context) -> Result<(), Fault> {
     let mut leases = leases(context).await?;
     // Taken when it is needed.
     leases.remove(&Ward::House);
-    let here = |ward: &Ward, lease: &Option<(Lease, u64)>| {
-        let tenure = context.tenures.get(*ward);
-        tenure.is_some_and(|tenure| {
-            lease.as_ref().map(|(_, version)| *version) == Some(tenure.version())
-        })
-    };
-    leases.retain(|ward, lease| !here(ward, lease));
-    let all: Vec<_> = leases.into_iter().collect();
+    let (me, mut all) = (context.tenures.me(), Vec::new());
+    for (ward, lease) in leases {
+        match lease {
+            // Of a vault that is being made just now, or a commit whose answer was lost.
+            Some((lease, version)) if lease.owner == Some(me) => {
+                context.tenures.begin(Tenure::new(ward, version));
+            }
+            lease => all.push((ward, lease)),
+        }
+    }
     for some in all.chunks(AT_ONCE) {
         if !take(context, some).await? {
             return Err(Fault::unavailable("another process has taken a lease"));

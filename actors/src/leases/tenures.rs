@@ -149,12 +149,19 @@ impl Tenures {
         })
     }
 
-    /// From now on this is here.
+    /// From now on this is here, unless it is already, or again since: several find out about one
+    /// lease, in any order.
     pub fn begin(&self, tenure: Arc<Tenure>) {
         let ward = tenure.ward;
-        let old = self.held().insert(ward, tenure);
-        if let Some(old) = old {
-            old.over.store(true, Ordering::SeqCst);
+        {
+            let mut held = self.held();
+            let present = held.get(&ward);
+            if present.is_some_and(|present| present.version >= tenure.version) {
+                return;
+            }
+            if let Some(old) = held.insert(ward, tenure) {
+                old.over.store(true, Ordering::SeqCst);
+            }
         }
         self.tell(ward);
     }
@@ -247,6 +254,21 @@ mod tests {
         drop(stay);
         draining.await.unwrap();
         assert!(tenures.enter(vault).is_none());
+    }
+
+    #[test]
+    fn begin__should_not_undo_a_tenure_that_is_as_new() {
+        let (tenures, vault) = tenures();
+        let ward = Ward::Vault(vault);
+        let second = Tenure::new(ward, 2);
+        tenures.begin(Arc::clone(&second));
+        for version in [1, 2] {
+            tenures.begin(Tenure::new(ward, version));
+            assert!(!second.is_over());
+            assert!(Arc::ptr_eq(&tenures.get(ward).unwrap(), &second));
+        }
+        tenures.begin(Tenure::new(ward, 3));
+        assert!(second.is_over());
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod failures;
 mod held_store;
 mod http_double;
 mod idempotency;
+mod late_answer;
 mod life;
 mod life_trouble;
 mod lists;
