@@ -29,6 +29,8 @@ pub(super) struct Keygen {
     /// The run that the cluster is asked for. It ends with the actor: the next one asks again.
     run: Option<(SessionId, AbortOnDrop)>,
     tries: u32,
+    /// The key was asked for anew while the run was in work: what refuses that is older than the call.
+    again: bool,
 }
 
 pub(super) type Keygens = HashMap<Scheme, Keygen>;
@@ -125,6 +127,7 @@ impl Live {
             // Others are to make the key by now.
             _ => return Ok(()),
         }
+        let again = std::mem::take(&mut keygen.again);
         match result {
             Ok(key) => {
                 let note = self
@@ -145,7 +148,8 @@ impl Live {
                 tracing::warn!(vault = %self.vault.id, scheme = order.scheme.name(), ?fault, "key generation failed");
                 // What was refused because it came too late may be asked again.
                 let in_time = self.context.now_ms() < order.expires_at_ms;
-                if in_time && matches!(fault.class(), Class::Invalid | Class::Forbidden) {
+                let refused = matches!(fault.class(), Class::Invalid | Class::Forbidden);
+                if in_time && refused && !again {
                     let note = self
                         .note("KeygenGivenUp")
                         .fact("scheme", order.scheme.name())
@@ -172,6 +176,9 @@ impl Live {
         let failed = |key: &VaultKey| matches!(key.state, KeyState::Failed(_));
         let schemes = self.vault.keys.iter().filter(|key| failed(key));
         let schemes = schemes.map(|key| key.scheme).collect::<Vec<_>>();
+        for keygen in self.keygens.values_mut() {
+            keygen.again = keygen.run.is_some();
+        }
         if !schemes.is_empty() {
             let wanted = |vault: &mut Vault| {
                 vault.want_again();

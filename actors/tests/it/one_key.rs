@@ -48,7 +48,7 @@ pub struct OneKey {
     pub refuse_keygen: std::sync::atomic::AtomicBool,
     /// Every key generation lasts until its order ends, and then says who was missing.
     pub late_keygen: std::sync::atomic::AtomicBool,
-    /// While true, no Ed25519 key is made.
+    /// While true, no Ed25519 key is made, and none is refused.
     pub hold_ed25519: tokio::sync::watch::Sender<bool>,
     /// Refuse every order.
     pub refuse: std::sync::atomic::AtomicBool,
@@ -268,17 +268,18 @@ impl Signers for OneKey {
         if order.signers.iter().any(dead) {
             std::future::pending::<()>().await;
         }
-        if self.refuse_keygen.load(Ordering::SeqCst) {
+        let refused = self.refuse_keygen.load(Ordering::SeqCst);
+        if order.scheme.curve() == Curve::Ed25519 {
+            let mut held = self.hold_ed25519.subscribe();
+            held.wait_for(|held| !held).await.unwrap();
+        }
+        if refused {
             return Err(Fault::new(Class::Invalid, "the order has expired"));
         }
         if self.late_keygen.load(Ordering::SeqCst) {
             let whole = order.expires_at_ms - order.issued_at_ms;
             tokio::time::sleep(std::time::Duration::from_millis(whole + 20)).await;
             return Err(Fault::unavailable("not enough signers: missing node-2"));
-        }
-        if order.scheme.curve() == Curve::Ed25519 {
-            let mut held = self.hold_ed25519.subscribe();
-            held.wait_for(|held| !held).await.unwrap();
         }
         self.seen.lock().unwrap().vaults.insert(order.vault);
         let mut nodes = self.nodes.lock().unwrap();

@@ -356,6 +356,25 @@ async fn create_vault__should_make_keys_again_that_had_failed_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn create_vault__should_not_be_undone_by_a_refusal_from_before_it() {
+    let world = World::new();
+    world.signers.refuse_keygen.store(true, Ordering::SeqCst);
+    world.signers.hold_ed25519.send_replace(true);
+    let gateway = world.start().await;
+    new_vault(&gateway).await;
+    // One key is given up; that the other one is refused is not known yet.
+    until(&gateway, |vault| vault.failed_reason.is_some()).await;
+    world.signers.refuse_keygen.store(false, Ordering::SeqCst);
+    new_vault(&gateway).await;
+    world.signers.hold_ed25519.send_replace(false);
+    let vault = until(&gateway, |vault| {
+        vault.ready || vault.failed_reason.is_some()
+    })
+    .await;
+    assert_eq!((vault.ready, vault.failed_reason), (true, None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keygen__should_hear_the_cluster_out_and_say_what_is_wrong() {
     let mut world = World::new();
     world.settings.keygen_deadline_ms = 30;
