@@ -3,7 +3,7 @@
 //! Entries are part of the batch of what they tell of ([`Batch::append`]). The store numbers and
 //! links them; see [`covault_core::audit`].
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use covault_core::{
     audit::{BEGAN, Chain, Entry, Head, Linked, VAULT_CHAIN},
@@ -161,11 +161,14 @@ pub async fn begin(context: &Context) -> Result<(), Fault> {
     };
     let by = By::service();
     let first = |subject: &dyn fmt::Display| Note::new(&by, subject, BEGAN).fact("before", before);
-    if store
-        .get(&rows::audit_head(Chain::Service))
-        .await?
-        .is_none()
-    {
+    let mut heads = BTreeSet::new();
+    let mut next = Some(Scan::prefix(Space::AuditHead, &[], PAGE));
+    while let Some(scan) = next {
+        let page = store.scan(&scan).await?;
+        heads.extend(page.iter().filter_map(|(key, _)| rows::audit_chain(key)));
+        next = scan.rest(&page);
+    }
+    if !heads.contains(&Chain::Service) {
         let mut batch = Batch::new();
         batch.check(rows::audit_head(Chain::Service), Expect::Absent);
         first(&"store").add_to(&mut batch, Chain::Service, context.now_ms())?;
@@ -179,7 +182,7 @@ pub async fn begin(context: &Context) -> Result<(), Fault> {
                 continue;
             };
             let chain = Chain::Vault(VaultId::from_bytes(id));
-            if store.get(&rows::audit_head(chain)).await?.is_some() {
+            if heads.contains(&chain) {
                 continue;
             }
             let mut batch = Batch::new();
