@@ -424,7 +424,7 @@ async fn emptied_redis__should_lose_nothing() {
     assert!(before > 8);
     all_is_well("12 times FLUSHALL", Store::Redb, load, &mut world, false).await;
     let api = &world.cluster.api;
-    let body = json!({"vaultUuid": world.vault, "limit": 100});
+    let body = json!({"vaultUuid": world.vaults[0], "limit": 100});
     let wallets = api.ok("getWalletList", body).await;
     assert_eq!(wallets["detailsList"].as_array().unwrap().len(), 3);
 }

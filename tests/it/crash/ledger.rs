@@ -192,18 +192,20 @@ impl Ledger {
     async fn check_lists(&self, world: &World) {
         let api = &world.cluster.api;
         let mut listed = BTreeMap::new();
-        for page in 1.. {
-            let body = json!({"vaultUuid": world.vault, "page": page, "limit": 100,
-                "sortOrder": "SORT_ORDER_ASC"});
-            let answer = api.ok("getSigningRequestList", body).await;
-            let requests = answer["signingRequests"].as_array().unwrap();
-            for request in requests {
-                let uuid = request["uuid"].as_str().unwrap().to_owned();
-                let before = listed.insert(uuid, request.clone());
-                assert_eq!(before, None, "listed twice");
-            }
-            if requests.is_empty() {
-                break;
+        for vault in &world.vaults {
+            for page in 1.. {
+                let body = json!({"vaultUuid": vault, "page": page, "limit": 100,
+                    "sortOrder": "SORT_ORDER_ASC"});
+                let answer = api.ok("getSigningRequestList", body).await;
+                let requests = answer["signingRequests"].as_array().unwrap();
+                for request in requests {
+                    let uuid = request["uuid"].as_str().unwrap().to_owned();
+                    let before = listed.insert(uuid, request.clone());
+                    assert_eq!(before, None, "listed twice");
+                }
+                if requests.is_empty() {
+                    break;
+                }
             }
         }
         let mut batches = BTreeSet::new();

@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -47,13 +47,15 @@ enum Reply {
 }
 
 struct Clients {
-    base: String,
+    /// Where the service is asked, in turns.
+    bases: Vec<String>,
     token: String,
     http: reqwest::Client,
     evm: Vec<String>,
     solana: String,
     seed: u64,
     next: AtomicU64,
+    turn: AtomicUsize,
     stopping: AtomicBool,
     ledger: Mutex<Ledger>,
 }
@@ -62,13 +64,14 @@ impl Load {
     /// Clients of this world, who do the same again for the same seed (but for when).
     pub fn start(world: &World, seed: u64) -> Self {
         let clients = Arc::new(Clients {
-            base: world.cluster.api.base.clone(),
+            bases: bases(world),
             token: world.cluster.api.token.clone(),
             http: http_client(),
             evm: world.evm.clone(),
             solana: world.solana.clone(),
             seed,
             next: AtomicU64::new(0),
+            turn: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             ledger: Mutex::new(Ledger::new()),
         });
@@ -156,17 +159,21 @@ impl Load {
     }
 }
 
+fn bases(world: &World) -> Vec<String> {
+    world.apis.iter().map(|api| api.base.clone()).collect()
+}
+
 /// Repeats every call of a ledger: the answers must be those of the first time.
 pub async fn repeat_all(world: &World, ledger: &Ledger) {
-    let api = &world.cluster.api;
     let clients = Clients {
-        base: api.base.clone(),
-        token: api.token.clone(),
+        bases: bases(world),
+        token: world.cluster.api.token.clone(),
         http: http_client(),
         evm: Vec::new(),
         solana: String::new(),
         seed: 0,
         next: AtomicU64::new(0),
+        turn: AtomicUsize::new(0),
         stopping: AtomicBool::new(false),
         ledger: Mutex::new(Ledger::new()),
     };
@@ -213,9 +220,11 @@ impl Clients {
         body: &Value,
         patience: Duration,
     ) -> Reply {
+        let turn = self.turn.fetch_add(1, Ordering::SeqCst);
+        let base = &self.bases[turn % self.bases.len()];
         let mut call = self
             .http
-            .post(format!("{}/v1/{operation}", self.base))
+            .post(format!("{base}/v1/{operation}"))
             .timeout(patience)
             .header("x-mtoken", &self.token)
             .json(body);

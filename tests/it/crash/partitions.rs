@@ -45,6 +45,7 @@ struct Island {
 
 impl Island {
     fn new(index: u8) -> Self {
+        clear();
         let pid = std::process::id();
         let taken = said("ip", &["-4", "-o", "address"]);
         let subnet = (0..128)
@@ -120,6 +121,21 @@ impl Island {
     fn settle(&self, folder: &Path, process: &str) {
         let by = format!("ip netns exec {}", self.name);
         fs::write(folder.join(format!("{process}.by")), by).unwrap();
+    }
+}
+
+/// Removes what tests have left that were killed.
+fn clear() {
+    for line in said("ip", &["netns", "list"]).lines() {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        let pid = name
+            .strip_prefix("cv")
+            .and_then(|rest| rest.split('-').next());
+        let ours = pid.is_some_and(|pid| pid.parse::<u32>().is_ok());
+        if ours && !Path::new("/proc").join(pid.unwrap()).exists() {
+            // Its cable goes with it. Another test may be quicker.
+            let _ = Command::new("ip").args(["netns", "delete", name]).status();
+        }
     }
 }
 

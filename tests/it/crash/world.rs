@@ -1,5 +1,5 @@
-//! What the tests of this folder break: an orchestrator on one of the stores, three signers, a Redis
-//! that keeps nothing, and a chain.
+//! What the tests of this folder break: an orchestrator on one of the stores, or two on one, three
+//! signers, a Redis that keeps nothing, and a chain.
 
 use std::{
     fs,
@@ -14,6 +14,7 @@ use std::{
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
+    task::block_in_place,
 };
 
 use crate::support::{postgres::Postgres, *};
@@ -23,6 +24,8 @@ use crate::support::{postgres::Postgres, *};
 pub enum Store {
     Redb,
     Postgres,
+    /// Two orchestrators and two vaults on one PostgreSQL.
+    Shared,
 }
 
 /// The chain's id.
@@ -31,9 +34,13 @@ pub const CHAIN: u64 = 31_337;
 /// A running cluster, with wallets that have coins.
 pub struct World {
     pub cluster: Cluster,
+    /// The orchestrators beside the cluster's own.
+    pub others: Vec<Process>,
+    /// Each orchestrator's API.
+    pub apis: Vec<Api>,
     pub server: Option<Postgres>,
     pub anvil: Anvil,
-    pub vault: String,
+    pub vaults: Vec<String>,
     /// Accounts that pay.
     pub evm: Vec<String>,
     /// A wallet that signs with Ed25519.
@@ -48,8 +55,9 @@ impl World {
 
     /// `prepare` gets the folder of the configuration files before anything is started.
     pub async fn start_prepared(store: Store, prepare: impl FnOnce(&Path)) -> Self {
-        let server = (store == Store::Postgres).then(Postgres::start);
-        Self::start_on(server, |url| url, prepare).await
+        let server = (store != Store::Redb).then(Postgres::start);
+        let others = if store == Store::Shared { 1 } else { 0 };
+        Self::start_with(server, others, |url| url, prepare).await
     }
 
     /// On this server, whose URL is changed by `route`.
@@ -58,12 +66,28 @@ impl World {
         route: impl FnOnce(String) -> String,
         prepare: impl FnOnce(&Path),
     ) -> Self {
+        Self::start_with(server, 0, route, prepare).await
+    }
+
+    /// With so many orchestrators beside the cluster's own.
+    async fn start_with(
+        server: Option<Postgres>,
+        others: usize,
+        route: impl FnOnce(String) -> String,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let chain_folder = tempfile::tempdir().unwrap();
         let anvil = Anvil::start(chain_folder.path(), CHAIN).await;
         let url = server.as_ref().map(|server| route(server.database()));
         let chain = anvil.url.clone();
+        let ports: Vec<u16> = (0..others).map(|_| free_port()).collect();
         let whole = |folder: &Path| {
             let mut tables = format!("[chains.evm.{CHAIN}]\nrpc = [{chain:?}]\n");
+            if others > 0 {
+                let roles = vec!["all"; others + 1];
+                share_store(folder, &url.unwrap(), &roles, &ports, &tables);
+                return prepare(folder);
+            }
             if let Some(url) = url {
                 let file = folder.join("store-url");
                 fs::write(&file, url).unwrap();
@@ -73,32 +97,90 @@ impl World {
             prepare(folder);
         };
         let cluster = Cluster::start_prepared(60_000, "raw_signing = true", whole).await;
-        let vault = cluster.create_vault("treasury");
-        let mut evm = Vec::new();
-        for _ in 0..2 {
-            let wallet = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
-            anvil.fund(&wallet, 1_000_000_000_000_000_000_000).await;
-            evm.push(wallet);
-        }
-        let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
-        Self {
+        let mut apis = vec![cluster.api.clone()];
+        let more = ports.iter().map(|port| {
+            let base = format!("http://127.0.0.1:{port}");
+            Api::new(&base, &cluster.api.token)
+        });
+        apis.extend(more);
+        let folder = cluster.folder.path();
+        let launched = (1..=others).map(|index| launch_orchestrator(folder, index, "all"));
+        let mut world = Self {
+            others: launched.collect(),
+            apis,
             cluster,
             server,
             anvil,
-            vault,
-            evm,
-            solana,
+            vaults: Vec::new(),
+            evm: Vec::new(),
+            solana: String::new(),
             _chain_folder: chain_folder,
+        };
+        world.ready().await;
+        world.make_wallets().await;
+        world
+    }
+
+    /// A vault per orchestrator, and their wallets.
+    async fn make_wallets(&mut self) {
+        let (cluster, others) = (&self.cluster, self.others.len());
+        for number in 0..=others {
+            let name = format!("treasury-{number}");
+            self.vaults
+                .push(block_in_place(|| cluster.create_vault(&name)));
+        }
+        for number in 0..2 {
+            let vault = &self.vaults[number % self.vaults.len()];
+            let wallet = cluster.api.wallet(vault, "NETWORK_TYPE_EVM").await;
+            self.anvil
+                .fund(&wallet, 1_000_000_000_000_000_000_000)
+                .await;
+            self.evm.push(wallet);
+        }
+        self.solana = cluster
+            .api
+            .wallet(&self.vaults[0], "NETWORK_TYPE_SOLANA")
+            .await;
+    }
+
+    /// Every orchestrator can work.
+    pub async fn ready(&mut self) {
+        self.cluster.ready().await;
+        for api in &self.apis {
+            eventually("an orchestrator is ready", async || {
+                (api.get("/readyz").await == 200).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// The orchestrator of this number; the first is the cluster's own.
+    pub fn orchestrator(&mut self, index: usize) -> &mut Process {
+        match index {
+            0 => &mut self.cluster.serve,
+            _ => &mut self.others[index - 1],
+        }
+    }
+
+    /// Starts one that has ended, and waits for nothing.
+    pub fn start_orchestrator(&mut self, index: usize) {
+        if index == 0 {
+            self.cluster.start_serve();
+        } else {
+            self.others[index - 1] = launch_orchestrator(self.cluster.folder.path(), index, "all");
         }
     }
 
     /// Starts again what has ended by itself, as a service manager does; how many that were.
     pub fn supervise(&mut self) -> u64 {
         let mut ended = 0;
-        if self.cluster.serve.has_ended() {
-            eprintln!("the orchestrator ended:\n{}", tail(&self.cluster.serve));
-            self.cluster.start_serve();
-            ended += 1;
+        for index in 0..self.apis.len() {
+            if self.orchestrator(index).has_ended() {
+                let log = tail(self.orchestrator(index));
+                eprintln!("orchestrator {} ended:\n{log}", index + 1);
+                self.start_orchestrator(index);
+                ended += 1;
+            }
         }
         for index in 0..self.cluster.signers.len() {
             if self.cluster.signers[index].has_ended() {
@@ -120,7 +202,8 @@ impl World {
 
     /// No process has panicked, and no log tells the store's password.
     pub fn assert_sound(&self) {
-        for process in std::iter::once(&self.cluster.serve).chain(&self.cluster.signers) {
+        let orchestrators = std::iter::once(&self.cluster.serve).chain(&self.others);
+        for process in orchestrators.chain(&self.cluster.signers) {
             let log = process.log();
             let panicked = log.lines().find(|line| line.contains("panicked at"));
             assert_eq!(panicked, None);

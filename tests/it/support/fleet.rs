@@ -40,45 +40,7 @@ impl Fleet {
         let database = url.rsplit('/').next().unwrap().to_owned();
         let ports: Vec<u16> = (1..roles.len()).map(|_| free_port()).collect();
         let prepare = |folder: &Path| {
-            let secret = folder.join("cluster-secret");
-            fs::write(&secret, format!("{}\n", "5e".repeat(32))).unwrap();
-            fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-            let store = folder.join("store-url");
-            fs::write(&store, format!("{url}\n")).unwrap();
-            let mut identities = Vec::new();
-            let sample = fs::read_to_string(folder.join("serve.toml")).unwrap();
-            let listen = sample.lines().find(|line| line.starts_with("listen = "));
-            let data = folder.join("orchestrator");
-            for (index, role) in roles.iter().enumerate() {
-                let (name, own) = (name_of(index), folder.join(folder_of(index)));
-                identities.push(own.join("identity.pub"));
-                let mut text = sample.replace(&format!("{data:?}"), &format!("{own:?}"));
-                if index > 0 {
-                    let other = format!("listen = \"127.0.0.1:{}\"", ports[index - 1]);
-                    text = text.replace(listen.unwrap(), &other);
-                }
-                let tables = format!(
-                    "[store]\nkind = \"postgres\"\nurl_file = {store:?}\n\
-                     [cluster]\nname = {name:?}\nroles = {role:?}\nsecret_file = {secret:?}\n{tables}"
-                );
-                let path = folder.join(format!("{}.toml", config_of(index)));
-                fs::write(&path, text).unwrap();
-                let tokens = ["platform", "admin"].map(|kind| {
-                    let file = data.join(format!("{kind}-token"));
-                    format!("{kind}_token_file = {file:?}\n")
-                });
-                configure(&path, "serve", &tokens.concat(), &tables);
-            }
-            for number in 1..=3 {
-                let path = folder.join(format!("signer-{number}.toml"));
-                let text = fs::read_to_string(&path).unwrap();
-                let lines = text.lines().map(|line| match line.split_once(" = ") {
-                    Some(("orchestrators", _)) => format!("orchestrators = {identities:?}"),
-                    _ => line.to_owned(),
-                });
-                let text: Vec<String> = lines.collect();
-                fs::write(&path, text.join("\n")).unwrap();
-            }
+            share_store(folder, &url, roles, &ports, tables);
             let Some(redis) = redis else { return };
             for file in fs::read_dir(folder).unwrap() {
                 let path = file.unwrap().path();
@@ -117,13 +79,7 @@ impl Fleet {
     }
 
     fn launch(&self, index: usize) -> Process {
-        let folder = self.cluster.folder.path();
-        let config = config_of(index);
-        let mut command = covault();
-        command
-            .args(["serve", "--roles", &self.roles[index], "--config"])
-            .arg(folder.join(format!("{config}.toml")));
-        Process::start(&mut command, &folder.join(format!("{config}.log")))
+        launch_orchestrator(self.cluster.folder.path(), index, &self.roles[index])
     }
 
     pub fn process(&mut self, index: usize) -> &mut Process {
@@ -218,6 +174,61 @@ impl Fleet {
             }
         }
     }
+}
+
+/// Writes the configuration of one orchestrator per role, all on this store and with a cluster's
+/// signers, from that of the cluster's own in `folder`, which is the first. `ports` are those of the
+/// others' APIs, `tables` goes into each.
+pub fn share_store(folder: &Path, url: &str, roles: &[&str], ports: &[u16], tables: &str) {
+    let secret = folder.join("cluster-secret");
+    fs::write(&secret, format!("{}\n", "5e".repeat(32))).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let store = folder.join("store-url");
+    fs::write(&store, format!("{url}\n")).unwrap();
+    let mut identities = Vec::new();
+    let sample = fs::read_to_string(folder.join("serve.toml")).unwrap();
+    let listen = sample.lines().find(|line| line.starts_with("listen = "));
+    let data = folder.join("orchestrator");
+    for (index, role) in roles.iter().enumerate() {
+        let (name, own) = (name_of(index), folder.join(folder_of(index)));
+        identities.push(own.join("identity.pub"));
+        let mut text = sample.replace(&format!("{data:?}"), &format!("{own:?}"));
+        if index > 0 {
+            let other = format!("listen = \"127.0.0.1:{}\"", ports[index - 1]);
+            text = text.replace(listen.unwrap(), &other);
+        }
+        let tables = format!(
+            "[store]\nkind = \"postgres\"\nurl_file = {store:?}\n\
+             [cluster]\nname = {name:?}\nroles = {role:?}\nsecret_file = {secret:?}\n{tables}"
+        );
+        let path = folder.join(format!("{}.toml", config_of(index)));
+        fs::write(&path, text).unwrap();
+        let tokens = ["platform", "admin"].map(|kind| {
+            let file = data.join(format!("{kind}-token"));
+            format!("{kind}_token_file = {file:?}\n")
+        });
+        configure(&path, "serve", &tokens.concat(), &tables);
+    }
+    for number in 1..=3 {
+        let path = folder.join(format!("signer-{number}.toml"));
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| match line.split_once(" = ") {
+            Some(("orchestrators", _)) => format!("orchestrators = {identities:?}"),
+            _ => line.to_owned(),
+        });
+        let text: Vec<String> = lines.collect();
+        fs::write(&path, text.join("\n")).unwrap();
+    }
+}
+
+/// Starts the orchestrator of this number, whose configuration [`share_store`] wrote.
+pub fn launch_orchestrator(folder: &Path, index: usize, role: &str) -> Process {
+    let config = config_of(index);
+    let mut command = covault();
+    command
+        .args(["serve", "--roles", role, "--config"])
+        .arg(folder.join(format!("{config}.toml")));
+    Process::start(&mut command, &folder.join(format!("{config}.log")))
 }
 
 fn config_of(index: usize) -> String {
