@@ -1,0 +1,273 @@
+//! Fills a store as years of use would: copies of the rows of some finished requests, each with
+//! another id, time, number and idempotency key, and with their entries of the audit log.
+
+use std::sync::Arc;
+
+use covault_actors::{
+    audit::Log,
+    store::{Batch, Expect, Key, Scan, Space, Store},
+};
+use covault_core::{
+    audit::{Chain, Entry},
+    ids::RequestId,
+};
+use sha2::{Digest as _, Sha256};
+
+/// Rows of one commit.
+const PAGE: usize = 8_000;
+/// Entries of the audit log among which those of the templates are, at the end of their chain.
+const NEWEST: u64 = 8_000;
+/// The kinds of rows that a request has.
+const SPACES: [Space; 8] = [
+    Space::Request,
+    Space::Outbox,
+    Space::Idempotency,
+    Space::NonceClaim,
+    Space::Claim,
+    Space::Release,
+    Space::RequestIndex,
+    Space::RecordAge,
+];
+
+/// A request of which copies are made.
+pub struct Made {
+    pub uuid: String,
+    /// Its idempotency key, as long as [`key`].
+    pub key: String,
+}
+
+/// What is there to be asked for afterwards.
+pub struct Copies {
+    pub store: Arc<dyn Store>,
+    pub chain: Chain,
+    pub made: Vec<Made>,
+    /// How many are to be there.
+    pub requests: u64,
+    /// How many of those that are made are payments of one account.
+    pub each: u64,
+    /// When the last one was made, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
+/// The id of a copy.
+pub fn request_id(number: u64) -> RequestId {
+    let digest = Sha256::digest(number.to_be_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    RequestId::from_random(bytes)
+}
+
+/// The idempotency key of a copy; all are of one length.
+pub fn key(number: u64) -> String {
+    format!("invoice {number:012}")
+}
+
+/// What is different in every copy.
+#[derive(Clone, Copy)]
+enum Mark {
+    Id,
+    Uuid,
+    Key,
+    TimeBig,
+    TimeLittle,
+}
+
+const MARKS: [Mark; 5] = [
+    Mark::Id,
+    Mark::Uuid,
+    Mark::Key,
+    Mark::TimeBig,
+    Mark::TimeLittle,
+];
+
+/// What a copy has in the place of the marks.
+struct Values {
+    id: RequestId,
+    uuid: String,
+    key: String,
+    time_ms: u64,
+    /// By how much its number is higher.
+    numbers: u64,
+}
+
+impl Values {
+    fn of(&self, mark: Mark) -> Vec<u8> {
+        match mark {
+            Mark::Id => self.id.as_bytes().to_vec(),
+            Mark::Uuid => self.uuid.as_bytes().to_vec(),
+            Mark::Key => self.key.as_bytes().to_vec(),
+            Mark::TimeBig => self.time_ms.to_be_bytes().to_vec(),
+            Mark::TimeLittle => self.time_ms.to_le_bytes().to_vec(),
+        }
+    }
+}
+
+/// Bytes with places where copies differ.
+struct Form {
+    bytes: Vec<u8>,
+    marks: Vec<(usize, Mark)>,
+}
+
+impl Form {
+    fn new(bytes: Vec<u8>, values: &Values) -> Self {
+        let mut marks = Vec::new();
+        for mark in MARKS {
+            let wanted = values.of(mark);
+            let places = bytes.windows(wanted.len()).enumerate();
+            let places = places.filter(|(_, window)| *window == wanted);
+            marks.extend(places.map(|(place, _)| (place, mark)));
+        }
+        Self { bytes, marks }
+    }
+
+    fn copy(&self, values: &Values) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for (place, mark) in &self.marks {
+            let value = values.of(*mark);
+            bytes[*place..place + value.len()].copy_from_slice(&value);
+        }
+        bytes
+    }
+}
+
+/// A finished request: its rows, and its entries of the audit log.
+struct Template {
+    rows: Vec<(Space, Form, Form)>,
+    entries: Vec<Form>,
+}
+
+impl Template {
+    fn new(made: &Made, rows: &[(Key, Vec<u8>)], entries: &[(String, Vec<u8>)]) -> Self {
+        let id: RequestId = made.uuid.parse().unwrap();
+        let index = rows.iter().find(|(row, _)| {
+            row.space == Space::RequestIndex && row.bytes.ends_with(id.as_bytes())
+        });
+        let time: [u8; 8] = index.unwrap().0.bytes[16..24].try_into().unwrap();
+        let values = Values {
+            id,
+            uuid: made.uuid.clone(),
+            key: made.key.clone(),
+            time_ms: u64::from_be_bytes(time),
+            numbers: 0,
+        };
+        let of_it = |bytes: &[u8]| {
+            let holds = |mark: &[u8]| bytes.windows(mark.len()).any(|window| window == mark);
+            holds(id.as_bytes()) || holds(made.uuid.as_bytes()) || holds(made.key.as_bytes())
+        };
+        let mine = rows
+            .iter()
+            .filter(|(key, value)| of_it(&key.bytes) || of_it(value));
+        let mine = mine.map(|(key, value)| {
+            assert!(key.space != Space::Claim, "requests claim numbers alone");
+            let name = Form::new(key.bytes.clone(), &values);
+            (key.space, name, Form::new(value.clone(), &values))
+        });
+        let subject = format!("request:{}", made.uuid);
+        let entries = entries.iter().filter(|(of, _)| *of == subject);
+        let template = Self {
+            rows: mine.collect(),
+            entries: entries
+                .map(|(_, body)| Form::new(body.clone(), &values))
+                .collect(),
+        };
+        assert!(
+            template.rows.len() >= 4 && !template.entries.is_empty(),
+            "a whole request"
+        );
+        template
+    }
+
+    fn add_to(&self, page: &mut Page, chain: Chain, values: &Values) {
+        for (space, name, value) in &self.rows {
+            let mut bytes = name.copy(values);
+            if *space == Space::NonceClaim {
+                let place = bytes.len() - 8;
+                let number = u64::from_be_bytes(bytes[place..].try_into().unwrap());
+                let number = number + values.numbers;
+                bytes[place..].copy_from_slice(&number.to_be_bytes());
+            }
+            let key = Key {
+                space: *space,
+                bytes,
+            };
+            page.rows.push((key, value.copy(values)));
+        }
+        let entries = self.entries.iter().map(|entry| (chain, entry.copy(values)));
+        page.entries.extend(entries);
+    }
+}
+
+/// What is written at once.
+#[derive(Default)]
+struct Page {
+    rows: Vec<(Key, Vec<u8>)>,
+    entries: Vec<(Chain, Vec<u8>)>,
+}
+
+impl Page {
+    async fn write(&mut self, store: &Arc<dyn Store>) {
+        let mut batch = Batch::new();
+        let Self { mut rows, entries } = std::mem::take(self);
+        rows.sort();
+        for (key, value) in rows {
+            batch.put(key, Expect::Absent, value);
+        }
+        for (chain, body) in entries {
+            batch.append(chain, body);
+        }
+        store.commit(batch).await.unwrap();
+    }
+}
+
+/// Makes them.
+pub async fn make(copies: Copies) {
+    let Copies {
+        store,
+        chain,
+        made,
+        requests,
+        each,
+        now_ms,
+    } = copies;
+    let mut rows = Vec::new();
+    for space in SPACES {
+        let all = store.scan(&Scan::prefix(space, &[], usize::MAX)).await;
+        rows.extend(all.unwrap().into_iter().map(|(key, row)| (key, row.value)));
+    }
+    let log = Log(&*store);
+    let head = log.head(chain).await.unwrap().unwrap();
+    let mut entries = Vec::new();
+    let mut next = head.number.saturating_sub(NEWEST).max(1);
+    while next <= head.number {
+        for (number, linked) in log.entries(chain, next).await.unwrap() {
+            let entry = Entry::decode(&linked.body).unwrap();
+            entries.push((entry.subject, linked.body));
+            next = number + 1;
+        }
+    }
+    let templates: Vec<_> = made
+        .iter()
+        .map(|made| Template::new(made, &rows, &entries))
+        .collect();
+    let first_ms = now_ms - 10 * requests;
+    let mut page = Page::default();
+    for number in 0..requests {
+        let round = number / templates.len() as u64;
+        let values = Values {
+            id: request_id(number),
+            uuid: request_id(number).to_string(),
+            key: key(number),
+            time_ms: first_ms + 10 * number,
+            numbers: (round + 1) * each,
+        };
+        let template = &templates[(number % templates.len() as u64) as usize];
+        template.add_to(&mut page, chain, &values);
+        if page.rows.len() >= PAGE {
+            page.write(&store).await;
+        }
+        if number > 0 && number.is_multiple_of(100_000) {
+            eprintln!("  {number} requests are there");
+        }
+    }
+    page.write(&store).await;
+}

@@ -1,0 +1,423 @@
+//! One service with its signers, its Redis and its chain; what is in its store, and what it is asked.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use covault_actors::store::{
+    Store,
+    postgres::{Options, PostgresStore},
+    redb::RedbStore,
+};
+use covault_core::audit::Chain;
+use futures::StreamExt as _;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+
+use crate::{
+    copies::{self, Copies, Made},
+    support::{Anvil, Cluster, base64, configure, postgres::Postgres},
+};
+
+const CHAIN: u64 = 31_337;
+/// Requests that are really made; all others are copies of these.
+const MADE: u64 = 200;
+/// Accounts that pay, and as many that sign messages.
+const ACCOUNTS: u64 = 10;
+const BATCHES: usize = 50;
+/// Most addresses that are asked for.
+const ADDRESSES: u64 = 1_000;
+
+/// What is asked for, and how often in a round.
+pub const KINDS: [(&str, usize); 12] = [
+    ("a finished request", 300),
+    ("list of requests, page 1 of 10", 30),
+    ("list of requests, page 90 of 10", 30),
+    ("list of requests, page 10 of 100", 10),
+    ("a wallet by its address", 100),
+    ("a wallet by its reference", 100),
+    ("list of wallets, page 1 of 100", 20),
+    ("list of wallets, page 4 of 100", 20),
+    ("a batch payment", 50),
+    ("an idempotent repeat", 50),
+    ("a new wallet", 50),
+    ("a request", 20),
+];
+
+/// What is made by asking for a request: accepted, and at its end. A payment in every second.
+const REQUEST: [[&str; 2]; 2] = [
+    ["a message is accepted", "a message is signed"],
+    ["a payment is accepted", "a payment is sent"],
+];
+
+pub struct Side {
+    cluster: Cluster,
+    anvil: Anvil,
+    _chain_folder: tempfile::TempDir,
+    /// The URL of its database; `None` of redb.
+    url: Option<String>,
+    http: reqwest::Client,
+    pub requests: u64,
+    pub wallets: u64,
+    vaults: Vec<String>,
+    addresses: Vec<String>,
+    payers: Vec<String>,
+    writers: Vec<String>,
+    batches: Vec<String>,
+    next: u64,
+    /// Nanoseconds of each call, by what was asked.
+    pub calls: BTreeMap<&'static str, Vec<u64>>,
+}
+
+impl Side {
+    /// A service with so many finished requests and wallets.
+    pub async fn start(requests: u64, wallets: u64, server: Option<&Postgres>) -> Self {
+        assert_eq!(requests % MADE, 0, "a multiple of {MADE}");
+        let chain_folder = tempfile::tempdir().unwrap();
+        let anvil = Anvil::start(chain_folder.path(), CHAIN).await;
+        let url = server.map(Postgres::database);
+        let prepare = |folder: &Path| {
+            let chain = &anvil.url;
+            let mut tables = format!(
+                "[chains.evm.{CHAIN}]\nrpc = [{chain:?}]\n\
+                 [limits]\nper_token_per_second = 0\nper_ip_per_second = 0\n"
+            );
+            if let Some(url) = &url {
+                let file = folder.join("store-url");
+                fs::write(&file, url).unwrap();
+                tables += &format!("[store]\nkind = \"postgres\"\nurl_file = {file:?}\n");
+            }
+            configure(&folder.join("serve.toml"), "serve", "", &tables);
+        };
+        let cluster = Cluster::start_prepared(60_000, "raw_signing = true", prepare).await;
+        let mut side = Self {
+            cluster,
+            anvil,
+            _chain_folder: chain_folder,
+            url,
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            requests,
+            wallets,
+            vaults: Vec::new(),
+            addresses: Vec::new(),
+            payers: Vec::new(),
+            writers: Vec::new(),
+            batches: Vec::new(),
+            next: now_ms() % 1_000_000 * 1_000_000,
+            calls: BTreeMap::new(),
+        };
+        for name in ["main", "other"] {
+            side.vaults.push(side.cluster.create_vault(name));
+        }
+        side.make_wallets().await;
+        let made = side.make_requests().await;
+        side.copy(made).await;
+        side
+    }
+
+    async fn call(&self, operation: &str, body: &Value) -> Value {
+        self.keyed(operation, body, None).await
+    }
+
+    async fn keyed(&self, operation: &str, body: &Value, key: Option<&str>) -> Value {
+        let api = &self.cluster.api;
+        let url = format!("{}/v1/{operation}", api.base);
+        let mut call = self.http.post(url).header("x-mtoken", &api.token);
+        if let Some(key) = key {
+            call = call.header("idempotency-key", key);
+        }
+        let response = call.json(body).send().await.unwrap();
+        let (status, bytes) = (response.status(), response.bytes().await.unwrap());
+        let answer: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(status.as_u16(), 200, "{operation} {body}: {answer}");
+        assert_eq!(answer["error"], Value::Null, "{operation} {body}: {answer}");
+        answer
+    }
+
+    async fn wallet(&self, vault: &str, number: u64) -> String {
+        let network = match number / 2 % 2 {
+            0 => "NETWORK_TYPE_EVM",
+            _ => "NETWORK_TYPE_SOLANA",
+        };
+        let body = json!({"vaultUuid": vault, "networkType": network,
+            "ref": format!("customer {number}"), "name": format!("wallet of customer {number}")});
+        let answer = self.call("createWallet", &body).await;
+        answer["details"]["address"].as_str().unwrap().to_owned()
+    }
+
+    async fn make_wallets(&mut self) {
+        let stride = self.wallets.div_ceil(ADDRESSES);
+        let made = futures::stream::iter(0..self.wallets).map(|number| {
+            let side = &*self;
+            // In turns: a vault, then the other one.
+            let vault = &side.vaults[(number % 2) as usize];
+            async move {
+                let address = side.wallet(vault, number).await;
+                if number > 0 && number.is_multiple_of(20_000) {
+                    eprintln!("  {number} wallets are there");
+                }
+                let chosen = number.is_multiple_of(stride) || number < 4 * ACCOUNTS;
+                chosen.then_some((number, address))
+            }
+        });
+        let mut made: Vec<_> = made
+            .buffer_unordered(64)
+            .filter_map(async |it| it)
+            .collect()
+            .await;
+        made.sort();
+        for (number, address) in &made {
+            // Those of the first vault, both networks.
+            match number % 4 {
+                0 if *number < 4 * ACCOUNTS => self.payers.push(address.clone()),
+                2 if *number < 4 * ACCOUNTS => self.writers.push(address.clone()),
+                _ => {}
+            }
+        }
+        self.addresses = made.into_iter().map(|(_, address)| address).collect();
+        for payer in &self.payers {
+            self.anvil.fund(payer, 1_000_000_000_000_000_000_000).await;
+        }
+        for number in 0..BATCHES {
+            let recipients: Vec<_> = (1..=20)
+                .map(|amount| json!({"address": self.payers[0], "amount": amount.to_string()}))
+                .collect();
+            let from = &self.payers[number % self.payers.len()];
+            let body = json!({"name": "salaries", "evmBatchSendNative": {
+                "chainId": CHAIN.to_string(), "from": from, "recipients": recipients}});
+            let answer = self.call("createBatchPayment", &body).await;
+            let uuid = answer["batchPayment"]["uuid"].as_str().unwrap();
+            self.batches.push(uuid.to_owned());
+        }
+    }
+
+    fn message(&self, number: u64) -> Value {
+        let from = &self.writers[(number / 2 % ACCOUNTS) as usize];
+        json!({"notes": "the invoice of this month", "rawMessage": {"from": from,
+            "content": base64(format!("{number:0200}"))}})
+    }
+
+    fn payment(&self, number: u64) -> Value {
+        let from = &self.payers[(number / 2 % ACCOUNTS) as usize];
+        json!({"notes": "the invoice of this month", "evmSendNative": {
+            "chainId": CHAIN.to_string(), "from": from, "value": "5",
+            "to": "0x00000000000000000000000000000000000000aa"}})
+    }
+
+    async fn create(&self, number: u64, key: &str) -> String {
+        let body = match number % 2 {
+            0 => self.message(number),
+            _ => self.payment(number),
+        };
+        let answer = self.keyed("createSigningRequest", &body, Some(key)).await;
+        answer["signingRequest"]["uuid"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    async fn end(&self, uuid: &str) {
+        self.call("executeSigningRequests", &json!({"uuid": uuid}))
+            .await;
+    }
+
+    async fn make_requests(&self) -> Vec<Made> {
+        let mut made = Vec::new();
+        for number in 0..MADE {
+            let key = format!("template {number:011}");
+            let uuid = self.create(number, &key).await;
+            self.end(&uuid).await;
+            made.push(Made { uuid, key });
+        }
+        made
+    }
+
+    /// Stops the service and fills its store.
+    async fn copy(&mut self, made: Vec<Made>) {
+        assert_eq!(self.cluster.serve.terminate(), Some(0));
+        let each = MADE / 2 / ACCOUNTS;
+        let store = self.open().await;
+        let chain = Chain::Vault(self.vaults[0].parse().unwrap());
+        let copies = Copies {
+            store,
+            chain,
+            made,
+            requests: self.requests,
+            each,
+            now_ms: now_ms(),
+        };
+        copies::make(copies).await;
+        let sent = (self.requests / MADE + 1) * each;
+        for payer in &self.payers {
+            let number = json!([payer, format!("{sent:#x}")]);
+            self.anvil.call("anvil_setNonce", number).await;
+        }
+    }
+
+    async fn open(&self) -> Arc<dyn Store> {
+        let Some(url) = &self.url else {
+            return Arc::new(RedbStore::open(&self.file()).unwrap());
+        };
+        let options = Options {
+            url: SecretString::from(url.clone()),
+            readers: 4.try_into().unwrap(),
+            patience: Duration::from_secs(600),
+            alone: true,
+        };
+        Arc::new(PostgresStore::open(options).await.unwrap())
+    }
+
+    pub fn file(&self) -> std::path::PathBuf {
+        self.cluster.folder.path().join("orchestrator/store.redb")
+    }
+
+    /// Starts the service: milliseconds until it has answered about a request and accepted one.
+    pub async fn launch(&mut self) -> f64 {
+        let started = Instant::now();
+        self.cluster.start_serve();
+        let url = format!("{}/livez", self.cluster.api.base);
+        while self.http.get(&url).send().await.is_err() {
+            self.cluster.serve.assert_running();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.ask("a finished request").await;
+        let number = self.another() & !1;
+        let uuid = self.create(number, &format!("start {number}")).await;
+        let took = started.elapsed().as_secs_f64() * 1e3;
+        self.end(&uuid).await;
+        took
+    }
+
+    pub fn stop(&mut self) {
+        assert_eq!(self.cluster.serve.terminate(), Some(0));
+    }
+
+    pub fn kill(&mut self) {
+        self.cluster.serve.kill();
+    }
+
+    /// Resident memory of the service and the most that was resident, in MiB.
+    pub fn memory(&self) -> (f64, f64) {
+        let file = format!("/proc/{}/status", self.cluster.serve.pid());
+        let status = fs::read_to_string(file).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+            kib / 1024.0
+        };
+        (field("VmRSS:"), field("VmHWM:"))
+    }
+
+    fn another(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A number below `most`, other each time.
+    fn any(&mut self, most: u64) -> u64 {
+        // Spread out, as those who ask are.
+        self.another().wrapping_mul(0x9e37_79b9_7f4a_7c15) % most
+    }
+
+    fn note(&mut self, name: &'static str, started: Instant) {
+        let took = u64::try_from(started.elapsed().as_nanos()).unwrap();
+        self.calls.entry(name).or_default().push(took);
+    }
+
+    /// One of [`KINDS`], once.
+    pub async fn ask(&mut self, kind: &'static str) {
+        let vault = self.vaults[0].clone();
+        let (operation, body) = match kind {
+            "a request" => return self.request().await,
+            "an idempotent repeat" => return self.repeat().await,
+            "a new wallet" => {
+                let number = 1_000_000_000 + self.another();
+                let started = Instant::now();
+                self.wallet(&vault, number).await;
+                return self.note(kind, started);
+            }
+            "a finished request" => {
+                let uuid = copies::request_id(self.any(self.requests)).to_string();
+                ("getSigningRequestDetails", json!({"uuid": uuid}))
+            }
+            "a wallet by its address" => {
+                let which = self.any(self.addresses.len() as u64) as usize;
+                ("getWalletInfo", json!({"address": self.addresses[which]}))
+            }
+            "a wallet by its reference" => {
+                let number = self.any(self.wallets);
+                (
+                    "getWalletInfo",
+                    json!({"ref": format!("customer {number}")}),
+                )
+            }
+            "a batch payment" => {
+                let which = self.any(self.batches.len() as u64) as usize;
+                (
+                    "getBatchPaymentDetails",
+                    json!({"uuid": self.batches[which]}),
+                )
+            }
+            list => {
+                let (what, page) = list.split_once(", page ").unwrap();
+                let (page, limit) = page.split_once(" of ").unwrap();
+                let operation = match what {
+                    "list of requests" => "getSigningRequestList",
+                    _ => "getWalletList",
+                };
+                (
+                    operation,
+                    json!({"vaultUuid": vault, "page": page, "limit": limit}),
+                )
+            }
+        };
+        let started = Instant::now();
+        let answer = self.call(operation, &body).await;
+        self.note(kind, started);
+        let (fields, shown) = match operation {
+            "getSigningRequestDetails" => ("signingRequest", 1),
+            "getWalletInfo" => ("details", 1),
+            "getBatchPaymentDetails" => ("batchPayment", 1),
+            "getSigningRequestList" => ("signingRequests", 10),
+            _ => ("detailsList", 100),
+        };
+        let found = answer[fields].as_array().map_or(1, Vec::len);
+        assert!(
+            !answer[fields].is_null() && found >= shown,
+            "{kind}: {answer}"
+        );
+    }
+
+    async fn request(&mut self) {
+        let number = self.another();
+        let names = REQUEST[(number % 2) as usize];
+        let key = format!("request {number}");
+        let started = Instant::now();
+        let uuid = self.create(number, &key).await;
+        self.note(names[0], started);
+        self.end(&uuid).await;
+        self.note(names[1], started);
+    }
+
+    /// A call that was made before.
+    async fn repeat(&mut self) {
+        let number = self.any(self.requests);
+        let body = self.message(0);
+        let started = Instant::now();
+        let key = copies::key(number);
+        let answer = self.keyed("createSigningRequest", &body, Some(&key)).await;
+        self.note("an idempotent repeat", started);
+        let uuid = copies::request_id(number).to_string();
+        assert_eq!(answer["signingRequest"]["uuid"], json!(uuid));
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
