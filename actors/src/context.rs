@@ -290,6 +290,26 @@ impl Context {
         }
     }
 
+    /// Several of one kind, in the order of their keys: `None` where there is none, an error where
+    /// one cannot be decoded.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn load_all<T: DeserializeOwned>(
+        &self,
+        keys: &[Key],
+    ) -> Result<Vec<Result<Option<T>, Fault>>, Fault> {
+        let Some(space) = keys.first().map(|key| key.space) else {
+            return Ok(Vec::new());
+        };
+        let bytes: Vec<_> = keys.iter().map(|key| key.bytes.clone()).collect();
+        let found = self.store.get_all(space, &bytes).await?;
+        let rows = bytes.iter().map(|key| found.get(key));
+        Ok(rows
+            .map(|row| row.map(|row| rows::decode(&row.value)).transpose())
+            .collect())
+    }
+
     pub async fn request(&self, id: RequestId) -> Result<Option<(Request, u64)>, Fault> {
         self.load(&rows::request(id)).await
     }

@@ -9,6 +9,8 @@ use crate::{
 
 /// Most entries of a page, and how many it has when nobody asks for fewer.
 pub const MAX_PAGE: i64 = 100;
+/// Entries that are read in one question: bounds what they take up beside what is answered.
+pub const TOGETHER: usize = 25;
 /// Rows that are passed over at once.
 const STRIDE: usize = 10_000;
 

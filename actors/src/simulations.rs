@@ -22,7 +22,7 @@ use crate::{
     pledge::Pledge,
     rows::{self, Simulated},
     rpc::{ChainClient, Trial},
-    store::{Batch, CommitError, Expect, Space},
+    store::{Batch, CommitError, Expect, Key, Space},
 };
 
 /// How long a node may take.
@@ -201,4 +201,14 @@ pub async fn shown(context: &Context, request: RequestId) -> Result<Option<Vec<u
         .load::<Simulated>(&rows::simulation(request))
         .await?;
     Ok(row.map(|(row, _)| row.json))
+}
+
+/// The same of several requests, by the keys of their rows.
+pub async fn all_shown(
+    context: &Context,
+    keys: &[Key],
+) -> Result<Vec<Result<Option<Vec<u8>>, Fault>>, Fault> {
+    let rows = context.load_all::<Simulated>(keys).await?;
+    let json = |row: Option<Simulated>| row.map(|row| row.json);
+    Ok(rows.into_iter().map(|row| row.map(json)).collect())
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::{RequestId, VaultId},
+    ids::{RequestId, VaultId, WalletId},
     network::Network,
     request::Request,
     schema::wire::{self, get_signing_request_list_request::SortOrder},
@@ -100,7 +100,8 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
     Ok(match query {
         Query::SigningRequest { uuid } => {
             let request = request(context, caller, uuid.parse()?).await?;
-            View::SigningRequest(Box::new(shown(context, caller, &request).await?))
+            let simulation = simulations::shown(context, request.id).await?;
+            View::SigningRequest(Box::new(shown(context, caller, &request, simulation)))
         }
         Query::SigningRequests(request) => {
             View::SigningRequests(requests(context, caller, &request).await?)
@@ -212,19 +213,19 @@ pub async fn request(context: &Context, caller: &Caller, id: RequestId) -> Resul
         .ok_or_else(Fault::invalid_uuid)
 }
 
-/// A request as the caller may see it.
-async fn shown(
+/// A request as the caller may see it, with what its transaction would do.
+fn shown(
     context: &Context,
     caller: &Caller,
     request: &Request,
-) -> Result<wire::SigningRequest, Fault> {
-    let simulation = simulations::shown(context, request.id).await?;
+    simulation: Option<Vec<u8>>,
+) -> wire::SigningRequest {
     let calls = &context.settings.calls;
     let mut shown = request.to_wire(calls, simulation.unwrap_or_default());
     if caller.access == Access::ReadOnly && request.hash_is_signature() {
         shown.tx_hash.clear();
     }
-    Ok(shown)
+    shown
 }
 
 async fn outcome(
@@ -343,15 +344,22 @@ async fn requests(
     }
     let all = rows::requests_of(vault);
     let mut found = Vec::new();
-    for (key, _) in lists::page(context, &all, reverse, page).await? {
-        let id = rows::indexed_request(&key).ok_or_else(|| Fault::bug("an index without an id"))?;
-        // One that cannot be read must not hide the others of its page.
-        let request = readable(context.request(id).await, format_args!("request {id}"))?;
-        let Some(request) = request else {
-            continue;
-        };
-        let (request, _) = request.ok_or_else(|| Fault::bug("an index without a request"))?;
-        found.push(shown(context, caller, &request).await?);
+    let page = lists::page(context, &all, reverse, page).await?;
+    let ids = page.iter().map(|(key, _)| rows::indexed_request(key));
+    let ids: Option<Vec<_>> = ids.collect();
+    let ids = ids.ok_or_else(|| Fault::bug("an index without an id"))?;
+    for ids in ids.chunks(lists::TOGETHER) {
+        let keys = |key: fn(RequestId) -> Key| ids.iter().map(|id| key(*id)).collect::<Vec<_>>();
+        let requests = context.load_all::<Request>(&keys(rows::request)).await?;
+        let simulations = simulations::all_shown(context, &keys(rows::simulation)).await?;
+        for ((id, request), simulation) in ids.iter().zip(requests).zip(simulations) {
+            // One that cannot be read must not hide the others of its page.
+            let Some(request) = readable(request, format_args!("request {id}"))? else {
+                continue;
+            };
+            let request = request.ok_or_else(|| Fault::bug("an index without a request"))?;
+            found.push(shown(context, caller, &request, simulation?));
+        }
     }
     Ok(found)
 }
@@ -371,14 +379,21 @@ async fn wallets(
     }
     let all = Key::new(Space::WalletIndex, &[vault.as_bytes()]);
     let mut found = Vec::new();
-    for (_, row) in lists::page(context, &all, false, page).await? {
-        let id = rows::decode(&row.value)?;
-        let wallet = context.load::<Wallet>(&rows::wallet(id)).await;
-        let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
-            continue;
-        };
-        let (wallet, _) = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
-        found.push(wallet.to_wire());
+    let page = lists::page(context, &all, false, page).await?;
+    let ids = page
+        .iter()
+        .map(|(_, row)| rows::decode::<WalletId>(&row.value));
+    let ids = ids.collect::<Result<Vec<_>, _>>()?;
+    for ids in ids.chunks(lists::TOGETHER) {
+        let keys: Vec<_> = ids.iter().map(|id| rows::wallet(*id)).collect();
+        let wallets = context.load_all::<Wallet>(&keys).await?;
+        for (id, wallet) in ids.iter().zip(wallets) {
+            let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
+                continue;
+            };
+            let wallet = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
+            found.push(wallet.to_wire());
+        }
     }
     Ok(found)
 }

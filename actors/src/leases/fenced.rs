@@ -7,7 +7,8 @@ use async_trait::async_trait;
 
 use super::{Tenure, Tenures};
 use crate::store::{
-    Batch, Change, CommitError, Expect, Key, ReadError, Row, Scan, Snapshot, Space, Store, Write,
+    Batch, Change, CommitError, Expect, Key, ReadError, Row, Rows, Scan, Snapshot, Space, Store,
+    Write,
 };
 
 /// Decides what is written.
@@ -41,6 +42,10 @@ impl<G: Guard> Store for Guarded<G> {
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
         self.store.get(key).await
+    }
+
+    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+        self.store.get_all(space, keys).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

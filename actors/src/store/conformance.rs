@@ -50,6 +50,7 @@ where
     append__should_add_all_of_a_batch_or_nothing(&*make().await).await;
     append__should_never_write_over_an_entry(&*make().await).await;
     snapshot__should_be_one_state_of_all_rows_while_others_write(&*make().await).await;
+    get_all__should_give_the_rows_that_there_are(&*make().await).await;
     scan__should_stay_within_space_and_prefix(&*make().await).await;
     scan__should_page_in_both_directions(&*make().await).await;
     scan__should_order_by_bytes(&*make().await).await;
@@ -494,6 +495,29 @@ async fn snapshot__should_be_one_state_of_all_rows_while_others_write(store: &dy
     assert_eq!(snapshot.rows(None, 1).await.unwrap().len(), 1);
     let now = store.snapshot().await.unwrap();
     assert_eq!(now.rows(None, 1 << 20).await.unwrap().len(), 120);
+}
+
+async fn get_all__should_give_the_rows_that_there_are(store: &dyn Store) {
+    let mut batch = Batch::new();
+    for name in [b"a".as_slice(), b"ab", b"b", b""] {
+        batch.put(key(name), Expect::Absent, name.to_vec());
+        let other = Key::new(Space::Request, &[name]);
+        batch.put(other, Expect::Absent, b"of another kind".to_vec());
+    }
+    store.commit(batch).await.unwrap();
+    store.commit(put(b"b", Expect::Any, b"new")).await.unwrap();
+    let asked = [b"b".as_slice(), b"a", b"", b"c", b"a"].map(<[u8]>::to_vec);
+    let found = store.get_all(Space::Wallet, &asked).await.unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(key, row)| (key.as_slice(), row.version, row.value.as_slice()))
+        .collect();
+    let wanted: [(&[u8], u64, &[u8]); 3] = [(b"", 1, b""), (b"a", 1, b"a"), (b"b", 2, b"new")];
+    assert_eq!(found, wanted);
+    let none = store.get_all(Space::Wallet, &[]).await.unwrap();
+    assert!(none.is_empty());
+    let other = store.get_all(Space::Vault, &asked).await.unwrap();
+    assert!(other.is_empty());
 }
 
 async fn scan__should_stay_within_space_and_prefix(store: &dyn Store) {

@@ -185,6 +185,9 @@ pub struct Row {
     pub value: Vec<u8>,
 }
 
+/// Rows of one kind, by their keys within it.
+pub type Rows = BTreeMap<Vec<u8>, Row>;
+
 /// What must be true of a row for a batch to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
@@ -452,6 +455,21 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`ReadError`].
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError>;
+
+    /// Those of several rows of one kind that there are, by their keys within it: in one question
+    /// where the store can, as one to another machine takes its time.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+        let mut found = Rows::new();
+        for bytes in keys {
+            if let Some(row) = self.get(&Key::new(space, &[bytes])).await? {
+                found.insert(bytes.clone(), row);
+            }
+        }
+        Ok(found)
+    }
 
     /// Rows in the order of their keys.
     ///

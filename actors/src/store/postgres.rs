@@ -40,7 +40,7 @@ use self::{
     snapshot::Frozen,
     writer::Writer,
 };
-use super::{Batch, CommitError, Key, ReadError, Row, Scan, Snapshot, Store};
+use super::{Batch, CommitError, Key, ReadError, Row, Rows, Scan, Snapshot, Space, Store};
 
 /// The longest key, in bytes: PostgreSQL's index takes some more.
 const MAX_KEY: usize = 2_000;
@@ -364,6 +364,17 @@ impl Store for PostgresStore {
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
         let mut found = self.shared.read(&Question::one(key)).await?;
         Ok(found.pop().map(|(_, row)| row))
+    }
+
+    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+        if keys.is_empty() {
+            return Ok(Rows::new());
+        }
+        let found = self.shared.read(&Question::some(space, keys)).await?;
+        Ok(found
+            .into_iter()
+            .map(|(key, row)| (key.bytes, row))
+            .collect())
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {

@@ -29,8 +29,8 @@ use redb::{
 use tokio::sync::oneshot;
 
 use super::{
-    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Scan, Snapshot, Space, Store,
-    prefix_end,
+    Batch, Change, CommitError, Expect, Key, RawRow, ReadError, Row, Rows, Scan, Snapshot, Space,
+    Store, prefix_end,
 };
 
 /// Space byte and key -> version (8 bytes, little-endian) and value.
@@ -52,8 +52,9 @@ const MANY: usize = 8;
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// What redb keeps of the file in memory, in bytes: the upper part of its tree, and what a transaction
-/// writes. The system keeps the rest of what is read often; more here makes nothing quicker.
-const CACHE: usize = 4 << 20;
+/// writes. The system keeps the rest of what is read often; more here makes nothing quicker, and has
+/// a small store answer from memory what a large one does not.
+const CACHE: usize = 1 << 20;
 
 struct Job {
     batch: Batch,
@@ -476,6 +477,12 @@ impl Store for RedbStore {
             .map_err(|error| ReadError(error.to_string()))
     }
 
+    async fn get_all(&self, space: Space, keys: &[Vec<u8>]) -> Result<Rows, ReadError> {
+        self.file
+            .with(|db| get_all(db, space, keys))
+            .map_err(|error| ReadError(error.to_string()))
+    }
+
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>, ReadError> {
         let table = self
             .file
@@ -540,6 +547,17 @@ fn get(db: &Database, key: &Key) -> Result<Option<Row>, redb::Error> {
         Some(value) => decode_row(value.value()).map(Some),
         None => Ok(None),
     }
+}
+
+fn get_all(db: &Database, space: Space, keys: &[Vec<u8>]) -> Result<Rows, redb::Error> {
+    let table = db.begin_read()?.open_table(ROWS)?;
+    let mut found = Rows::new();
+    for bytes in keys {
+        if let Some(row) = table.get(encode(space, bytes).as_slice())? {
+            found.insert(bytes.clone(), decode_row(row.value())?);
+        }
+    }
+    Ok(found)
 }
 
 fn scan(db: &Database, scan: &Scan) -> Result<Vec<(Key, Row)>, redb::Error> {

@@ -4,25 +4,43 @@ use sqlx::PgConnection;
 
 use crate::store::{Key, Row, Scan, Space, prefix_end};
 
-/// A row, or a page of rows.
+/// A row, some rows, or a page of rows.
 pub(super) struct Question {
     statement: &'static str,
     space: Space,
-    /// The key, or the first one that may come.
-    first: Vec<u8>,
+    keys: Keys,
     /// How many at most, and how many are left out first.
     page: Option<(i64, i64)>,
     /// The first one that may not come any more.
     end: Option<Vec<u8>>,
 }
 
+enum Keys {
+    /// The key, or the first one that may come.
+    One(Vec<u8>),
+    /// Those that are asked for.
+    Some(Vec<Vec<u8>>),
+}
+
 impl Question {
+    /// Some rows.
+    pub(super) fn some(space: Space, keys: &[Vec<u8>]) -> Self {
+        Self {
+            statement: "SELECT key, version, value FROM covault.rows \
+                        WHERE space = $1 AND key = ANY($2)",
+            space,
+            keys: Keys::Some(keys.to_vec()),
+            page: None,
+            end: None,
+        }
+    }
+
     /// One row.
     pub(super) fn one(key: &Key) -> Self {
         Self {
             statement: "SELECT key, version, value FROM covault.rows WHERE space = $1 AND key = $2",
             space: key.space,
-            first: key.bytes.clone(),
+            keys: Keys::One(key.bytes.clone()),
             page: None,
             end: None,
         }
@@ -66,7 +84,7 @@ impl Question {
         Self {
             statement,
             space: scan.space,
-            first,
+            keys: Keys::One(first),
             page: Some((number(scan.limit), number(scan.skip))),
             end,
         }
@@ -81,8 +99,11 @@ impl Question {
         connection: &mut PgConnection,
     ) -> Result<Vec<(Key, Row)>, sqlx::Error> {
         let mut query = sqlx::query_as::<_, (Vec<u8>, i64, Vec<u8>)>(self.statement)
-            .bind(i16::from(self.space as u8))
-            .bind(&self.first);
+            .bind(i16::from(self.space as u8));
+        query = match &self.keys {
+            Keys::One(key) => query.bind(key),
+            Keys::Some(keys) => query.bind(keys),
+        };
         if let Some((limit, skip)) = self.page {
             query = query.bind(limit).bind(skip);
         }
