@@ -34,8 +34,8 @@ vectors:
 crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash::pieces life_crash
 
-# kill -9 of orchestrator, signers, Redis and PostgreSQL under load, on both stores, and then cut cables
-# and all else that can break. COVAULT_CRASH_SEED=seed just crash rolls the same dice again
+# kill -9 of orchestrators, signers, Redis and PostgreSQL under load, on both stores and with two
+# orchestrators, and then cut cables and all else that can break. COVAULT_CRASH_SEED=seed just crash rolls the same dice again
 crash rounds="200":
     COVAULT_LONG_SUITE=1 COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture -E 'test(/^crash::(rounds|partitions|faults)/)'
 
@@ -48,7 +48,7 @@ test-default *arguments:
     cargo nextest run --workspace --locked --no-tests fail {{arguments}}
 
 # The power cut at every operation of the disk below a store, and below an orchestrator, with every
-# kind of loss: about half an hour
+# kind of loss: about a quarter of an hour
 powercut:
     COVAULT_LONG_SUITE=1 cargo nextest run --profile long --workspace --features cggmp24 --no-capture -E 'test(power_is_cut) + test(disk_has_lost)'
 

@@ -1,7 +1,7 @@
 //! What keeping everything for ever costs: a service with 1,000 finished requests and 1,000 wallets,
 //! beside one with 1,000,000 and 100,000. Each has a `serve`, three `signer` processes, a Redis and a
 //! chain of its own; they are asked over HTTP in turns, so that whatever else the machine does meets
-//! both.
+//! both, at a fixed rate of up to 250 calls per second.
 //!
 //! `just bench-retention`. Options: `--requests N` and `--wallets N` of the large one, `--rounds N`,
 //! `--postgres` instead of redb. The stores are where temporary files are (TMPDIR), and take about
@@ -40,7 +40,7 @@ fn options(arguments: impl Iterator<Item = String>) -> Options {
     let mut options = Options {
         requests: 1_000_000,
         wallets: 100_000,
-        rounds: 20,
+        rounds: 12,
         postgres: false,
     };
     let mut arguments = arguments.skip(1);
@@ -116,13 +116,9 @@ async fn measure(sides: &mut [Side], rounds: usize) -> Vec<Found> {
         if round == 1 {
             sides.iter_mut().for_each(|side| side.calls.clear());
         }
-        for (kind, times) in KINDS {
-            let turn = round % sides.len();
+        for kind in KINDS {
             for which in 0..sides.len() {
-                let side = &mut sides[(turn + which) % 2];
-                for _ in 0..times {
-                    side.ask(kind).await;
-                }
+                sides[(round + which) % 2].ask_at_rate(kind).await;
             }
         }
         eprintln!("  round {round} of {rounds}");

@@ -32,20 +32,20 @@ const BATCHES: usize = 50;
 /// Most addresses that are asked for.
 const ADDRESSES: u64 = 1_000;
 
-/// What is asked for, and how often in a round.
-pub const KINDS: [(&str, usize); 12] = [
-    ("a finished request", 300),
-    ("list of requests, page 1 of 10", 30),
-    ("list of requests, page 90 of 10", 30),
-    ("list of requests, page 10 of 100", 10),
-    ("a wallet by its address", 100),
-    ("a wallet by its reference", 100),
-    ("list of wallets, page 1 of 100", 20),
-    ("list of wallets, page 4 of 100", 20),
-    ("a batch payment", 50),
-    ("an idempotent repeat", 50),
-    ("a new wallet", 50),
-    ("a request", 20),
+/// What is asked for, how often in a round, and how many milliseconds from one to the next.
+pub const KINDS: [(&str, u32, u64); 12] = [
+    ("a finished request", 200, 4),
+    ("list of requests, page 1 of 10", 40, 4),
+    ("list of requests, page 90 of 10", 40, 4),
+    ("list of requests, page 10 of 100", 20, 20),
+    ("a wallet by its address", 100, 4),
+    ("a wallet by its reference", 100, 4),
+    ("list of wallets, page 1 of 100", 30, 20),
+    ("list of wallets, page 4 of 100", 30, 20),
+    ("a batch payment", 50, 4),
+    ("an idempotent repeat", 50, 4),
+    ("a new wallet", 50, 8),
+    ("a request", 20, 40),
 ];
 
 /// What is made by asking for a request: accepted, and at its end. A payment in every second.
@@ -284,7 +284,7 @@ impl Side {
             self.cluster.serve.assert_running();
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        self.ask("a finished request").await;
+        self.ask("a finished request", Instant::now()).await;
         let number = self.another() & !1;
         let uuid = self.create(number, &format!("start {number}")).await;
         let took = started.elapsed().as_secs_f64() * 1e3;
@@ -328,15 +328,29 @@ impl Side {
         self.calls.entry(name).or_default().push(took);
     }
 
-    /// One of [`KINDS`], once.
-    pub async fn ask(&mut self, kind: &'static str) {
+    /// One of [`KINDS`], at a fixed rate. The time of a call counts from when it should have begun, so
+    /// that a service that stalls does not hide it.
+    pub async fn ask_at_rate(&mut self, (kind, times, every_ms): (&'static str, u32, u64)) {
+        let first = Instant::now() + Duration::from_millis(every_ms);
+        for number in 0..times {
+            let due = first + Duration::from_millis(every_ms) * number;
+            // Timers are as exact as a millisecond.
+            tokio::time::sleep_until((due - Duration::from_millis(2)).into()).await;
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            self.ask(kind, due).await;
+        }
+    }
+
+    /// One of [`KINDS`], once, with a time that counts from `started`.
+    async fn ask(&mut self, kind: &'static str, started: Instant) {
         let vault = self.vaults[0].clone();
         let (operation, body) = match kind {
-            "a request" => return self.request().await,
-            "an idempotent repeat" => return self.repeat().await,
+            "a request" => return self.request(started).await,
+            "an idempotent repeat" => return self.repeat(started).await,
             "a new wallet" => {
                 let number = 1_000_000_000 + self.another();
-                let started = Instant::now();
                 self.wallet(&vault, number).await;
                 return self.note(kind, started);
             }
@@ -375,7 +389,6 @@ impl Side {
                 )
             }
         };
-        let started = Instant::now();
         let answer = self.call(operation, &body).await;
         self.note(kind, started);
         let (fields, shown) = match operation {
@@ -392,11 +405,10 @@ impl Side {
         );
     }
 
-    async fn request(&mut self) {
+    async fn request(&mut self, started: Instant) {
         let number = self.another();
         let names = REQUEST[(number % 2) as usize];
         let key = format!("request {number}");
-        let started = Instant::now();
         let uuid = self.create(number, &key).await;
         self.note(names[0], started);
         self.end(&uuid).await;
@@ -404,10 +416,9 @@ impl Side {
     }
 
     /// A call that was made before.
-    async fn repeat(&mut self) {
+    async fn repeat(&mut self, started: Instant) {
         let number = self.any(self.requests);
         let body = self.message(0);
-        let started = Instant::now();
         let key = copies::key(number);
         let answer = self.keyed("createSigningRequest", &body, Some(&key)).await;
         self.note("an idempotent repeat", started);
