@@ -316,9 +316,9 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
     world.start().await.stop().await;
     world.signers.silent.store(false, Ordering::SeqCst);
     for failing in 1..8 {
-        // The audit log is looked at before there is any actor. Then each failing scan is another step
-        // of another actor's start.
-        let gateway = world.start_on(cut(2, failing)).await;
+        // The audit log is looked at, three times, before there is any actor. Then each failing scan is
+        // another step of another actor's start.
+        let gateway = world.start_on(cut(3, failing)).await;
         assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
         let more = loop {
             match try_create(&gateway, request(send(&address)), None).await {
