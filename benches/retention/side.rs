@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::{
     copies::{self, Copies, Made},
-    support::{Anvil, Cluster, base64, configure, postgres::Postgres},
+    support::{Anvil, Cluster, base64, configure, postgres::Postgres, store_table},
 };
 
 const CHAIN: u64 = 31_337;
@@ -87,9 +87,7 @@ impl Side {
                  [limits]\nper_token_per_second = 0\nper_ip_per_second = 0\n"
             );
             if let Some(url) = &url {
-                let file = folder.join("store-url");
-                fs::write(&file, url).unwrap();
-                tables += &format!("[store]\nkind = \"postgres\"\nurl_file = {file:?}\n");
+                tables += &store_table(folder, url);
             }
             configure(&folder.join("serve.toml"), "serve", "", &tables);
         };

@@ -14,11 +14,7 @@ use super::support::{
 async fn cluster_on(server: &Postgres, timeout_ms: u64) -> (Cluster, String) {
     let url = server.database();
     let prepare = |folder: &Path| {
-        let file = folder.join("store-url");
-        fs::write(&file, format!("{url}\n")).unwrap();
-        let store = format!(
-            "[store]\nkind = \"postgres\"\nurl_file = {file:?}\ntimeout_ms = {timeout_ms}\n"
-        );
+        let store = store_table(folder, &url) + &format!("timeout_ms = {timeout_ms}\n");
         configure(&folder.join("serve.toml"), "serve", "", &store);
     };
     let cluster = Cluster::start_prepared(60_000, "raw_signing = true", prepare).await;

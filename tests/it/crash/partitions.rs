@@ -131,8 +131,8 @@ fn clear() {
         let pid = name
             .strip_prefix("cv")
             .and_then(|rest| rest.split('-').next());
-        let ours = pid.is_some_and(|pid| pid.parse::<u32>().is_ok());
-        if ours && !Path::new("/proc").join(pid.unwrap()).exists() {
+        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             // Its cable goes with it. Another test may be quicker.
             let _ = Command::new("ip").args(["netns", "delete", name]).status();
         }

@@ -2,7 +2,6 @@
 //! signers, a Redis that keeps nothing, and a chain.
 
 use std::{
-    fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::{
@@ -89,9 +88,7 @@ impl World {
                 return prepare(folder);
             }
             if let Some(url) = url {
-                let file = folder.join("store-url");
-                fs::write(&file, url).unwrap();
-                tables += &format!("[store]\nkind = \"postgres\"\nurl_file = {file:?}\n");
+                tables += &store_table(folder, &url);
             }
             configure(&folder.join("serve.toml"), "serve", "", &tables);
             prepare(folder);
@@ -146,12 +143,7 @@ impl World {
     /// Every orchestrator can work.
     pub async fn ready(&mut self) {
         self.cluster.ready().await;
-        for api in &self.apis {
-            eventually("an orchestrator is ready", async || {
-                (api.get("/readyz").await == 200).then_some(())
-            })
-            .await;
-        }
+        until_ready(&self.apis).await;
     }
 
     /// The orchestrator of this number; the first is the cluster's own.

@@ -350,6 +350,24 @@ pub fn configure(path: &Path, table: &str, settings: &str, before: &str) {
     fs::write(path, format!("{before}\n{changed}")).unwrap();
 }
 
+/// The table of a configuration file that names a database of PostgreSQL; more of its settings may
+/// follow. The URL goes into a file of the folder.
+pub fn store_table(folder: &Path, url: &str) -> String {
+    let file = folder.join("store-url");
+    fs::write(&file, format!("{url}\n")).unwrap();
+    format!("[store]\nkind = \"postgres\"\nurl_file = {file:?}\n")
+}
+
+/// Waits until each of these orchestrators can work.
+pub async fn until_ready(apis: &[Api]) {
+    for api in apis {
+        eventually("an orchestrator is ready", async || {
+            (api.get("/readyz").await == 200).then_some(())
+        })
+        .await;
+    }
+}
+
 /// Runs a command to its end: whether it succeeded, standard output, standard error.
 pub fn outcome_of(command: &mut std::process::Command) -> (bool, String, String) {
     let output = command.output().unwrap();

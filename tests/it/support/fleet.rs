@@ -96,12 +96,7 @@ impl Fleet {
 
     /// Every process can work.
     pub async fn ready(&self) {
-        for api in &self.apis {
-            eventually("a process is ready", async || {
-                (api.get("/readyz").await == 200).then_some(())
-            })
-            .await;
-        }
+        until_ready(&self.apis).await;
     }
 
     /// What a question in SQL about the store gives.
@@ -183,8 +178,7 @@ pub fn share_store(folder: &Path, url: &str, roles: &[&str], ports: &[u16], tabl
     let secret = folder.join("cluster-secret");
     fs::write(&secret, format!("{}\n", "5e".repeat(32))).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-    let store = folder.join("store-url");
-    fs::write(&store, format!("{url}\n")).unwrap();
+    let store = store_table(folder, url);
     let mut identities = Vec::new();
     let sample = fs::read_to_string(folder.join("serve.toml")).unwrap();
     let listen = sample.lines().find(|line| line.starts_with("listen = "));
@@ -198,7 +192,7 @@ pub fn share_store(folder: &Path, url: &str, roles: &[&str], ports: &[u16], tabl
             text = text.replace(listen.unwrap(), &other);
         }
         let tables = format!(
-            "[store]\nkind = \"postgres\"\nurl_file = {store:?}\n\
+            "{store}\
              [cluster]\nname = {name:?}\nroles = {role:?}\nsecret_file = {secret:?}\n{tables}"
         );
         let path = folder.join(format!("{}.toml", config_of(index)));
