@@ -117,7 +117,15 @@ async fn in_work(world: &World, queue: &Caller, sweep: &Caller) {
     let mut waiting = Vec::new();
     for _ in 0..4 {
         let (api, uuid) = (queue.api.clone(), uuid.clone());
-        let wait = async move { api.post("executeSigningRequests", uuid).await };
+        let wait = async move {
+            loop {
+                // The question below may have had the last place.
+                let answer = api.post("executeSigningRequests", uuid.clone()).await;
+                if answer.0 != 503 {
+                    return answer;
+                }
+            }
+        };
         waiting.push(tokio::spawn(wait));
     }
     eventually("all places are taken", async || {
