@@ -203,7 +203,7 @@ impl Shared {
     }
 
     pub fn new_request_id(&self) -> RequestId {
-        RequestId::from_random(random_16(&*self.entropy))
+        RequestId::from_time(self.now_ms(), random_16(&*self.entropy))
     }
 
     pub fn new_session_id(&self) -> SessionId {
@@ -215,11 +215,11 @@ impl Shared {
     }
 
     pub fn new_wallet_id(&self) -> WalletId {
-        WalletId::from_random(random_16(&*self.entropy))
+        WalletId::from_time(self.now_ms(), random_16(&*self.entropy))
     }
 
     pub fn new_batch_id(&self) -> BatchId {
-        BatchId::from_random(random_16(&*self.entropy))
+        BatchId::from_time(self.now_ms(), random_16(&*self.entropy))
     }
 
     /// How long a command may wait for an actor.

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use uuid::{Builder, Uuid, Variant, Version};
 
 use crate::fault::Fault;
 
@@ -19,7 +19,21 @@ macro_rules! id {
         impl $name {
             /// An id from 16 random bytes (RFC 9562 version 4).
             pub fn from_random(bytes: [u8; 16]) -> Self {
-                Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
+                Self(Builder::from_random_bytes(bytes).into_uuid())
+            }
+
+            /// An id from a time, in milliseconds since the Unix epoch, and 16 random bytes, of which
+            /// the time takes the place of the first 6 (RFC 9562 version 7). Ids of what is kept for
+            /// ever: what was made together lies together in the store.
+            pub fn from_time(time_ms: u64, mut bytes: [u8; 16]) -> Self {
+                let [_, _, time @ ..] = time_ms.to_be_bytes();
+                for (place, byte) in bytes.iter_mut().zip(time) {
+                    *place = byte;
+                }
+                let id = Builder::from_bytes(bytes)
+                    .with_variant(Variant::RFC4122)
+                    .with_version(Version::SortRand);
+                Self(id.into_uuid())
             }
 
             /// The 16 bytes of the id.
@@ -90,4 +104,32 @@ id! {
 id! {
     /// An address that is watched.
     WatchId
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids__should_begin_with_their_time_and_keep_what_is_random() {
+        // The example of RFC 9562, appendix A.6.
+        let example = "017f22e2-79b0-7cc3-98c4-dc0c0c07398f";
+        let random = *example.parse::<RequestId>().unwrap().as_bytes();
+        let mut other = random;
+        other[..6].fill(0xff);
+        // Version and variant are set whatever is there.
+        other[6] |= 0xf0;
+        other[8] |= 0xc0;
+        let id = RequestId::from_time(0x017f_22e2_79b0, other);
+        assert_eq!(id.as_bytes()[..8], random[..8]);
+        assert_eq!(id.as_bytes()[8] >> 6, 0b10);
+        assert_eq!(id.as_bytes()[9..], random[9..]);
+        assert_eq!(id.to_string().as_bytes()[14], b'7');
+
+        // A later one comes later, whatever is random.
+        let (early, late) = ([0xff; 16], [0; 16]);
+        assert!(WalletId::from_time(255, early) < WalletId::from_time(256, late));
+        assert_ne!(BatchId::from_time(1, early), BatchId::from_time(1, late));
+    }
 }
