@@ -170,6 +170,8 @@ impl Server {
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
             ("jit", "off"),
+            // Nor is there anything to plan anew for each question.
+            ("plan_cache_mode", "force_generic_plan"),
         ])
     }
 
