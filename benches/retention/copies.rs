@@ -45,16 +45,24 @@ pub struct Copies {
     pub requests: u64,
     /// How many of those that are made are payments of one account.
     pub each: u64,
-    /// When the last one was made, in milliseconds since the Unix epoch.
-    pub now_ms: u64,
+    /// When the first one was made, in milliseconds since the Unix epoch.
+    pub first_ms: u64,
 }
 
+/// Milliseconds from one copy to the next.
+const STEP_MS: u64 = 10;
+
 /// The id of a copy.
-pub fn request_id(number: u64) -> RequestId {
+pub fn request_id(first_ms: u64, number: u64) -> RequestId {
     let digest = Sha256::digest(number.to_be_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
-    RequestId::from_random(bytes)
+    RequestId::from_time(first_ms + STEP_MS * number, bytes)
+}
+
+/// When the first of so many copies was made, if the last one was made now, in milliseconds.
+pub fn first_ms(now_ms: u64, requests: u64) -> u64 {
+    now_ms - STEP_MS * requests
 }
 
 /// The idempotency key of a copy; all are of one length.
@@ -227,7 +235,7 @@ pub async fn make(copies: Copies) {
         made,
         requests,
         each,
-        now_ms,
+        first_ms,
     } = copies;
     let mut rows = Vec::new();
     for space in SPACES {
@@ -249,15 +257,15 @@ pub async fn make(copies: Copies) {
         .iter()
         .map(|made| Template::new(made, &rows, &entries))
         .collect();
-    let first_ms = now_ms - 10 * requests;
     let mut page = Page::default();
     for number in 0..requests {
         let round = number / templates.len() as u64;
+        let id = request_id(first_ms, number);
         let values = Values {
-            id: request_id(number),
-            uuid: request_id(number).to_string(),
+            id,
+            uuid: id.to_string(),
             key: key(number),
-            time_ms: first_ms + 10 * number,
+            time_ms: first_ms + STEP_MS * number,
             numbers: (round + 1) * each,
         };
         let template = &templates[(number % templates.len() as u64) as usize];

@@ -44,8 +44,8 @@ pub const KINDS: [(&str, u32, u64); 12] = [
     ("list of wallets, page 4 of 100", 30, 20),
     ("a batch payment", 50, 4),
     ("an idempotent repeat", 50, 4),
-    ("a new wallet", 50, 8),
-    ("a request", 20, 40),
+    ("a new wallet", 100, 8),
+    ("a request", 40, 40),
 ];
 
 /// What is made by asking for a request: accepted, and at its end. A payment in every second.
@@ -68,7 +68,10 @@ pub struct Side {
     payers: Vec<String>,
     writers: Vec<String>,
     batches: Vec<String>,
+    /// When the first of its requests was made.
+    first_ms: u64,
     next: u64,
+    counting: bool,
     /// Nanoseconds of each call, by what was asked.
     pub calls: BTreeMap<&'static str, Vec<u64>>,
 }
@@ -105,7 +108,9 @@ impl Side {
             payers: Vec::new(),
             writers: Vec::new(),
             batches: Vec::new(),
+            first_ms: copies::first_ms(now_ms(), requests),
             next: now_ms() % 1_000_000 * 1_000_000,
+            counting: false,
             calls: BTreeMap::new(),
         };
         for name in ["main", "other"] {
@@ -246,7 +251,7 @@ impl Side {
             made,
             requests: self.requests,
             each,
-            now_ms: now_ms(),
+            first_ms: self.first_ms,
         };
         copies::make(copies).await;
         let sent = (self.requests / MADE + 1) * each;
@@ -269,12 +274,18 @@ impl Side {
         Arc::new(PostgresStore::open(options).await.unwrap())
     }
 
+    /// The name of its database; `None` of redb.
+    pub fn database(&self) -> Option<&str> {
+        Some(self.url.as_ref()?.rsplit_once('/')?.1)
+    }
+
     pub fn file(&self) -> std::path::PathBuf {
         self.cluster.folder.path().join("orchestrator/store.redb")
     }
 
     /// Starts the service: milliseconds until it has answered about a request and accepted one.
     pub async fn launch(&mut self) -> f64 {
+        self.counting = false;
         let started = Instant::now();
         self.cluster.start_serve();
         let url = format!("{}/livez", self.cluster.api.base);
@@ -322,13 +333,21 @@ impl Side {
     }
 
     fn note(&mut self, name: &'static str, started: Instant) {
+        if !self.counting {
+            return;
+        }
         let took = u64::try_from(started.elapsed().as_nanos()).unwrap();
         self.calls.entry(name).or_default().push(took);
     }
 
     /// One of [`KINDS`], at a fixed rate. The time of a call counts from when it should have begun, so
     /// that a service that stalls does not hide it.
-    pub async fn ask_at_rate(&mut self, (kind, times, every_ms): (&'static str, u32, u64)) {
+    pub async fn ask_at_rate(
+        &mut self,
+        (kind, times, every_ms): (&'static str, u32, u64),
+        count: bool,
+    ) {
+        self.counting = count;
         let first = Instant::now() + Duration::from_millis(every_ms);
         for number in 0..times {
             let due = first + Duration::from_millis(every_ms) * number;
@@ -353,7 +372,8 @@ impl Side {
                 return self.note(kind, started);
             }
             "a finished request" => {
-                let uuid = copies::request_id(self.any(self.requests)).to_string();
+                let number = self.any(self.requests);
+                let uuid = copies::request_id(self.first_ms, number).to_string();
                 ("getSigningRequestDetails", json!({"uuid": uuid}))
             }
             "a wallet by its address" => {
@@ -420,7 +440,7 @@ impl Side {
         let key = copies::key(number);
         let answer = self.keyed("createSigningRequest", &body, Some(&key)).await;
         self.note("an idempotent repeat", started);
-        let uuid = copies::request_id(number).to_string();
+        let uuid = copies::request_id(self.first_ms, number).to_string();
         assert_eq!(answer["signingRequest"]["uuid"], json!(uuid));
     }
 }

@@ -248,7 +248,8 @@ impl Postgres {
             .status();
     }
 
-    fn data(&self) -> PathBuf {
+    /// Its data folder.
+    pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
