@@ -544,3 +544,29 @@ fn redb__should_not_read_all_of_itself_after_a_crash_once_it_had_a_moment() {
         }
     }
 }
+
+#[test]
+fn start__should_write_nothing_where_it_finds_the_format() {
+    let disk = Disk::holding(new_store());
+    let db = Mutex::new(Some(disk.clone())).open().unwrap();
+    let before = disk.syncs();
+    prepare(&db).unwrap();
+    assert_eq!(disk.syncs(), before);
+    assert!(!would_be_read(&disk));
+}
+
+#[test]
+fn start__should_write_down_which_pages_are_free_after_it_had_to_find_out() {
+    let disk = Disk::holding(new_store());
+    let db = Mutex::new(Some(disk.clone())).open().unwrap();
+    let outcomes = write_group(&db, &[job(0)]).unwrap();
+    assert!(outcomes.iter().all(Result::is_ok));
+    let disk = Disk::holding(disk.after_power_cut(Loss::All, 0));
+    assert!(would_be_read(&disk));
+
+    // Nothing is asked of it meanwhile.
+    let _store = RedbStore::open_backend(disk.clone()).unwrap();
+    while would_be_read(&disk) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
