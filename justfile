@@ -99,7 +99,7 @@ bench-api:
 bench-store *arguments:
     cargo bench --workspace --bench store -- {{arguments}}
 
-# Start, memory and latency with a million finished requests beside a thousand (10 GB of disk)
+# Start, memory and latency with a million finished requests beside a thousand (10 GB of disk, held in memory; needs vmtouch)
 bench-retention *arguments:
     cargo bench --bench retention -- {{arguments}}
 

@@ -475,7 +475,7 @@ impl Store for RedbStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        // Reads see a snapshot and wait for nobody; rows are small, and in memory or a few microseconds away.
+        // Reads see a snapshot and wait for nobody; rows are small, and mostly in the system's memory.
         self.file
             .with(|db| get(db, key))
             .map_err(|error| ReadError(error.to_string()))
