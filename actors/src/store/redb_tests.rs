@@ -566,7 +566,8 @@ fn start__should_write_down_which_pages_are_free_after_it_had_to_find_out() {
 
     // Nothing is asked of it meanwhile.
     let _store = RedbStore::open_backend(disk.clone()).unwrap();
+    let runtime = runtime();
     while would_be_read(&disk) {
-        std::thread::sleep(Duration::from_millis(5));
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
     }
 }
