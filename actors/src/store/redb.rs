@@ -321,6 +321,7 @@ fn write_until_closed(file: &File, queue: &mpsc::Receiver<Job>) {
             match file.open_again() {
                 Ok(()) => {
                     harmed = false;
+                    told = false;
                     tracing::warn!("the store was opened again after an error of its disk");
                 }
                 Err(error) => tracing::error!(%error, "the store cannot be opened again"),
