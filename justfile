@@ -13,6 +13,7 @@ check:
     cargo clippy --workspace --all-targets --locked -- -D warnings
     cargo clippy --workspace --all-targets --locked --features cggmp24 -- -D warnings
     cargo deny --offline --log-level error check licenses bans sources
+    tests/advisories check
 
 # Writes docs/openapi.json anew, from the schema
 openapi:
@@ -87,7 +88,11 @@ fuzz-core seconds="600" *targets="":
     COVAULT_FUZZ_SEEDS="$PWD/target/fuzz-seeds" cargo nextest run -p covault-core --test fuzz
     bash tests/fuzz core {{seconds}} {{targets}}
 
-# All of cargo-deny, with the advisory database (needs the network)
+# Takes the advisories of today, which tests/run checks Cargo.lock against, into advisories.tar.xz (needs the network)
+advisories:
+    tests/advisories renew
+
+# All of cargo-deny, with the newest advisory database (needs the network)
 deny:
     cargo deny check
 

@@ -1,9 +1,10 @@
-//! Files that only their owner reads: tokens, passphrases, what `covault dev` tells about itself.
+//! Files that only their owner reads: tokens, passphrases, what `covault dev` tells about itself. And
+//! files that only their owner writes: what a signer node goes by.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
@@ -53,6 +54,46 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
         .mode(0o700)
         .create(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))
+}
+
+/// Refuses a file that others than root and this process's user can write: itself, where its folder
+/// lets them reach it, or by putting another into its folder.
+///
+/// # Errors
+/// When it is so, naming file or folder and what to do; when it cannot be looked at.
+pub fn check_unexposed(path: &Path) -> anyhow::Result<()> {
+    let look = |path: &Path| {
+        let found = fs::metadata(path);
+        found.with_context(|| format!("cannot look at {}", path.display()))
+    };
+    let file = fs::canonicalize(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let (of_file, of_folder) = (look(&file)?, look(folder)?);
+    let user = rustix::process::geteuid().as_raw();
+    for (path, found) in [(&*file, &of_file), (folder, &of_folder)] {
+        let owner = found.uid();
+        if owner != 0 && owner != user {
+            bail!(
+                "{} belongs to user {owner}, who could change what this node goes by: give it to \
+                 user {user} or root (chown)",
+                path.display()
+            );
+        }
+    }
+    // In a sticky folder nobody replaces the files of others.
+    let replaced = of_folder.mode() & 0o022 != 0 && of_folder.mode() & 0o1000 == 0;
+    let written = of_file.mode() & 0o022 != 0 && of_folder.mode() & 0o011 != 0;
+    for (path, exposed) in [(folder, replaced), (&*file, written)] {
+        if exposed {
+            bail!(
+                "{} can be written by others than its owner, who could change what this node goes \
+                 by: chmod go-w {}",
+                path.display(),
+                path.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Reads a secret; white space at its ends does not belong to it.
@@ -159,6 +200,46 @@ mod tests {
                 .to_string()
                 .contains("is empty")
         );
+    }
+
+    #[test]
+    fn file__should_be_refused_when_others_can_write_or_replace_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.toml");
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        fs::write(&path, "").unwrap();
+        for (of_file, of_folder, good) in [
+            (0o644, 0o755, true),
+            (0o600, 0o1777, true),
+            (0o666, 0o700, true),
+            (0o664, 0o755, false),
+            (0o646, 0o755, false),
+            (0o644, 0o775, false),
+            (0o644, 0o757, false),
+        ] {
+            mode(&path, of_file);
+            mode(folder.path(), of_folder);
+            let checked = check_unexposed(&path);
+            assert_eq!(checked.is_ok(), good, "{of_file:o} in {of_folder:o}");
+            if let Err(refusal) = checked {
+                assert!(refusal.to_string().contains("chmod go-w"), "{refusal}");
+            }
+        }
+        // What a link points to counts.
+        mode(folder.path(), 0o755);
+        mode(&path, 0o666);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        check_unexposed(&link).unwrap_err();
+        mode(&path, 0o644);
+        check_unexposed(&link).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
+            let refusal = check_unexposed(&path).unwrap_err().to_string();
+            assert!(refusal.contains("belongs to user 12345"), "{refusal}");
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod metrics;
 mod openapi;
 mod passphrase;
 mod post;
+mod protect;
+mod resumption;
 mod sharing;
 mod shutdown;
 mod signers;

@@ -295,6 +295,15 @@ impl Text {
             },
         );
         family(
+            "covault_node_halted",
+            "Whether the node signs nothing, or not with all shares: its clock is wrong, its claims \
+             file was put back, or it runs twice",
+            &|node| {
+                node.last_seen_ms
+                    .map(|_| u8::from(!node.halted.is_empty()).to_string())
+            },
+        );
+        family(
             "covault_node_keys",
             "Keys that the node says it holds a share of",
             &|node| node.last_seen_ms.map(|_| node.keys.to_string()),
@@ -374,6 +383,7 @@ mod tests {
             last_seen_ms: Some(12_345),
             keys: 2,
             skew_ms: -1_500,
+            halted: vec![covault_actors::port::NodeHalt::Clock],
             ..NodeView::unseen(NodeId([1; 32]))
         };
         // Its own word for itself.
@@ -388,12 +398,13 @@ mod tests {
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
             .collect();
-        assert_eq!(samples.len(), 2 + 4, "{}", text.0);
+        assert_eq!(samples.len(), 2 + 5, "{}", text.0);
         let labels = r#"name="vi\"enna\\"} "#;
         for (name, value) in [
             ("covault_node_up", "1"),
             ("covault_node_last_seen_seconds", "12"),
             ("covault_node_clock_skew_seconds", "-1.5"),
+            ("covault_node_halted", "1"),
             ("covault_node_keys", "2"),
             ("covault_node_bans", "0"),
         ] {

@@ -1,19 +1,23 @@
 //! The port of the orchestrator to its signer nodes, over mpc's cluster client.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    Confirmations, NodeBackup, NodeView, Signers, SigningAttempt, StrangerView,
+    Confirmations, NodeBackup, NodeHalt, NodeView, Signers, SigningAttempt, StrangerView,
 };
 use covault_core::{
+    attest::{AttestOrder, NodeStatements},
     derive::RootKey,
     fault::Fault,
-    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+    order::{
+        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
+        SigningOrder,
+    },
     signature::Signature,
 };
 use covault_mpc::{
-    cluster::{Ban, Cluster, NodeStatus, Stranger},
+    cluster::{Ban, Cluster, Halt, NodeStatus, Stranger},
     identity::openssh_line,
 };
 
@@ -50,13 +54,26 @@ impl Signers for ClusterSigners {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
+        before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Confirmations, Fault> {
-        self.0.tell(order, proof, nodes).await
+        self.0.tell(order, proof, before, nodes).await
     }
 
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault> {
         self.0.backup(order).await
+    }
+
+    async fn attest(
+        &self,
+        order: &AttestOrder,
+        of: &Generation,
+        patience: Duration,
+    ) -> Result<Vec<NodeStatements>, Fault> {
+        let Generation {
+            holders, threshold, ..
+        } = of;
+        self.0.attest(order, holders, *threshold, patience).await
     }
 
     fn nodes(&self) -> Vec<NodeView> {
@@ -98,6 +115,7 @@ fn view(status: NodeStatus) -> NodeView {
         keys,
         bans,
         skew_ms,
+        halted,
     } = status;
     NodeView {
         id,
@@ -112,5 +130,14 @@ fn view(status: NodeStatus) -> NodeView {
             .map(|Ban { key, peer }| (key, peer))
             .collect(),
         skew_ms,
+        halted: halted.into_iter().map(halt).collect(),
+    }
+}
+
+fn halt(halt: Halt) -> NodeHalt {
+    match halt {
+        Halt::Clock => NodeHalt::Clock,
+        Halt::Claims => NodeHalt::Claims,
+        Halt::Twice => NodeHalt::Twice,
     }
 }

@@ -23,7 +23,7 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
-    node::{Floor, NodeConfig},
+    node::{Bounds, Floor, KeyRules, NodeConfig, Resumption},
     nonces::Marks,
     policy::Policy,
     pool::CpuPool,
@@ -159,10 +159,12 @@ pub struct SignerParts {
     pub work_factor: u8,
     pub orchestrators: Vec<NodeId>,
     pub backup_recipients: Vec<String>,
-    pub least_threshold: Option<u16>,
+    pub rules: KeyRules,
     pub peers: Option<Vec<NodeId>>,
     pub policy: Policy,
     pub nonces: Marks,
+    pub resumption: Arc<dyn Resumption>,
+    pub bounds: Bounds,
 }
 
 /// What `Node::run` takes.
@@ -181,9 +183,11 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
         peers: parts.peers,
         check: Arc::new(Floor(parts.policy)),
         backup_recipients: parts.backup_recipients,
-        least_threshold: parts.least_threshold,
+        rules: parts.rules,
         heartbeat: HEARTBEAT,
         nonces: parts.nonces,
+        resumption: parts.resumption,
+        bounds: parts.bounds,
     }
 }
 
@@ -194,6 +198,9 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
 /// be signed because of a typing error.
 pub fn policy(signer: &Signer) -> anyhow::Result<Policy> {
     let (path, named) = signer.policy_file();
+    if path.exists() {
+        files::check_unexposed(&path).context("signer.policy_file")?;
+    }
     let policy = match Policy::read(&path).map_err(explain)? {
         Some(policy) => {
             tracing::info!(path = %path.display(), %policy, "this node's policy");
@@ -204,7 +211,7 @@ pub fn policy(signer: &Signer) -> anyhow::Result<Policy> {
             path.display()
         ),
         None => {
-            tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages, in any amount");
+            tracing::info!(path = %path.display(), "no policy file: this node signs everything but raw messages and high fees, in any amount");
             Policy::production()
         }
     };

@@ -45,6 +45,7 @@ impl Inner {
             network_type: _,
             r#ref: reference,
             name,
+            require_address_proof,
         } = request;
         if vault_uuid.is_empty() {
             return Err(Fault::field("vaultUuid", "is required"));
@@ -67,8 +68,10 @@ impl Inner {
             let plan = Plan {
                 network,
                 name,
+                proven_reference: reference.clone(),
                 reference,
                 deposit: None,
+                require_proof: require_address_proof,
                 pledge,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))

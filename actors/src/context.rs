@@ -29,6 +29,7 @@ use crate::{
     dropped::Looks,
     leases::{Fenced, Guard, Guarded, Open, Settling, Tenure, Tenures, Ward},
     port::{Signers, Steady},
+    proofs::Queues,
     restored::Hold,
     rows,
     rpc::Chains,
@@ -93,6 +94,8 @@ pub struct Shared {
     pub hold: Hold,
     /// Backups that are being read.
     pub backups: Backups,
+    /// Addresses that wait for statements of the signers.
+    pub proofs: Queues,
     /// When readiness was last checked, and what came of it.
     pub readiness: tokio::sync::Mutex<Option<(u64, Result<(), Fault>)>>,
     /// Pages far behind the first that may be looked for at once.
@@ -144,6 +147,7 @@ impl Context {
             problems: Mutex::default(),
             hold: Hold::default(),
             backups: Backups::default(),
+            proofs: Queues::default(),
             readiness: tokio::sync::Mutex::default(),
             far_pages: Semaphore::new(FAR_PAGES),
         };

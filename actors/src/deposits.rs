@@ -17,7 +17,7 @@ use crate::{
     context::Context,
     gateway::{Caller, Inner, answer, in_scope, operators_only},
     pledge::Pledge,
-    rows,
+    proofs, rows,
     store::{Batch, CommitError, Expect},
     tokens,
     vault::{self, NewWallet},
@@ -66,7 +66,7 @@ impl Inner {
         // is that the row must be absent when the wallet is stored.
         let _turn = self.in_work.turn(&key).await;
         if let Some(wallet) = deposit_wallet(context, &call, caller.token).await? {
-            return shown(call, &wallet);
+            return shown(context, call, &wallet).await;
         }
         let route = route(context, caller.token, call.network).await?;
         let vault = route.deposit_vault()?;
@@ -80,16 +80,18 @@ impl Inner {
                 name: String::new(),
                 reference: String::new(),
                 deposit: Some(key),
+                proven_reference: call.reference.clone(),
+                require_proof: call.require_proof,
                 pledge,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
         let made = answer(actor.call(message, context.call_timeout()).await)?;
         match made {
-            Ok(wallet) => Ok(response(call, wallet.address)),
+            Ok(wallet) => Ok(response(call, wallet.address, wallet.address_proof)),
             Err(fault) if *fault.class() == Class::Conflict => {
                 match deposit_wallet(context, &call, caller.token).await? {
-                    Some(wallet) => shown(call, &wallet),
+                    Some(wallet) => shown(context, call, &wallet).await,
                     None => Err(fault),
                 }
             }
@@ -281,18 +283,31 @@ async fn deposit_wallet(
     Ok(Some(wallet))
 }
 
-fn shown(call: DepositCall, wallet: &Wallet) -> Result<wire::CreateDepositWalletResponse, Fault> {
-    match wallet.status {
-        Status::Active => Ok(response(call, wallet.address.clone())),
-        Status::Archived => Err(deposit::wallet_disabled()),
+async fn shown(
+    context: &Context,
+    call: DepositCall,
+    wallet: &Wallet,
+) -> Result<wire::CreateDepositWalletResponse, Fault> {
+    if wallet.status == Status::Archived {
+        return Err(deposit::wallet_disabled());
     }
+    let proof = proofs::of(context, wallet.id).await?;
+    if proof.is_none() && call.require_proof {
+        return Err(proofs::missing());
+    }
+    Ok(response(call, wallet.address.clone(), proof))
 }
 
-fn response(call: DepositCall, address: String) -> wire::CreateDepositWalletResponse {
+fn response(
+    call: DepositCall,
+    address: String,
+    address_proof: Option<wire::AddressProof>,
+) -> wire::CreateDepositWalletResponse {
     wire::CreateDepositWalletResponse {
         address,
         network: call.network.name().to_owned(),
         r#ref: call.reference,
+        address_proof,
     }
 }
 

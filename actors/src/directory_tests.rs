@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use covault_core::{
     derive::RootKey,
-    order::{BackupOrder, KeygenOrder, ReshareOrder, ReshareProof, SigningOrder},
+    order::{BackupOrder, KeygenOrder, Proven, ReshareOrder, ReshareProof, SigningOrder},
     port::{Clock, Entropy},
     signature::Signature,
 };
@@ -38,6 +38,7 @@ impl Signers for Nobody {
         &self,
         _: &ReshareOrder,
         _: &ReshareProof,
+        _: &[Proven],
         _: &[NodeId],
     ) -> Result<Confirmations, Fault> {
         std::future::pending().await

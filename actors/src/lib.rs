@@ -26,6 +26,7 @@ mod place;
 mod pledge;
 pub mod port;
 pub mod post;
+mod proofs;
 mod reaper;
 mod request_index;
 mod restored;

@@ -1,11 +1,17 @@
 //! What the orchestrator needs from the cluster of signer nodes. `src/` wires `mpc`'s cluster in.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use covault_core::{
+    attest::{AttestOrder, NodeStatements},
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+    order::{
+        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
+        SigningOrder,
+    },
     signature::Signature,
 };
 
@@ -46,6 +52,19 @@ pub struct NodeView {
     pub bans: Vec<([u8; 8], NodeId)>,
     /// How far its clock is ahead, in milliseconds.
     pub skew_ms: i64,
+    /// Why it does not sign.
+    pub halted: Vec<NodeHalt>,
+}
+
+/// Why a node does not sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeHalt {
+    /// Its clock cannot be believed.
+    Clock,
+    /// Promises of it are missing in its claims file: its vaults must be refreshed.
+    Claims,
+    /// Two processes have its identity.
+    Twice,
 }
 
 impl NodeView {
@@ -61,6 +80,7 @@ impl NodeView {
             keys: 0,
             bans: Vec::new(),
             skew_ms: 0,
+            halted: Vec::new(),
         }
     }
 }
@@ -112,8 +132,8 @@ pub trait Signers: Send + Sync {
     /// session and a new epoch.
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault>;
 
-    /// Tells nodes that a generation is there: its holders take it into use, and all erase what they
-    /// have of earlier ones. Each node's answer; none is waited for that is not live. To be repeated
+    /// Tells nodes that a generation is there: its holders take it into use, and all retire what they
+    /// have of earlier ones; `before` has the generations that some of them may not know. Each node's answer; none is waited for that is not live. To be repeated
     /// until all have confirmed, also after the order has expired.
     ///
     /// # Errors
@@ -122,6 +142,7 @@ pub trait Signers: Send + Sync {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
+        before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Confirmations, Fault>;
 
@@ -131,6 +152,21 @@ pub trait Signers: Send + Sync {
     /// # Errors
     /// When nobody could be asked.
     async fn backup(&self, order: &BackupOrder) -> Result<Vec<(NodeId, NodeBackup)>, Fault>;
+
+    /// Has live holders of the generation state that addresses are the vault's: the statements of
+    /// threshold many, each verified.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when fewer have answered within `patience`; at once
+    /// while fewer live.
+    async fn attest(
+        &self,
+        _order: &AttestOrder,
+        _of: &Generation,
+        _patience: Duration,
+    ) -> Result<Vec<NodeStatements>, Fault> {
+        Err(Fault::unavailable("there are no signers"))
+    }
 
     /// Every admitted node that announced itself since this process started.
     fn nodes(&self) -> Vec<NodeView>;

@@ -126,7 +126,9 @@ mod tests {
     use covault_core::{
         derive::RootKey,
         ids::TokenId,
-        order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+        order::{
+            BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder,
+        },
         port::{Clock, Entropy},
         signature::Signature,
     };
@@ -164,6 +166,7 @@ mod tests {
             &self,
             _: &ReshareOrder,
             _: &ReshareProof,
+            _: &[Proven],
             _: &[NodeId],
         ) -> Result<Confirmations, Fault> {
             Err(Fault::unavailable("nobody"))

@@ -226,7 +226,7 @@ async fn settle_vaults(context: &Context) -> Result<u64, Fault> {
                 rows::encode(&wallet)?,
             );
             Note::of_vault(&By::service(), vault.id, "VaultRestored")
-                .fact("nextWallet", format_args!("m/{wallet}"))
+                .fact("nextWallet", wallet)
                 .add_to(&mut batch, Chain::Vault(vault.id), context.now_ms())?;
             context.store.commit(batch).await?;
             vaults = vaults.saturating_add(1);

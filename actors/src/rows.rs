@@ -287,6 +287,22 @@ pub fn deposit(token: TokenId, network: DepositNetwork, reference: &str) -> Key 
     )
 }
 
+/// [`Space::AddressProof`].
+pub fn address_proof(wallet: WalletId) -> Key {
+    Key::new(Space::AddressProof, &[wallet.as_bytes()])
+}
+
+/// [`Space::ProofWanted`].
+pub fn proof_wanted(vault: VaultId, wallet: WalletId) -> Key {
+    Key::new(Space::ProofWanted, &[vault.as_bytes(), wallet.as_bytes()])
+}
+
+/// The wallet of a row of [`Space::ProofWanted`].
+pub fn proof_wanted_wallet(key: &Key) -> Option<WalletId> {
+    let (_, id) = key.bytes.split_last_chunk::<16>()?;
+    Some(WalletId::from_bytes(*id))
+}
+
 /// [`Space::Watch`].
 pub fn watch(token: TokenId, network: DepositNetwork, address: &str) -> Key {
     Key::new(

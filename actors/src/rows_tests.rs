@@ -6,6 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
+    attest::{AddressProof, AddressStatement},
     audit::Linked,
     batch::{self, BatchPayment},
     chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
@@ -14,7 +15,7 @@ use covault_core::{
     fault::ExecuteCode,
     ids::{OrchestratorId, SessionId, WalletId, WatchId},
     network::Network,
-    order::{Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof},
     request::{Approval, Audit, Draft, Request, State},
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -185,7 +186,7 @@ fn requests__should_load_for_ever_in_every_state() {
             wallet: WalletId::from_bytes([3; 16]),
             network: Network::Evm,
             root_public_key: vec![4; 33],
-            path: KeyPath::new(vec![5]).unwrap(),
+            path: KeyPath::of_wallet(Network::Evm, 5).unwrap(),
             public_key: vec![6; 33],
             address: "0xaa".into(),
             payload: vec![7, 8],
@@ -204,7 +205,7 @@ fn wallets_and_vaults__should_load_for_ever() {
         id: WalletId::from_bytes([3; 16]),
         vault: VaultId::from_bytes([2; 16]),
         network: Network::Solana,
-        path: KeyPath::new(vec![5]).unwrap(),
+        path: KeyPath::of_wallet(Network::Solana, 5).unwrap(),
         public_key: vec![6; 32],
         address: "address".into(),
         reference: "ref".into(),
@@ -261,6 +262,10 @@ fn wallets_and_vaults__should_load_for_ever() {
     let activation = Activation {
         order: reshare.clone(),
         proof: ReshareProof(vec![(NodeId([2; 32]), vec![9; 64])]),
+        before: vec![Proven {
+            order: reshare.clone(),
+            proof: ReshareProof(vec![(NodeId([3; 32]), vec![8; 64])]),
+        }],
         untold: vec![NodeId([3; 32])],
         asked: true,
     };
@@ -356,6 +361,21 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         check(name, &restore);
     }
     check("first-wallet-v1", &1_000_001_u32);
+    let proof = AddressProof {
+        statement: AddressStatement {
+            vault: VaultId::from_bytes([2; 16]),
+            root_public_key: vec![7; 32],
+            path: KeyPath::new(vec![501, 5]).unwrap(),
+            network: Network::Solana,
+            address: "address".into(),
+            reference: "ref".into(),
+        },
+        threshold: 2,
+        epoch: 1,
+        statements: vec![(NodeId([1; 32]), vec![9; 64])],
+    };
+    check("address-proof-v1", &proof);
+    check("proof-wanted-v1", &"ref".to_owned());
 }
 
 #[test]

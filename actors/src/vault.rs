@@ -6,6 +6,7 @@ mod changes;
 mod keys;
 mod life;
 mod place;
+mod proving;
 mod requests;
 mod turns;
 pub mod view;
@@ -41,6 +42,7 @@ use crate::{
     context::Context,
     lanes::Lanes,
     pledge::Pledge,
+    proofs::Holders,
     restored, rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
@@ -87,6 +89,12 @@ pub enum Msg {
     KeygenEnded(Box<KeygenOrder>, Result<RootKey, Fault>),
     /// About the shares of keys that are there.
     Life(LifeMsg),
+    /// Wallets without proof of their address are to get it; none may be there.
+    ProofsDue,
+    /// What came of that: whether there may be more.
+    ProofsTried(Result<bool, Fault>),
+    /// A wallet was made without proof of its address.
+    ProofMissing,
     /// A request's actor is to be started again, unless it lives.
     RestartDue(RequestId),
 }
@@ -133,6 +141,7 @@ pub struct Live {
     failures: HashMap<RequestId, u32>,
     keygens: keys::Keygens,
     works: life::Works,
+    proving: proving::Proving,
     in_use: watch::Sender<InUse>,
 }
 
@@ -167,6 +176,7 @@ impl Actor for VaultActor {
             ids: HashMap::new(),
             failures: HashMap::new(),
             keygens: keys::Keygens::new(),
+            proving: proving::Proving::default(),
         })
     }
 
@@ -215,6 +225,9 @@ impl Actor for VaultActor {
             Msg::KeygenDue(scheme) => live.start_keygen(&myself, scheme).await?,
             Msg::KeygenEnded(order, result) => live.keygen_ended(&myself, &order, result).await?,
             Msg::Life(message) => live.life(&myself, message).await?,
+            Msg::ProofsDue => live.prove(&myself),
+            Msg::ProofsTried(tried) => live.proofs_tried(&myself, &tried),
+            Msg::ProofMissing => live.proof_missing(&myself),
             Msg::RestartDue(request) => {
                 if !live.requests.contains_key(&request) {
                     live.load_request(&myself, request).await?;
@@ -265,6 +278,7 @@ impl Live {
             }
         }
         self.resume_life(myself);
+        self.prove(myself);
         let mut pending = Vec::new();
         let mut next = Some(Scan::prefix(Space::Outbox, self.vault.id.as_bytes(), PAGE));
         while let Some(scan) = next {
@@ -293,7 +307,7 @@ impl Live {
     /// Numbers the wallet and stores it in a task beside the actor: wallets share a commit.
     fn create_wallet(&mut self, myself: &ActorRef<Msg>, new: NewWallet) {
         let curve = new.plan.network.curve();
-        let Some(root) = self.vault.root(curve).cloned() else {
+        let Some(holders) = Holders::of(&self.vault, curve) else {
             let reason = match self.vault.failed_reason() {
                 Some(reason) => {
                     format!("the vault has no {} key: {reason}", curve.name())
@@ -309,8 +323,13 @@ impl Live {
         let vault = self.vault.id;
         let actor = myself.clone();
         tokio::spawn(async move {
-            let made = match wallets::make(&context, vault, &root, index, &new.plan).await {
-                Ok(Some(made)) => Ok(made),
+            let made = match wallets::make(&context, &holders, index, &new.plan).await {
+                Ok(Some(made)) => {
+                    if made.address_proof.is_none() {
+                        let _ = actor.cast(Msg::ProofMissing);
+                    }
+                    Ok(made)
+                }
                 Ok(None) => match wallets::next_index(&context, vault).await {
                     Ok(next) => {
                         // Without an actor nobody gets an answer, and the caller asks again.

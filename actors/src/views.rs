@@ -24,7 +24,7 @@ use crate::{
         in_scope, operators_only, vault_in_scope,
     },
     lists::{self, Page},
-    nodes, rows, simulations,
+    nodes, proofs, rows, simulations,
     store::{Batch, Expect, Key, Scan, Space, Store},
     tokens,
     vault::view as vault,
@@ -118,11 +118,13 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             ))
         }
         Query::WalletByAddress(address) => {
-            View::Wallet(by_address(context, caller, &address).await?.to_wire())
+            let wallet = by_address(context, caller, &address).await?;
+            View::Wallet(proofs::shown(context, &wallet).await?)
         }
         Query::WalletByRef(reference) => {
             let wallet = context.wallet_by(&rows::wallet_ref(&reference)).await?;
-            View::Wallet(visible(caller, wallet, "ref")?.to_wire())
+            let wallet = visible(caller, wallet, "ref")?;
+            View::Wallet(proofs::shown(context, &wallet).await?)
         }
         Query::Wallets(request) => View::Wallets(wallets(context, caller, &request).await?),
         Query::Balance(request) => {
@@ -387,13 +389,15 @@ async fn wallets(
     for ids in ids.chunks(lists::TOGETHER) {
         let keys: Vec<_> = ids.iter().map(|id| rows::wallet(*id)).collect();
         let wallets = context.load_all::<Wallet>(&keys).await?;
+        let mut together = Vec::with_capacity(ids.len());
         for (id, wallet) in ids.iter().zip(wallets) {
             let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
                 continue;
             };
             let wallet = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
-            found.push(wallet.to_wire());
+            together.push(wallet);
         }
+        found.extend(proofs::shown_all(context, &together).await?);
     }
     Ok(found)
 }

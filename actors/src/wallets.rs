@@ -1,9 +1,12 @@
 //! Makes wallets: derives their keys and stores them with their indexes.
 
+use std::sync::Arc;
+
 use covault_core::{
+    attest::AddressProof,
     audit::Chain,
     deposit::{self, Deposit},
-    derive::{KeyPath, RootKey},
+    derive::KeyPath,
     fault::{Class, Fault},
     ids::VaultId,
     network::Network,
@@ -16,6 +19,7 @@ use crate::{
     audit::Note,
     context::Context,
     pledge::Pledge,
+    proofs::{self, Holders},
     rows,
     store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
@@ -30,30 +34,35 @@ pub struct Plan {
     pub reference: String,
     /// The row of the deposit that it is made for.
     pub deposit: Option<Key>,
+    /// The reference that its proof names: its own, or the deposit's.
+    pub proven_reference: String,
+    /// Without a proof of its address nothing is made.
+    pub require_proof: bool,
     /// What is stored and demanded with it.
     pub pledge: Pledge,
 }
 
-/// Makes the wallet at `m/<index>` below the vault's root key on its curve. One counter per
-/// vault numbers the wallets of all networks, so that no index is ever used for two of them.
+/// Makes the wallet at `m/<coin type of its network>/<index>` below the vault's root key on its
+/// curve. One counter per vault numbers the wallets of all networks, so that no index is ever used
+/// for two of them.
 ///
 /// `None` when another process on the store has used the index.
 ///
 /// # Errors
-/// [`covault_core::fault::Class::Conflict`] when its reference or its deposit is taken; the index
-/// stays unused then.
+/// [`covault_core::fault::Class::Conflict`] when its reference or its deposit is taken, and
+/// [`covault_core::fault::Class::Unavailable`] when the plan demands a proof that cannot be had; the
+/// index stays unused then.
 pub async fn make(
-    context: &Context,
-    vault: VaultId,
-    root: &RootKey,
+    context: &Arc<Context>,
+    holders: &Holders,
     index: u32,
     plan: &Plan,
 ) -> Result<Option<wire::Wallet>, Fault> {
-    let path = KeyPath::new(vec![index])?;
-    let public_key = root.child(&path)?.public_key;
+    let path = KeyPath::of_wallet(plan.network, index)?;
+    let public_key = holders.root.child(&path)?.public_key;
     let wallet = Wallet {
         id: context.new_wallet_id(),
-        vault,
+        vault: holders.vault,
         network: plan.network,
         address: plan.network.chain().address(&public_key)?,
         path,
@@ -63,7 +72,12 @@ pub async fn make(
         status: Status::Active,
         created_at_ms: context.now_ms(),
     };
-    store(context, &wallet, index, plan).await
+    let stated = proofs::attested(&wallet, &plan.proven_reference);
+    let proof = proofs::prove(context, holders, stated).await.ok();
+    if proof.is_none() && plan.require_proof {
+        return Err(proofs::missing());
+    }
+    store(context, &wallet, index, plan, proof.as_ref()).await
 }
 
 /// The index behind those of the vault's wallets that are stored.
@@ -87,8 +101,9 @@ async fn store(
     wallet: &Wallet,
     index: u32,
     plan: &Plan,
+    proof: Option<&AddressProof>,
 ) -> Result<Option<wire::Wallet>, Fault> {
-    let shown = wallet.to_wire();
+    let shown = proofs::with(context, wallet, proof);
     let id = rows::encode(&wallet.id)?;
     let mut batch = Batch::new();
     batch.put(
@@ -116,6 +131,7 @@ async fn store(
         };
         batch.put(key.clone(), Expect::Absent, rows::encode(&deposit)?);
     }
+    proofs::add_to(&mut batch, wallet, &plan.proven_reference, proof)?;
     let for_deposit = plan.deposit.is_some();
     Note::new(
         plan.pledge.by(),
@@ -124,7 +140,7 @@ async fn store(
     )
     .fact("network", wallet.network.name())
     .fact("address", &wallet.address)
-    .fact("keyPath", format_args!("m/{index}"))
+    .fact("keyPath", &wallet.path)
     .fact("ref", &wallet.reference)
     .fact("name", &wallet.name)
     .fact("for", if for_deposit { "deposits" } else { "" })

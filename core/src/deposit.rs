@@ -83,6 +83,8 @@ pub struct DepositCall {
     pub network: DepositNetwork,
     /// The client's own reference.
     pub reference: String,
+    /// Without a proof of the address nothing is to be made or shown.
+    pub require_proof: bool,
 }
 
 impl DepositCall {
@@ -91,7 +93,11 @@ impl DepositCall {
     /// # Errors
     /// The first of: `network required`, `network unsupported`, `ref required`, `ref invalid`.
     pub fn parse(request: &wire::CreateDepositWalletRequest) -> Result<Self, Fault> {
-        let wire::CreateDepositWalletRequest { network, r#ref } = request;
+        let wire::CreateDepositWalletRequest {
+            network,
+            r#ref,
+            require_address_proof,
+        } = request;
         if network.is_empty() {
             return Err(reason("network required"));
         }
@@ -107,6 +113,7 @@ impl DepositCall {
         Ok(Self {
             network,
             reference: r#ref.clone(),
+            require_proof: *require_address_proof,
         })
     }
 }

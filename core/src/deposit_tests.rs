@@ -11,6 +11,7 @@ fn deposit(network: &str, reference: &str) -> Result<DepositCall, Fault> {
     DepositCall::parse(&wire::CreateDepositWalletRequest {
         network: network.into(),
         r#ref: reference.into(),
+        ..Default::default()
     })
 }
 
@@ -42,6 +43,7 @@ fn deposit_call__should_give_the_first_reason_of_the_table() {
             let expected = DepositCall {
                 network,
                 reference: reference.to_owned(),
+                require_proof: false,
             };
             assert_eq!(deposit(name, reference).unwrap(), expected);
         }

@@ -12,7 +12,7 @@ use k256::elliptic_curve::{PrimeField as _, group::Group as _, sec1::ToSec1Point
 use serde::{Deserialize, Serialize};
 use sha2::Sha512;
 
-use crate::{fault::Fault, signature::Curve};
+use crate::{fault::Fault, network::Network, signature::Curve};
 
 /// The first hardened index (BIP-32). A hardened child needs the whole private key, which
 /// exists nowhere.
@@ -56,6 +56,40 @@ impl KeyPath {
             ));
         }
         Ok(Self(indices))
+    }
+
+    /// The path of a vault's wallet: `m/<coin type of its network>/<index>`.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] for a hardened index.
+    pub fn of_wallet(network: Network, index: u32) -> Result<Self, Fault> {
+        Self::new(vec![network.coin_type(), index])
+    }
+
+    /// The network of the wallet that the path belongs to; `None` for any other path.
+    pub fn wallet_network(&self) -> Option<Network> {
+        let of = |network: &Network| self.wallet_index(*network).is_ok();
+        Network::ALL.into_iter().find(of)
+    }
+
+    /// The index of the wallet of `network` that the path belongs to. Any other path (of another
+    /// network, the root, deeper ones) is refused: with it, one network's signature could be good
+    /// on another.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`], field `path`.
+    pub fn wallet_index(&self, network: Network) -> Result<u32, Fault> {
+        match self.0.as_slice() {
+            [coin_type, index] if *coin_type == network.coin_type() => Ok(*index),
+            _ => Err(Fault::field(
+                "path",
+                format_args!(
+                    "is {self}; the key paths of {} wallets are m/{}/<index>",
+                    network.name(),
+                    network.coin_type()
+                ),
+            )),
+        }
     }
 
     /// The indices below the root, in order.
@@ -319,6 +353,39 @@ mod tests {
             assert!(text.parse::<KeyPath>().is_err(), "{text:?}");
         }
         assert!(serde_json::from_str::<KeyPath>("[2147483648]").is_err());
+    }
+
+    #[test]
+    fn key_path__should_belong_to_the_wallets_of_one_network() {
+        let mut coin_types = std::collections::BTreeSet::new();
+        for network in Network::ALL {
+            assert!(coin_types.insert(network.coin_type()), "{network:?}");
+            let path = KeyPath::of_wallet(network, 5).unwrap();
+            assert_eq!(path.to_string(), format!("m/{}/5", network.coin_type()));
+            assert_eq!(path.wallet_network(), Some(network));
+            for other in Network::ALL {
+                match path.wallet_index(other) {
+                    Ok(index) => assert_eq!((index, other), (5, network)),
+                    Err(fault) => {
+                        assert!(fault.public().starts_with("path: is m/"), "{fault:?}");
+                        assert_ne!(other, network);
+                    }
+                }
+            }
+            let coin_type = network.coin_type();
+            for odd in [
+                vec![],
+                vec![5],
+                vec![coin_type],
+                vec![5, coin_type],
+                vec![coin_type, 5, 0],
+                vec![44, coin_type, 5],
+            ] {
+                let odd = KeyPath::new(odd).unwrap();
+                assert!(odd.wallet_index(network).is_err(), "{odd}");
+            }
+            assert!(KeyPath::of_wallet(network, HARDENED).is_err());
+        }
     }
 
     #[test]

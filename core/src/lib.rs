@@ -4,6 +4,7 @@
 //! traits in [`port`]. Everything can therefore be replayed with a seed.
 
 pub mod amount;
+pub mod attest;
 pub mod audit;
 pub mod batch;
 pub mod chain;

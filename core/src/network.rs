@@ -109,6 +109,22 @@ impl Network {
         }
     }
 
+    /// The coin type (SLIP-44) that begins the key paths of the network's wallets, so that no two
+    /// networks share a key. Of one kind of network (the EVM chains, Solana and Sonic SVM) it is
+    /// the first one's.
+    pub fn coin_type(self) -> u32 {
+        match self {
+            Network::Bitcoin => 0,
+            Network::Evm => 60,
+            Network::Stellar => 148,
+            Network::Tron => 195,
+            Network::Solana => 501,
+            Network::Ton => 607,
+            Network::Aptos => 637,
+            Network::Sui => 784,
+        }
+    }
+
     /// The network's rules.
     pub fn chain(self) -> &'static dyn Chain {
         match self {

@@ -1,5 +1,10 @@
 //! Orders: what the orchestrator asks of signer nodes, in the exact bytes they verify and sign.
 
+mod change;
+
+use std::collections::BTreeSet;
+
+pub use change::{Change, Proven};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -32,7 +37,7 @@ pub struct SigningOrder {
     pub network: Network,
     /// The vault's root public key on the network's curve: names the shares to use.
     pub root_public_key: Vec<u8>,
-    /// The wallet's child key.
+    /// The wallet's child key: [`KeyPath::of_wallet`], and no other path.
     pub path: KeyPath,
     /// The wallet's public key (33 bytes secp256k1, 32 bytes Ed25519).
     pub public_key: Vec<u8>,
@@ -47,6 +52,9 @@ pub struct SigningOrder {
     pub unsigned: Vec<u8>,
     /// What to sign, in order.
     pub inputs: Vec<SigningInput>,
+    /// The wallets of the same vault and network that the payload pays, by their indices: a node
+    /// whose policy allows own wallets derives them itself ([`SigningOrder::own_recipients`]).
+    pub recipient_indices: Vec<u32>,
     /// When the order was made, in milliseconds since the Unix epoch.
     pub issued_at_ms: u64,
     /// When it stops being valid, in milliseconds since the Unix epoch.
@@ -74,6 +82,7 @@ impl SigningOrder {
             facts,
             unsigned,
             inputs,
+            recipient_indices,
             issued_at_ms,
             expires_at_ms,
         } = self;
@@ -95,6 +104,7 @@ impl SigningOrder {
                     facts,
                     unsigned,
                     inputs,
+                    recipient_indices,
                     issued_at_ms,
                     expires_at_ms,
                 ),
@@ -127,12 +137,7 @@ impl SigningOrder {
     /// As [`SigningOrder::verify`].
     pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<Payload, Fault> {
         let chain = self.network.chain();
-        if root.curve != self.network.curve() {
-            return Err(Fault::field(
-                "network",
-                "the vault's key is of another curve",
-            ));
-        }
+        self.check_path(root)?;
         if root.public_key != self.root_public_key {
             return Err(Fault::field("rootPublicKey", "is not the vault's root key"));
         }
@@ -175,6 +180,58 @@ impl SigningOrder {
             })?;
         self.compare(chain, &built)?;
         Ok(payload)
+    }
+
+    /// Checks that the path is that of a wallet of the order's network, whose curve is that of
+    /// `root`: a key belongs to one network.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`], field `network` or `path`.
+    pub fn check_path(&self, root: &RootKey) -> Result<(), Fault> {
+        if root.curve != self.network.curve() {
+            return Err(Fault::field(
+                "network",
+                "the vault's key is of another curve",
+            ));
+        }
+        self.path.wallet_index(self.network).map(drop)
+    }
+
+    /// The recipients of the `payload` that are wallets of the vault whose root key is `root`, each
+    /// derived from it at the index that the order names.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] naming an index that leads to none of the recipients, or to
+    /// one that another index has led to.
+    pub fn own_recipients(
+        &self,
+        root: &RootKey,
+        payload: &Payload,
+    ) -> Result<BTreeSet<String>, Fault> {
+        let mut own = BTreeSet::new();
+        if self.recipient_indices.is_empty() {
+            return Ok(own);
+        }
+        let recipients = payload.recipients(self.network);
+        for (place, index) in self.recipient_indices.iter().enumerate() {
+            let refuse = || {
+                let problem = "is no further wallet of this vault that the payload pays";
+                Fault::field(format_args!("recipientIndices[{place}]"), problem)
+            };
+            // Before more keys are derived than there are recipients.
+            if place >= recipients.len() {
+                return Err(refuse());
+            }
+            let path = KeyPath::of_wallet(self.network, *index).map_err(|_| refuse())?;
+            let address = self
+                .network
+                .chain()
+                .address(&root.child(&path)?.public_key)?;
+            if !recipients.contains(&address) || !own.insert(address) {
+                return Err(refuse());
+            }
+        }
+        Ok(own)
     }
 
     /// Compares what the order shows with what was built from its payload and facts.
@@ -386,8 +443,8 @@ impl ReshareOrder {
     }
 }
 
-/// What a node signs, with its identity key, once its share of the new generation is on disk: this
-/// tag, then the order's [`ReshareOrder::id`].
+/// What a party signs, with its identity key, once the run has ended well: this tag, then the
+/// order's [`ReshareOrder::id`].
 const PREPARED: &[u8] = b"covault/reshare-prepared";
 
 impl ReshareOrder {
@@ -399,8 +456,9 @@ impl ReshareOrder {
         Ok(Sha256::digest(self.canonical_bytes()?).into())
     }
 
-    /// The bytes of the statement "my share of the new generation is on disk", which every new
-    /// holder signs (Ed25519, its identity key): a tag, then the order's id.
+    /// The bytes of the statement that every party signs (Ed25519, its identity key): a tag, then
+    /// the order's id. It says "the run ended, and all of its parties agreed on the outcome"; of a
+    /// dealer also "I dealt my share in it", of a new holder also "my new share is on disk".
     ///
     /// # Errors
     /// As [`ReshareOrder::canonical_bytes`].
@@ -409,9 +467,9 @@ impl ReshareOrder {
     }
 }
 
-/// The statements of all new holders of a [`ReshareOrder`] that their shares are on disk: each
-/// node's Ed25519 signature (64 bytes) over [`ReshareOrder::statement`]. Without it no node gives
-/// up an old share.
+/// The statements of all parties of a [`ReshareOrder`], as many old holders as the old threshold
+/// among them: each node's Ed25519 signature (64 bytes) over [`ReshareOrder::statement`]. Without it
+/// no node gives up an old share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReshareProof(pub Vec<(NodeId, Vec<u8>)>);
 

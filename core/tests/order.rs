@@ -94,7 +94,7 @@ mod order {
 
     fn order(network: Network, kind: impl Fn(String) -> WireKind, facts: Facts) -> SigningOrder {
         let root = root(network.curve());
-        let path = KeyPath::new(vec![0, 5]).unwrap();
+        let path = KeyPath::of_wallet(network, 5).unwrap();
         let public_key = root.child(&path).unwrap().public_key;
         let chain = network.chain();
         let address = chain.address(&public_key).unwrap();
@@ -113,6 +113,7 @@ mod order {
             facts,
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
+            recipient_indices: Vec::new(),
             issued_at_ms: 1,
             expires_at_ms: 2,
         }
@@ -156,7 +157,7 @@ mod order {
         let changes: [(&str, Change); 9] = [
             ("rootPublicKey", |order| order.root_public_key[5] ^= 1),
             ("path", |order| {
-                order.path = KeyPath::new(vec![0, 6]).unwrap()
+                order.path = KeyPath::of_wallet(order.network, 6).unwrap()
             }),
             ("publicKey", |order| order.public_key[5] ^= 1),
             ("address", |order| order.address.push('0')),
@@ -178,7 +179,7 @@ mod order {
         refused(&orders(), &[("unsigned", |order| order.unsigned.push(0))]);
         refused(
             &orders()[..2],
-            &[("address", |order| order.network = Network::Tron)],
+            &[("path", |order| order.network = Network::Tron)],
         );
         for order in orders() {
             let other = RootKey {

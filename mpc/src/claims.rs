@@ -3,15 +3,19 @@
 //! - The first digest that a node agrees to sign for a request is the only one, for ever. It covers
 //!   all inputs at once, so that a request cannot grow.
 //! - A session attempt is run once, also after a restart.
-//! - What the requests of a day let go is counted, each request once, when its first claim is
-//!   granted: whatever becomes of the signature, the count stands.
+//! - What requests let go is counted for 24 hours ([`windows`]), each request once, when its first
+//!   claim is granted: whatever becomes of the signature, the count stands.
 //! - A peer that cheated in a way that leaks key material is banned from that key for good.
+//! - A file that was put back is noticed ([`Age`]): other nodes remember how much it had promised.
 //! - A signing nonce made ahead ([`crate::nonces`]) is given out once: its deletion is in the
 //!   transaction of the claim that uses it.
 //!
 //! A claim is on disk, fsynced, before its caller goes on. One thread writes: it drains its queue
 //! into one transaction, so that many claims share the price of one commit. When a commit fails, the
 //! writer ends, and so must its node: what is on disk is unknown until the file is opened again.
+
+mod height;
+mod windows;
 
 use std::{
     collections::HashSet,
@@ -23,7 +27,6 @@ use std::{
 };
 
 use covault_core::{
-    amount::U256,
     fault::{Class, Fault},
     ids::{RequestId, SessionId},
     order::NodeId,
@@ -34,11 +37,17 @@ use redb::{
 };
 use tokio::sync::{oneshot, watch};
 
+pub use height::Age;
+use height::Blocked;
+pub(crate) use height::{Forgotten, PeerHeights};
+
 use crate::{
+    key_notes::{self, KeyNote, KeyNotes},
     nonces::table::{self as nonce_table, NonceRow, ShareEpoch, Stored, Take},
-    policy::Spending,
+    policy::{Counter, Spending},
     pool::CpuPool,
 };
+use windows::Windows;
 
 /// Request -> digest over all its inputs.
 const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
@@ -47,13 +56,6 @@ const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::ne
 /// (root public key, node) -> when, in milliseconds since the Unix epoch.
 const BANS: TableDefinition<'_, (&[u8], &[u8; 32]), u64> = TableDefinition::new("bans.1");
 
-/// (day, asset) -> what was let go, a big-endian number. Days since the Unix epoch, in UTC.
-const SPENT: TableDefinition<'_, (u64, &str), &[u8; 32]> = TableDefinition::new("spent.1");
-
-/// Milliseconds of a day.
-const DAY_MS: u64 = 86_400_000;
-/// Days that are kept, so that a clock that is set back finds its day.
-const KEPT_DAYS: u64 = 7;
 /// Claims that share one commit at most.
 const BATCH: usize = 512;
 /// Claims that wait at most.
@@ -68,9 +70,12 @@ pub enum ClaimError {
     /// The request was signed for another digest before.
     #[error("another digest was claimed for this request")]
     OtherDigest,
-    /// The day's total of this asset would be above its limit.
-    #[error("the limit of {0} per day is reached")]
-    OverDay(String),
+    /// What went in 24 hours would be above the limit.
+    #[error("the limit of {} in 24 hours is reached", .0.name())]
+    OverDay(Counter),
+    /// What was let go lately is not known: the claims file was put back.
+    #[error("promises of this node are missing here, so that its limits count as used up")]
+    SpendingForgotten,
     /// A nonce that was to be used is not there, or not any more.
     #[error("a nonce is gone")]
     NonceGone,
@@ -88,7 +93,7 @@ pub struct Claim {
     pub attempt: u32,
     /// What is to be signed: a digest over all inputs; `None` for key generation.
     pub digest: Option<(RequestId, [u8; 32])>,
-    /// What the request lets go: each asset once.
+    /// What the request lets go: each counter once.
     pub spending: Vec<Spending>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -110,18 +115,42 @@ enum Job {
         now_ms: u64,
         reply: oneshot::Sender<Outcome>,
     },
+    NoteKey(Vec<u8>, Option<KeyNote>, oneshot::Sender<Outcome>),
     KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<Outcome>),
     BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<Outcome>),
+    Forgotten(Forgotten, oneshot::Sender<Outcome>),
+    Remember(PeerHeights, oneshot::Sender<Outcome>),
 }
 
 type Bans = HashSet<(Vec<u8>, NodeId)>;
 
+/// What of the file is in memory, too.
+#[derive(Default)]
+struct Known {
+    bans: RwLock<Bans>,
+    blocked: RwLock<Blocked>,
+    age: RwLock<Age>,
+}
+
+/// What a file has when it is opened.
+struct Loaded {
+    known: Known,
+    nonces: Stored,
+    peers: PeerHeights,
+    windows: Windows,
+    key_notes: KeyNotes,
+}
+
 /// The claims of one node. The file is locked while open: a folder serves one process.
 pub struct Claims {
     writer: Writer,
-    bans: Arc<RwLock<Bans>>,
+    known: Arc<Known>,
     /// The nonces found when the file was opened, until somebody takes charge of them.
     stored: Mutex<Stored>,
+    /// The same for the heights of other nodes.
+    peers: Mutex<PeerHeights>,
+    /// The same for what was noted of keys.
+    key_notes: Mutex<KeyNotes>,
     /// Closed when the writer is gone.
     alive: watch::Receiver<()>,
 }
@@ -131,7 +160,7 @@ enum Writer {
     Thread(mpsc::SyncSender<Job>),
     /// Whoever claims; gone once the disk has failed.
     #[cfg(feature = "simulation")]
-    Caller(Mutex<Option<(Database, watch::Sender<()>)>>),
+    Caller(Mutex<Option<(Database, Windows, watch::Sender<()>)>>),
 }
 
 impl Claims {
@@ -173,12 +202,14 @@ impl Claims {
         if let Some(machine) = pool.machine() {
             let disk = Arc::clone(&machine.disk);
             let open = |path: &Path| crate::simulated::open(path, disk);
-            let (database, (bans, stored)) = Self::open_file(path, may_be_new, open)?;
+            let (database, loaded) = Self::open_file(path, may_be_new, open)?;
             let (sender, alive) = watch::channel(());
             return Ok(Self {
-                writer: Writer::Caller(Mutex::new(Some((database, sender)))),
-                bans: Arc::new(RwLock::new(bans)),
-                stored: Mutex::new(stored),
+                writer: Writer::Caller(Mutex::new(Some((database, loaded.windows, sender)))),
+                known: Arc::new(loaded.known),
+                stored: Mutex::new(loaded.nonces),
+                peers: Mutex::new(loaded.peers),
+                key_notes: Mutex::new(loaded.key_notes),
                 alive,
             });
         }
@@ -191,7 +222,7 @@ impl Claims {
         path: &Path,
         may_be_new: bool,
         open: impl FnOnce(&Path) -> Result<Database, redb::Error>,
-    ) -> Result<(Database, (Bans, Stored)), Fault> {
+    ) -> Result<(Database, Loaded), Fault> {
         let refuse = |problem: &str| {
             let sentence = format!("claims file {}: {problem}", path.display());
             Fault::new(Class::Invalid, sentence)
@@ -235,23 +266,25 @@ impl Claims {
         Self::serve(database, loaded)
     }
 
-    fn serve(database: Database, (bans, stored): (Bans, Stored)) -> Result<Self, Fault> {
-        let bans = Arc::new(RwLock::new(bans));
+    fn serve(database: Database, loaded: Loaded) -> Result<Self, Fault> {
+        let (known, windows) = (Arc::new(loaded.known), loaded.windows);
         let (queue, jobs) = mpsc::sync_channel(WAITING);
-        let writer_bans = Arc::clone(&bans);
+        let writer_known = Arc::clone(&known);
         let (sender, alive) = watch::channel(());
         thread::Builder::new()
             .name("covault-claims".into())
             .spawn(move || {
                 // Dropped when the thread ends, however it ends.
                 let _alive = sender;
-                write(&database, &jobs, &writer_bans);
+                write(&database, windows, &jobs, &writer_known);
             })
             .map_err(Fault::bug)?;
         Ok(Self {
             writer: Writer::Thread(queue),
-            bans,
-            stored: Mutex::new(stored),
+            known,
+            stored: Mutex::new(loaded.nonces),
+            peers: Mutex::new(loaded.peers),
+            key_notes: Mutex::new(loaded.key_notes),
             alive,
         })
     }
@@ -309,6 +342,66 @@ impl Claims {
         std::mem::take(&mut stored)
     }
 
+    /// How much the file has promised, and until when.
+    pub fn age(&self) -> Age {
+        let age = self.known.age.read();
+        *age.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the file held of other nodes' heights when it was opened; once.
+    pub(crate) fn stored_peers(&self) -> PeerHeights {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut peers)
+    }
+
+    /// Notes heights of other nodes; on disk when it returns.
+    pub(crate) async fn remember(&self, peers: PeerHeights) -> Result<(), ClaimError> {
+        self.ask(|reply| Job::Remember(peers, reply)).await?;
+        Ok(())
+    }
+
+    /// Whether shares of this key and epoch must not sign: promises made for them are missing here.
+    pub fn blocked(&self, root: &[u8], epoch: u32) -> bool {
+        let blocked = self.known.blocked.read();
+        let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        blocked.get(root).is_some_and(|until| epoch <= *until)
+    }
+
+    /// Notes that promises are missing. In force at once; on disk when it returns.
+    pub(crate) async fn forgotten(&self, forgotten: Forgotten) -> Result<(), ClaimError> {
+        self.forgotten_now(&forgotten);
+        self.ask(|reply| Job::Forgotten(forgotten, reply)).await?;
+        Ok(())
+    }
+
+    /// The same until the process ends.
+    pub(crate) fn forgotten_now(&self, forgotten: &Forgotten) {
+        for (root, node) in &forgotten.bans {
+            self.ban_now(root, *node);
+        }
+        let blocked = self.known.blocked.write();
+        let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        for (root, epoch) in &forgotten.blocked {
+            height::block(&mut blocked, root, *epoch);
+        }
+    }
+
+    /// What the file held of keys when it was opened; once.
+    pub(crate) fn stored_key_notes(&self) -> KeyNotes {
+        let notes = self.key_notes.lock();
+        std::mem::take(&mut *notes.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes this of a key, or nothing any more; on disk when it returns.
+    pub(crate) async fn note_key(
+        &self,
+        root: Vec<u8>,
+        note: Option<KeyNote>,
+    ) -> Result<(), ClaimError> {
+        self.ask(|reply| Job::NoteKey(root, note, reply)).await?;
+        Ok(())
+    }
+
     /// Bans `node` from the key; on disk when it returns.
     ///
     /// # Errors
@@ -328,21 +421,22 @@ impl Claims {
 
     /// Bans `node` from the key until the process ends; [`Claims::ban`] makes it last.
     pub(crate) fn ban_now(&self, root: &[u8], node: NodeId) {
-        self.bans
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((root.to_vec(), node));
+        let bans = self.known.bans.write();
+        let mut bans = bans.unwrap_or_else(PoisonError::into_inner);
+        bans.insert((root.to_vec(), node));
     }
 
     /// Every ban: the root public key and who is banned from it, in no order.
     pub fn bans(&self) -> Vec<(Vec<u8>, NodeId)> {
-        let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);
+        let bans = self.known.bans.read();
+        let bans = bans.unwrap_or_else(PoisonError::into_inner);
         bans.iter().cloned().collect()
     }
 
     /// Whether `node` is banned from the key.
     pub fn banned(&self, root: &[u8], node: &NodeId) -> bool {
-        let bans = self.bans.read().unwrap_or_else(PoisonError::into_inner);
+        let bans = self.known.bans.read();
+        let bans = bans.unwrap_or_else(PoisonError::into_inner);
         !bans.is_empty() && bans.contains(&(root.to_vec(), *node))
     }
 
@@ -363,8 +457,8 @@ impl Claims {
             #[cfg(feature = "simulation")]
             Writer::Caller(database) => {
                 let mut database = database.lock().unwrap_or_else(PoisonError::into_inner);
-                let (file, _) = database.as_ref().ok_or("the writer is gone")?;
-                if !settle(file, vec![job], &self.bans) {
+                let (file, windows, _) = database.as_mut().ok_or("the writer is gone")?;
+                if !settle(file, windows, vec![job], &self.known) {
                     *database = None;
                 }
                 Ok(())
@@ -401,13 +495,15 @@ fn make(path: &Path) -> Result<(), redb::Error> {
 }
 
 /// Makes the tables that are missing, and reads bans and nonces.
-fn load(database: &Database) -> Result<(Bans, Stored), redb::Error> {
+fn load(database: &Database) -> Result<Loaded, redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(REQUESTS)?;
     transaction.open_table(SESSIONS)?;
     transaction.open_table(BANS)?;
-    transaction.open_table(SPENT)?;
+    let windows = Windows::open(&transaction)?;
+    height::make(&transaction)?;
     nonce_table::make(&transaction)?;
+    key_notes::make(&transaction)?;
     transaction.commit()?;
     let mut bans = Bans::new();
     let transaction = database.begin_read()?;
@@ -416,25 +512,41 @@ fn load(database: &Database) -> Result<(Bans, Stored), redb::Error> {
         let (root, node) = key.value();
         bans.insert((root.to_vec(), NodeId(*node)));
     }
-    Ok((bans, nonce_table::load(&transaction)?))
+    let (age, blocked, peers) = height::load(&transaction)?;
+    Ok(Loaded {
+        known: Known {
+            bans: RwLock::new(bans),
+            blocked: RwLock::new(blocked),
+            age: RwLock::new(age),
+        },
+        nonces: nonce_table::load(&transaction)?,
+        peers,
+        windows,
+        key_notes: key_notes::load(&transaction)?,
+    })
 }
 
-fn write(database: &Database, jobs: &mpsc::Receiver<Job>, bans: &RwLock<Bans>) {
+fn write(database: &Database, mut windows: Windows, jobs: &mpsc::Receiver<Job>, known: &Known) {
     while let Ok(first) = jobs.recv() {
         let mut batch = vec![first];
         while batch.len() < BATCH {
             let Ok(next) = jobs.try_recv() else { break };
             batch.push(next);
         }
-        if !settle(database, batch, bans) {
+        if !settle(database, &mut windows, batch, known) {
             return;
         }
     }
 }
 
 /// Writes a batch and tells who waits; false when the disk has failed.
-fn settle(database: &Database, batch: Vec<Job>, bans: &RwLock<Bans>) -> bool {
-    let committed = commit(database, &batch);
+fn settle(database: &Database, windows: &mut Windows, batch: Vec<Job>, known: &Known) -> bool {
+    // Nobody else changes it.
+    let mut age = *known.age.read().unwrap_or_else(PoisonError::into_inner);
+    let committed = commit(database, windows, &batch, &mut age);
+    if committed.is_ok() {
+        *known.age.write().unwrap_or_else(PoisonError::into_inner) = age;
+    }
     if let Err(error) = &committed {
         tracing::error!(%error, "claims cannot be written");
     }
@@ -449,13 +561,16 @@ fn settle(database: &Database, batch: Vec<Job>, bans: &RwLock<Bans>) -> bool {
         };
         let reply = match job {
             Job::Claim(_, _, reply)
+            | Job::NoteKey(_, _, reply)
             | Job::KeepNonces(_, _, reply)
-            | Job::BurnNonces(_, _, reply) => reply,
+            | Job::BurnNonces(_, _, reply)
+            | Job::Forgotten(_, reply)
+            | Job::Remember(_, reply) => reply,
             Job::Ban {
                 root, node, reply, ..
             } => {
-                bans.write()
-                    .unwrap_or_else(PoisonError::into_inner)
+                let bans = known.bans.write();
+                bans.unwrap_or_else(PoisonError::into_inner)
                     .insert((root, node));
                 reply
             }
@@ -467,7 +582,13 @@ fn settle(database: &Database, batch: Vec<Job>, bans: &RwLock<Bans>) -> bool {
 }
 
 /// All jobs of a batch in one transaction; each outcome counts only when the commit succeeds.
-fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Outcome>, redb::Error> {
+fn commit(
+    database: &Database,
+    windows: &mut Windows,
+    batch: &[Job],
+    age: &mut Age,
+) -> Result<Vec<Outcome>, redb::Error> {
+    let before = *age;
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     transaction.set_two_phase_commit(true);
@@ -481,9 +602,13 @@ fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Outcome>, redb::Erro
                     None => Some(Vec::new()),
                 };
                 match taken {
-                    Some(rows) => grant(&transaction, claim)?.map(|()| rows),
+                    Some(rows) => grant(&transaction, windows, claim, age)?.map(|()| rows),
                     None => Err(ClaimError::NonceGone),
                 }
+            }
+            Job::NoteKey(root, note, _) => {
+                key_notes::put(&transaction, root, note.as_ref())?;
+                Ok(Vec::new())
             }
             Job::KeepNonces(of, rows, _) => {
                 nonce_table::keep(&transaction, of, rows)?;
@@ -499,9 +624,21 @@ fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Outcome>, redb::Erro
                 transaction
                     .open_table(BANS)?
                     .insert((root.as_slice(), &node.0), *now_ms)?;
+                age.height = age.height.saturating_add(1);
+                Ok(Vec::new())
+            }
+            Job::Forgotten(forgotten, _) => {
+                height::forget(&transaction, forgotten, age)?;
+                Ok(Vec::new())
+            }
+            Job::Remember(peers, _) => {
+                height::remember(&transaction, peers)?;
                 Ok(Vec::new())
             }
         });
+    }
+    if *age != before {
+        height::store(&transaction, age)?;
     }
     transaction.commit()?;
     Ok(outcomes)
@@ -509,7 +646,9 @@ fn commit(database: &Database, batch: &[Job]) -> Result<Vec<Outcome>, redb::Erro
 
 fn grant(
     transaction: &WriteTransaction,
+    windows: &mut Windows,
     claim: &Claim,
+    age: &mut Age,
 ) -> Result<Result<(), ClaimError>, redb::Error> {
     let mut sessions = transaction.open_table(SESSIONS)?;
     let session = (claim.session.as_bytes(), claim.attempt);
@@ -523,7 +662,13 @@ fn grant(
             .map(|known| known.value() == digest);
         match known {
             None => {
-                if let Err(over) = count(transaction, &claim.spending, claim.now_ms)? {
+                // Time never runs back for limits.
+                let now_ms = age.time(claim.now_ms);
+                let limited = claim.spending.iter().any(|it| it.most_per_day.is_some());
+                if limited && age.lacks_spending(now_ms) {
+                    return Ok(Err(ClaimError::SpendingForgotten));
+                }
+                if let Err(over) = windows.count(transaction, &claim.spending, now_ms)? {
                     return Ok(Err(over));
                 }
                 table.insert(request.as_bytes(), digest)?;
@@ -534,46 +679,7 @@ fn grant(
         }
     }
     sessions.insert(session, claim.now_ms)?;
-    Ok(Ok(()))
-}
-
-/// Adds to the totals of the day; to none when one would be above its limit.
-fn count(
-    transaction: &WriteTransaction,
-    spending: &[Spending],
-    now_ms: u64,
-) -> Result<Result<(), ClaimError>, redb::Error> {
-    if spending.is_empty() {
-        return Ok(Ok(()));
-    }
-    let day = now_ms / DAY_MS;
-    let mut spent = transaction.open_table(SPENT)?;
-    if spent
-        .range((day, "")..(day.saturating_add(1), ""))?
-        .next()
-        .is_none()
-    {
-        spent.retain_in(..(day.saturating_sub(KEPT_DAYS), ""), |_, _| false)?;
-    }
-    let mut totals = Vec::with_capacity(spending.len());
-    for Spending {
-        asset,
-        amount,
-        most_per_day,
-    } in spending
-    {
-        let known = spent
-            .get((day, asset.as_str()))?
-            .map_or(U256::ZERO, |known| U256::from_be_bytes(*known.value()));
-        let total = known.saturating_add(*amount);
-        if most_per_day.is_some_and(|most| total > most) {
-            return Ok(Err(ClaimError::OverDay(asset.clone())));
-        }
-        totals.push((asset, total.to_be_bytes::<32>()));
-    }
-    for (asset, total) in totals {
-        spent.insert((day, asset.as_str()), &total)?;
-    }
+    age.granted(claim.now_ms);
     Ok(Ok(()))
 }
 

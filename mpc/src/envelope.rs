@@ -22,6 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     bus::{Address, Bus},
+    evidence::Signed,
     identity::{NodeIdentity, verifying_key},
 };
 
@@ -59,6 +60,10 @@ pub enum Kind {
     BackupOrder = 8,
     /// Node to holders and orchestrators: nonces made ahead; back: a question for them.
     Nonces = 9,
+    /// Orchestrator to node: state that addresses are the vault's.
+    AttestOrder = 10,
+    /// Node to node: what do you know of me, and the answer.
+    Witness = 11,
 }
 
 impl Kind {
@@ -71,11 +76,14 @@ impl Kind {
             | Self::ReshareOrder
             | Self::Activate
             | Self::BackupOrder
+            | Self::AttestOrder
             | Self::Reply => true,
             // The protocol decides for each message.
             Self::Protocol | Self::Announcement => false,
             // Commitments and numbers: public.
             Self::Nonces => false,
+            // What was announced to everybody.
+            Self::Witness => false,
         }
     }
 }
@@ -125,8 +133,7 @@ pub enum EnvelopeError {
 }
 
 impl Header {
-    /// As it stands on the wire; for fuzz targets and tests.
-    #[cfg(any(test, feature = "simulation"))]
+    /// As it stands on the wire.
     pub(crate) fn to_bytes(self) -> [u8; HEADER] {
         self.encode()
     }
@@ -174,6 +181,8 @@ impl Header {
             7 => Kind::Activate,
             8 => Kind::BackupOrder,
             9 => Kind::Nonces,
+            10 => Kind::AttestOrder,
+            11 => Kind::Witness,
             _ => return None,
         };
         let [sealed] = reader.take()?;
@@ -232,6 +241,11 @@ impl Envelope {
         self.wire.len()
     }
 
+    /// As it came.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.wire
+    }
+
     fn body(&self) -> &[u8] {
         self.wire.get(HEADER + SIGNATURE..).unwrap_or_default()
     }
@@ -249,13 +263,29 @@ pub struct Opened {
     pub body: Zeroizing<Vec<u8>>,
     /// SHA-256 over header and body as sent: two different ones for one slot are equivocation.
     pub fingerprint: [u8; 32],
+    /// The envelope without its body.
+    pub signed: Signed,
+}
+
+/// Reads a header of [`Header::to_bytes`].
+pub(crate) fn read_header(bytes: &[u8]) -> Option<Header> {
+    Header::decode(bytes).filter(|_| bytes.len() == HEADER)
+}
+
+/// What a sender signs: the header, and SHA-256 of the body.
+pub(crate) fn signed_parts(header: &Header, body: &[u8; 32]) -> [u8; 48] {
+    signed_bytes(&fingerprint_of(&header.encode(), body))
 }
 
 fn fingerprint(header: &[u8; HEADER], body: &[u8]) -> [u8; 32] {
     // The body goes in as a hash: Ed25519 hashes its message twice, with a slower function.
+    fingerprint_of(header, &Sha256::digest(body).into())
+}
+
+fn fingerprint_of(header: &[u8; HEADER], body: &[u8; 32]) -> [u8; 32] {
     Sha256::new()
         .chain_update(header)
-        .chain_update(Sha256::digest(body))
+        .chain_update(body)
         .finalize()
         .into()
 }
@@ -365,7 +395,8 @@ impl Post {
         let peer = self
             .peer(&header.from)
             .map_err(|_| EnvelopeError::BadSignature)?;
-        let fingerprint = fingerprint(&header.encode(), envelope.body());
+        let hash: [u8; 32] = Sha256::digest(envelope.body()).into();
+        let fingerprint = fingerprint_of(&header.encode(), &hash);
         let signature = envelope.signature().ok_or(EnvelopeError::Malformed)?;
         peer.key
             .verify(&signed_bytes(&fingerprint), &signature)
@@ -384,6 +415,11 @@ impl Post {
         Ok(Opened {
             body: Zeroizing::new(body),
             fingerprint,
+            signed: Signed {
+                header: *header,
+                body: hash,
+                signature: signature.to_bytes(),
+            },
         })
     }
 

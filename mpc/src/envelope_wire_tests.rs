@@ -6,12 +6,15 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
+    attest::{AttestOrder, Attested},
     chain::{Facts, SigningInput},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
     ids::{RequestId, VaultId},
     network::Network,
-    order::{BackupOrder, Generation, KeygenOrder, ReshareOrder, ReshareProof, SigningOrder},
+    order::{
+        BackupOrder, Generation, KeygenOrder, Proven, ReshareOrder, ReshareProof, SigningOrder,
+    },
     scheme::Scheme,
     signature::{Curve, Signature as CoreSignature},
 };
@@ -20,8 +23,8 @@ use super::*;
 use crate::{
     bus::memory::MemoryBus,
     message::{
-        ActivateRequest, Announcement, BackupRequest, Ban, KeygenRequest, Reply, ReshareRequest,
-        SignRequest, encode,
+        ActivateRequest, Announcement, AttestRequest, BackupRequest, Ban, Halt, KeygenRequest,
+        Reply, ReshareRequest, SignRequest, encode,
     },
 };
 
@@ -53,7 +56,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             epoch: 3,
             network: Network::Solana,
             root_public_key: root.public_key.clone(),
-            path: KeyPath::new(vec![0, 7]).unwrap(),
+            path: KeyPath::of_wallet(Network::Solana, 7).unwrap(),
             public_key: vec![5; 32],
             address: "an address".into(),
             payload: vec![6; 9],
@@ -63,6 +66,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
                 curve: Curve::Ed25519,
                 message: vec![8; 40],
             }],
+            recipient_indices: vec![9],
             issued_at_ms: 1_000,
             expires_at_ms: 2_000,
         },
@@ -95,6 +99,10 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             key: [3; 8],
             peer: NodeId([9; 32]),
         }],
+        count: 4,
+        height: 5,
+        halted: vec![Halt::Twice],
+        others: vec![[6; 16]],
     };
     let generation = |epoch| Generation {
         epoch,
@@ -116,9 +124,14 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         order: order.clone(),
         sent_at_ms: 1_500,
     };
+    let proof = ReshareProof(vec![(node, vec![5; 64])]);
     let activate = ActivateRequest {
+        before: vec![Proven {
+            order: order.clone(),
+            proof: proof.clone(),
+        }],
         order,
-        proof: ReshareProof(vec![(node, vec![5; 64])]),
+        proof,
         sent_at_ms: 1_500,
     };
     let backup = BackupRequest {
@@ -134,6 +147,21 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         },
         sent_at_ms: 1_500,
     };
+    let attest = AttestRequest {
+        order: AttestOrder {
+            session: SessionId::from_bytes([7; 16]),
+            vault: VaultId::from_bytes([2; 16]),
+            epoch: 4,
+            root_public_key: vec![3; 33],
+            addresses: vec![Attested {
+                path: KeyPath::new(vec![60, 7]).unwrap(),
+                network: Network::Evm,
+                address: "0x00".into(),
+                reference: "order 5".into(),
+            }],
+        },
+        sent_at_ms: 1_500,
+    };
     let signature = CoreSignature::Ecdsa {
         r: [1; 32],
         s: [2; 32],
@@ -143,6 +171,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
         culprits: vec![node],
         missing: vec![NodeId([9; 32])],
         reason: "timed out".into(),
+        evidence: "{}".into(),
     };
     let reply = |reply: Reply| encode(&reply).unwrap();
     vec![
@@ -213,6 +242,18 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             Kind::Reply,
             true,
             reply(Reply::Backup(vec![7; 9])),
+        ),
+        (
+            "attest-order",
+            Kind::AttestOrder,
+            true,
+            encode(&attest).unwrap(),
+        ),
+        (
+            "reply-attested",
+            Kind::Reply,
+            true,
+            reply(Reply::Attested(vec![8; 128])),
         ),
         ("reply-failed", Kind::Reply, true, reply(failed)),
         (

@@ -15,6 +15,7 @@ use std::{
 };
 
 use covault_core::{
+    attest::{AttestOrder, MAX_ADDRESSES},
     order::{NodeId, ReshareOrder},
     port::Entropy,
 };
@@ -104,7 +105,7 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
     let Some((which, body)) = data.split_first() else {
         return Ok(());
     };
-    let again = match which % 8 {
+    let again = match which % 9 {
         0 => message::again::<message::SignRequest>(body),
         1 => message::again::<message::KeygenRequest>(body),
         2 => {
@@ -118,6 +119,7 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
                 drop(announcement.cleaned());
             }
             message::again::<Announcement>(body)
+                .or_else(|| message::again::<message::WitnessNews>(body))
         }
         4 => {
             if let Some(request) = message::decode::<message::ReshareRequest>(body) {
@@ -135,6 +137,12 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
             message::again::<message::ActivateRequest>(body)
         }
         6 => message::again::<message::BackupRequest>(body),
+        7 => {
+            if let Some(request) = message::decode::<message::AttestRequest>(body) {
+                attest_order(&request.order)?;
+            }
+            message::again::<message::AttestRequest>(body)
+        }
         _ => {
             if let Some(news) = message::decode::<NonceNews>(body) {
                 hear(news)?;
@@ -158,6 +166,17 @@ fn reshare_order(order: &ReshareOrder) -> Result<(), Finding> {
         return finding("a new holder is no party");
     }
     drop(order.statement());
+    Ok(())
+}
+
+/// No address of an order made up by nobody is the one below a key of ours, and no text has more lines
+/// than its fields.
+fn attest_order(order: &AttestOrder) -> Result<(), Finding> {
+    for statement in order.statements().take(MAX_ADDRESSES) {
+        if statement.check_form().is_ok() && statement.text().lines().count() != 7 {
+            return finding("a statement can be read in two ways");
+        }
+    }
     Ok(())
 }
 

@@ -4,19 +4,25 @@
 //! for keys and signatures. They meet on a [`bus::Bus`] that neither trusts: every message is an
 //! [`envelope`] signed by its sender's [`identity`], and private ones are sealed.
 
+pub mod attest;
 pub mod backend;
 pub mod bus;
 pub mod claims;
 pub mod cluster;
 mod entropy;
 pub mod envelope;
+pub mod evidence;
 #[cfg(feature = "simulation")]
 pub mod fuzz;
 pub mod identity;
+pub mod key_notes;
 mod message;
 pub mod meter;
+#[cfg(feature = "simulation")]
+pub mod mutate;
 pub mod node;
 pub mod nonces;
+pub mod permits;
 pub mod policy;
 pub mod pool;
 pub mod primes;

@@ -1,10 +1,11 @@
 //! What envelopes carry, beside protocol messages. BCS; the envelope has the version.
 
 use covault_core::{
+    attest::AttestOrder,
     derive::RootKey,
     fault::{Class, Fault},
     ids::SessionId,
-    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -14,12 +15,20 @@ pub(crate) const SKEW_MS: u64 = 60_000;
 
 /// Characters of a peer's text that are kept.
 const MAX_TEXT: usize = 300;
+/// Bytes of a reply's evidence that are kept.
+const MAX_EVIDENCE: usize = 4096;
 /// Nodes that a peer's reply can name.
 const MAX_NAMED: usize = 64;
 /// Characters of an announced name and version, and bans of one announcement, that are kept.
 const MAX_NAME: usize = 64;
 const MAX_VERSION: usize = 32;
 pub(crate) const MAX_BANS: usize = 32;
+/// Bytes of an announcement's envelope: a name, a version, some bans.
+pub(crate) const MAX_ANNOUNCEMENT: usize = 16 << 10;
+/// Other starts of the same node that one announcement names.
+pub(crate) const MAX_OTHERS: usize = 8;
+/// Reasons of one announcement.
+const MAX_HALTS: usize = 8;
 
 /// Orchestrator to node: sign this. The envelope's signature is the orchestrator's, over all of it.
 #[derive(Serialize, Deserialize)]
@@ -54,13 +63,15 @@ pub(crate) struct ReshareRequest {
     pub sent_at_ms: u64,
 }
 
-/// Orchestrator to node: take the new share into use, erase the old one. Signed as a
+/// Orchestrator to node: take the new share into use, retire the old one. Signed as a
 /// [`SignRequest`] is.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ActivateRequest {
     pub order: ReshareOrder,
-    /// That all new holders have their shares on disk.
+    /// That all of its parties say that it ended well.
     pub proof: ReshareProof,
+    /// Generations before it that the node may not know, oldest first.
+    pub before: Vec<Proven>,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
@@ -69,6 +80,14 @@ pub(crate) struct ActivateRequest {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct BackupRequest {
     pub order: BackupOrder,
+    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    pub sent_at_ms: u64,
+}
+
+/// Orchestrator to node: state that these addresses are the vault's. Signed as a [`SignRequest`] is.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct AttestRequest {
+    pub order: AttestOrder,
     /// The orchestrator's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
@@ -90,11 +109,14 @@ pub(crate) enum Reply {
         missing: Vec<NodeId>,
         /// Without secrets.
         reason: String,
+        /// What shows that the culprit has said two things, for operators to check
+        /// ([`crate::evidence`]); empty: nothing does.
+        evidence: String,
     },
-    /// Our new share is on disk: our signature over [`ReshareOrder::statement`], 64 bytes. Empty
-    /// from a dealer that leaves.
+    /// The run ended well, and our new share, if we get one, is on disk: our signature over
+    /// [`ReshareOrder::statement`], 64 bytes.
     Prepared(Vec<u8>),
-    /// The new share is in use and the old ones are erased.
+    /// The new share is in use and the old ones are retired.
     Activated,
     /// Our share, encrypted with age.
     Backup(Vec<u8>),
@@ -103,6 +125,10 @@ pub(crate) enum Reply {
         /// Whose they are: ours, which are gone, or a peer's, which we do not know.
         of: NodeId,
     },
+    /// Our signatures over the statements that were asked for, in order, 64 bytes each.
+    Attested(Vec<u8>),
+    /// Our operator has not permitted what the reshare order changes.
+    NotPermitted,
 }
 
 /// About nonces made ahead. Public: nothing in it is secret.
@@ -169,13 +195,18 @@ impl Reply {
                 mut culprits,
                 mut missing,
                 reason,
+                mut evidence,
             } => {
+                if evidence.len() > MAX_EVIDENCE {
+                    evidence.clear();
+                }
                 culprits.truncate(MAX_NAMED);
                 missing.truncate(MAX_NAMED);
                 Self::Failed {
                     culprits,
                     missing,
                     reason: clean(&reason),
+                    evidence,
                 }
             }
             reply => reply,
@@ -212,6 +243,43 @@ pub(crate) struct Announcement {
     pub keys: u32,
     /// Whom it has banned, from which keys; at most [`MAX_BANS`].
     pub bans: Vec<Ban>,
+    /// Counts the announcements of this start, from 1.
+    pub count: u64,
+    /// How much its claims have promised ([`crate::claims::Age`]).
+    pub height: u64,
+    /// Why it does not sign.
+    pub halted: Vec<Halt>,
+    /// Other starts of this node that it has heard of lately, at most [`MAX_OTHERS`]. Two that name
+    /// each other run at one time.
+    pub others: Vec<[u8; 16]>,
+}
+
+/// Why a node does not sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Halt {
+    /// Its clock cannot be believed.
+    Clock,
+    /// Promises of it are missing in its claims file: shares of some keys must be refreshed.
+    Claims,
+    /// Another process has its identity.
+    Twice,
+}
+
+/// Node to node: what do you know of me?
+#[derive(Serialize, Deserialize)]
+pub(crate) enum WitnessNews {
+    /// The question.
+    Ask {
+        /// The asker's start.
+        boot: [u8; 16],
+    },
+    /// The answer.
+    Told {
+        /// Whose question it is for.
+        boot: [u8; 16],
+        /// The announcement (an envelope) of that node which promises most; empty: none is known.
+        newest: Vec<u8>,
+    },
 }
 
 /// A node will not sign with this peer with this key again, because it cheated.
@@ -229,6 +297,8 @@ impl Announcement {
         self.name = cut(&self.name, MAX_NAME);
         self.version = cut(&self.version, MAX_VERSION);
         self.bans.truncate(MAX_BANS);
+        self.halted.truncate(MAX_HALTS);
+        self.others.truncate(MAX_OTHERS);
         self
     }
 }
@@ -265,6 +335,10 @@ mod tests {
                 key: [9; 8],
                 peer: NodeId([1; 32]),
             }],
+            count: 3,
+            height: 4,
+            halted: vec![Halt::Clock, Halt::Claims, Halt::Twice],
+            others: vec![[5; 16]],
         };
         let bytes = encode(&announcement).unwrap();
         let sample = concat!(
@@ -284,12 +358,18 @@ mod tests {
             name: format!("\u{1b}{}", "n".repeat(500)),
             version: "v".repeat(500),
             bans: vec![announcement.bans[0].clone(); 500],
+            halted: vec![Halt::Clock; 500],
+            others: vec![[6; 16]; 500],
             ..announcement
         }
         .cleaned();
         assert_eq!(
             (long.name.len(), long.version.len(), long.bans.len()),
             (MAX_NAME, MAX_VERSION, MAX_BANS)
+        );
+        assert_eq!(
+            (long.halted.len(), long.others.len()),
+            (MAX_HALTS, MAX_OTHERS)
         );
     }
 
@@ -307,14 +387,19 @@ mod tests {
             culprits: vec![NodeId([1; 32]); 1000],
             missing: Vec::new(),
             reason: text,
+            evidence: "x".repeat(100_000),
         };
         let Reply::Failed {
-            culprits, reason, ..
+            culprits,
+            reason,
+            evidence,
+            ..
         } = failed.cleaned()
         else {
             panic!("another reply")
         };
         assert_eq!((culprits.len(), reason.len()), (MAX_NAMED, MAX_TEXT));
+        assert!(evidence.is_empty());
     }
 
     /// As the first release sends them; they are understood for ever.

@@ -20,7 +20,7 @@ const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
 
 /// The fields that refusals may name; all others are "other".
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 36] = [
     "network",
     "rootPublicKey",
     "publicKey",
@@ -49,6 +49,7 @@ const FIELDS: [&str; 34] = [
     // The policy floor's.
     "kind",
     "recipient",
+    "recipientIndices",
     "fee",
     "amount",
     // Of orders of all kinds.
@@ -57,6 +58,7 @@ const FIELDS: [&str; 34] = [
     "recipients",
     "holders",
     "root",
+    "addresses",
 ];
 
 /// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
@@ -202,10 +204,12 @@ mod tests {
     fn refusals__should_each_have_a_label() {
         let sources = [
             include_str!("policy/mod.rs"),
+            include_str!("policy/rules.rs"),
             include_str!("node/orders.rs"),
             include_str!("node/check.rs"),
             include_str!("node/life.rs"),
             include_str!("node/backups.rs"),
+            include_str!("node/attest.rs"),
             include_str!("node/peers.rs"),
             include_str!("../../core/src/order.rs"),
         ];

@@ -1,12 +1,18 @@
 //! Runs the protocol sessions of one attempt: several inputs in parallel, one envelope slot for
 //! each (sender, round, input), identities instead of indices. No I/O.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use covault_core::{order::NodeId, port::Entropy, signature::Signature};
 use zeroize::Zeroizing;
 
-use crate::backend::{Abort, Index, KeyShare, Outgoing, Session};
+use crate::{
+    backend::{Abort, Index, KeyShare, Outgoing, Session},
+    evidence::{Equivocation, Signed},
+};
+
+/// Bytes of a view.
+const VIEW: usize = 32;
 
 /// A message to be sent.
 pub(crate) struct Send {
@@ -34,6 +40,8 @@ pub(crate) struct Failed {
     pub reason: String,
     pub culprits: Vec<NodeId>,
     pub ban: Vec<NodeId>,
+    /// What shows that the culprit has said two things.
+    pub evidence: Option<Box<Equivocation>>,
 }
 
 /// What a step gives.
@@ -61,8 +69,14 @@ pub(crate) struct Run {
     root: Option<Vec<u8>>,
     /// The last round that has messages.
     last_round: u16,
-    /// Fingerprints of what has come, by slot.
-    seen: HashMap<(NodeId, u16, u32), [u8; 32]>,
+    /// What has come, by slot: its fingerprint, and who signed it.
+    seen: HashMap<(NodeId, u16, u32), ([u8; 32], Signed)>,
+    /// A hash of what was ordered, for signing: all signers say theirs, before each message. Whom an
+    /// orchestrator has told something else is not heard here, and not blamed: his messages would
+    /// look like those of a cheat.
+    view: Option<[u8; VIEW]>,
+    /// Who was told something else.
+    misled: BTreeSet<NodeId>,
 }
 
 impl Run {
@@ -71,6 +85,7 @@ impl Run {
         sessions: Vec<Box<dyn Session<Option<Signature>>>>,
         peers: HashMap<NodeId, Index>,
         root: Vec<u8>,
+        view: [u8; VIEW],
     ) -> Self {
         let outcomes = sessions.iter().map(|_| None).collect();
         let last_round = sessions.iter().map(|it| it.last_round()).max().unwrap_or(0);
@@ -82,6 +97,8 @@ impl Run {
             root: Some(root),
             last_round,
             seen: HashMap::new(),
+            view: Some(view),
+            misled: BTreeSet::new(),
         }
     }
 
@@ -96,6 +113,8 @@ impl Run {
             peers,
             root: None,
             seen: HashMap::new(),
+            view: None,
+            misled: BTreeSet::new(),
         }
     }
 
@@ -110,6 +129,8 @@ impl Run {
             peers,
             root: None,
             seen: HashMap::new(),
+            view: None,
+            misled: BTreeSet::new(),
         }
     }
 
@@ -155,7 +176,26 @@ impl Run {
                 start_only(&self.peers, slot, entropy, &mut progress.send)?;
             }
         }
+        self.say_view(&mut progress.send);
         Ok(progress)
+    }
+
+    /// Puts what was ordered of us before what we say.
+    fn say_view(&self, send: &mut [Send]) {
+        let Some(view) = &self.view else { return };
+        for message in send {
+            // Of its final size: a buffer that grows leaves copies of secrets behind.
+            let size = VIEW.saturating_add(message.body.len());
+            let mut body = Zeroizing::new(Vec::with_capacity(size));
+            body.extend_from_slice(view);
+            body.extend_from_slice(&message.body);
+            message.body = body;
+        }
+    }
+
+    /// Those who were told something else than we were, or say so.
+    pub(crate) fn misled(&self) -> &BTreeSet<NodeId> {
+        &self.misled
     }
 
     /// Takes a message of a peer; the sender is certain. A repetition is ignored, a second
@@ -165,7 +205,7 @@ impl Run {
         from: NodeId,
         round: u16,
         sequence: u32,
-        fingerprint: [u8; 32],
+        (fingerprint, proof): ([u8; 32], Signed),
         body: Zeroizing<Vec<u8>>,
     ) -> Result<Progress, Failed> {
         let mut progress = Progress::default();
@@ -179,19 +219,43 @@ impl Run {
                 reason: format!("no message of round {round} and input {sequence} is due"),
                 culprits: vec![from],
                 ban: Vec::new(),
+                evidence: None,
             });
         }
-        match self.seen.insert((from, round, sequence), fingerprint) {
+        match self.seen.get(&(from, round, sequence)) {
             None => {}
-            Some(known) if known == fingerprint => return Ok(progress),
-            Some(_) => {
+            Some((known, _)) if *known == fingerprint => return Ok(progress),
+            Some((_, first)) => {
+                let evidence = Equivocation::of(first, &proof).map(Box::new);
                 return Err(Failed {
                     reason: format!("two different messages for round {round}"),
-                    culprits: vec![from],
+                    culprits: evidence.as_ref().map(|_| from).into_iter().collect(),
                     ban: Vec::new(),
+                    evidence,
                 });
             }
         }
+        self.seen
+            .insert((from, round, sequence), (fingerprint, proof));
+        let body = match self.view {
+            None => body,
+            Some(view) => match body.split_first_chunk::<VIEW>() {
+                Some((theirs, rest)) if *theirs == view => Zeroizing::new(rest.to_vec()),
+                Some(_) => {
+                    self.misled.insert(from);
+                    return Ok(progress);
+                }
+                // Whatever it was told, it would have said so.
+                None => {
+                    return Err(Failed {
+                        reason: format!("the message of round {round} is too short"),
+                        culprits: vec![from],
+                        ban: Vec::new(),
+                        evidence: None,
+                    });
+                }
+            },
+        };
         match &mut self.protocol {
             Protocol::Signing { sessions, outcomes } => {
                 let place = usize::try_from(sequence).unwrap_or(usize::MAX);
@@ -224,6 +288,7 @@ impl Run {
                 progress.finished = done.map(Finished::Reshared);
             }
         }
+        self.say_view(&mut progress.send);
         Ok(progress)
     }
 
@@ -350,6 +415,7 @@ fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {
         culprits: names(peers, &abort.culprits),
         ban: names(peers, &abort.ban),
         reason: abort.reason,
+        evidence: None,
     }
 }
 
@@ -398,22 +464,30 @@ mod tests {
     }
 
     const PEER: NodeId = NodeId([2; 32]);
+    const VIEWED: [u8; VIEW] = [7; VIEW];
 
     fn run() -> Run {
         let sessions = (0..2)
             .map(|_| Box::new(Counter(0)) as Box<dyn Session<_>>)
             .collect();
-        Run::signing(sessions, HashMap::from([(PEER, 2)]), vec![1])
+        Run::signing(sessions, HashMap::from([(PEER, 2)]), vec![1], VIEWED)
     }
 
     fn feed(run: &mut Run, from: NodeId, slot: (u16, u32), print: u8) -> Result<Progress, Failed> {
-        run.receive(
-            from,
-            slot.0,
-            slot.1,
-            [print; 32],
-            Zeroizing::new(vec![print]),
-        )
+        feed_viewed(run, from, slot, print, VIEWED)
+    }
+
+    /// A message as the sender of that number signs it.
+    fn feed_viewed(
+        run: &mut Run,
+        from: NodeId,
+        (round, sequence): (u16, u32),
+        print: u8,
+        view: [u8; VIEW],
+    ) -> Result<Progress, Failed> {
+        let body = Zeroizing::new([&view[..], &[print]].concat());
+        let signed = Signed::sample(round, sequence, print);
+        run.receive(from, round, sequence, ([print; 32], signed), body)
     }
 
     #[test]
@@ -463,10 +537,24 @@ mod tests {
     fn run__should_name_who_sends_two_messages_for_one_slot() {
         let mut run = run();
         assert!(feed(&mut run, PEER, (1, 0), 1).is_ok());
-        assert_eq!(
-            feed(&mut run, PEER, (1, 0), 2).err().unwrap().culprits,
-            [PEER]
-        );
+        let failed = feed(&mut run, PEER, (1, 0), 2).err().unwrap();
+        assert_eq!(failed.culprits.len(), 1);
+        assert!(failed.evidence.is_some());
+    }
+
+    #[test]
+    fn run__should_blame_nobody_who_was_told_something_else() {
+        let mut run = run();
+        let progress = run.start(&SystemEntropy).ok().unwrap();
+        assert!(progress.send.iter().all(|it| it.body.starts_with(&VIEWED)));
+        for slot in [(1, 0), (2, 0), (1, 1), (2, 1)] {
+            let progress = feed_viewed(&mut run, PEER, slot, 1, [8; VIEW])
+                .ok()
+                .unwrap();
+            assert!(progress.finished.is_none());
+        }
+        assert_eq!(run.misled().iter().copied().collect::<Vec<_>>(), [PEER]);
+        assert_eq!(run.missing(), [PEER]);
     }
 
     #[test]

@@ -27,6 +27,12 @@ pub struct Machine {
     pub run: Executor,
     /// Has the claims.
     pub disk: Arc<Disk>,
+    /// The secret that hedges the node's randomness: one from its keyring would not come from the
+    /// seed. `None`: nothing is hedged, as a planted fault.
+    pub hedging: Option<[u8; 32]>,
+    /// The node does not notice that its claims were put back, nor that it runs twice: for worlds
+    /// that show what would come of it.
+    pub unguarded: bool,
 }
 
 /// A disk, as one life of a node sees it. What was written and not synced is lost when the power
@@ -207,4 +213,19 @@ impl StorageBackend for File {
         self.disk.changes().push(change);
         Ok(())
     }
+}
+
+thread_local! {
+    static BELIEVE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Has the nodes of this thread take the word of new holders alone for a generation, as they must
+/// not: to see that simulations notice.
+pub fn believe_new_holders(believe: bool) {
+    BELIEVE.set(believe);
+}
+
+/// Whether [`believe_new_holders`] was set.
+pub(crate) fn believes_new_holders() -> bool {
+    BELIEVE.get()
 }

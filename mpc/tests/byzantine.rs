@@ -82,7 +82,7 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                         let large = (vec![7_u8; 1 << 20],);
                         let large = [&[6][..], &bcs::to_bytes(&large).unwrap()].concat();
                         let nobody: Vec<NodeId> = Vec::new();
-                        let long = (&nobody, &nobody, "x".repeat(10_000));
+                        let long = (&nobody, &nobody, "x".repeat(10_000), "");
                         let long = [&[3][..], &bcs::to_bytes(&long).unwrap()].concat();
                         for _ in 0..10 {
                             let _ = post.send(header(Kind::Reply, session, attempt, from), &large);

@@ -351,3 +351,38 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
     test.until_live(3).await;
     test.sign_well(&root, 2).await;
 }
+
+/// A machine that somebody resumes: in words, once it is so.
+struct Resumed(std::sync::atomic::AtomicBool);
+
+impl covault_mpc::node::Resumption for Resumed {
+    fn noticed(&self) -> Option<String> {
+        let resumed = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        resumed.then(|| "in a test".to_owned())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node__should_end_and_sign_nothing_when_its_machine_was_resumed() {
+    let mut test = TestCluster::start(Medium::memory(), 2).await;
+    test.until_live(2).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    test.stop_node(0).await;
+    let resumed = Arc::new(Resumed(false.into()));
+    test.resumption = Arc::clone(&resumed) as _;
+    test.start_node(0);
+    test.until_live(2).await;
+    test.sign_well(&root, 2).await;
+
+    resumed.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    // At once, before the node has looked by itself.
+    assert!(test.sign(&test.order(&root), 2, 1_000).await.is_err());
+    let fault = test.ended(0).await.unwrap_err();
+    assert!(fault.to_string().contains("was resumed"), "{fault}");
+
+    // A fresh start is safe: nothing of before is in its memory or used.
+    test.resumption = Arc::new(covault_mpc::node::Unwatched);
+    test.start_node(0);
+    test.until_live(2).await;
+    test.sign_well(&root, 2).await;
+}

@@ -115,10 +115,10 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
                         continue;
                     }
                     counter.fetch_add(1, Ordering::Relaxed);
-                    // Reply::Failed { culprits, missing, reason }: all the others.
+                    // Reply::Failed { culprits, missing, reason, evidence }: all the others.
                     let none: Vec<NodeId> = Vec::new();
                     let mut body = vec![3];
-                    body.extend(bcs::to_bytes(&(none, &others, "timed out")).unwrap());
+                    body.extend(bcs::to_bytes(&(none, &others, "timed out", "")).unwrap());
                     post.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
                 }
             }

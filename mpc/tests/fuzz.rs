@@ -13,6 +13,7 @@
 )]
 
 use covault_core::{
+    attest::{AttestOrder, Attested},
     chain::{Chain, Facts, Needs, evm, solana},
     derive::KeyPath,
     ids::{RequestId, SessionId, VaultId},
@@ -92,7 +93,7 @@ fn keep(target: &str, inputs: &[Vec<u8>]) {
 fn fuzz__should_find_nothing_where_it_once_did() {
     // The proof of nobody for a new generation that nobody holds.
     let nobody = "05100101f5010101010101010101010101011002020202050000000000000000000000000000000000000000\
-                  000000000000000000000000000000000000000005050000000000040404040101";
+                  00000000000000000000000000000000000000000505000000000000040404040101";
     fuzz::messages(&hex::decode(nobody).unwrap()).unwrap();
     // Commitments that are good and are not those that the peer signs with.
     let told = "e74500b169f0dabb80c635fe39ffffa2a1b711927a7a0b773682e00f8d66303af72c2a7fba1dbf706d5b5d2c\
@@ -170,13 +171,14 @@ fn vectors(network: Network, file: &str) -> Vec<SigningOrder> {
             epoch: 0,
             network,
             root_public_key: public_key.clone(),
-            path: KeyPath::new(Vec::new()).unwrap(),
+            path: KeyPath::of_wallet(network, 0).unwrap(),
             address: chain.address(&public_key).unwrap(),
             public_key,
             payload: payload.encode(),
             facts,
             unsigned: built.bytes,
             inputs: built.signing,
+            recipient_indices: Vec::new(),
             issued_at_ms: 1,
             expires_at_ms: 2,
         });
@@ -237,6 +239,18 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_news() {
         issued_at_ms: 1,
         expires_at_ms: 2,
     };
+    let attest = AttestOrder {
+        session,
+        vault,
+        epoch: 1,
+        root_public_key: vec![5; 32],
+        addresses: vec![Attested {
+            path: KeyPath::new(vec![501, 7]).unwrap(),
+            network: Network::Solana,
+            address: "11111111111111111111111111111111".to_owned(),
+            reference: "order 5".to_owned(),
+        }],
+    };
     let mut samples = vec![
         body(1, bytes((&keygen, 3_u64))),
         body(2, bytes((3_u8, &none, &none, "a reason"))),
@@ -244,11 +258,12 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_news() {
         body(2, bytes((4_u8, vec![8_u8; 64]))),
         body(3, sample("announcement-v1")),
         body(4, bytes((&reshare, 3_u64))),
-        body(5, bytes((&reshare, proof, 3_u64))),
+        body(5, bytes((&reshare, proof, &none, 3_u64))),
         body(6, bytes((&backup, 3_u64))),
-        body(7, sample("nonce-news-v1-made")),
-        body(7, sample("nonce-news-v1-ready")),
-        body(7, sample("nonce-news-v1-ask")),
+        body(7, bytes((&attest, 3_u64))),
+        body(8, sample("nonce-news-v1-made")),
+        body(8, sample("nonce-news-v1-ready")),
+        body(8, sample("nonce-news-v1-ask")),
         body(0, vec![0; 600]),
     ];
     for order in orders().into_iter().step_by(7) {
@@ -294,12 +309,15 @@ fn fuzz__should_find_nothing_in_files() {
 #[test]
 fn fuzz__should_find_nothing_in_policies() {
     let text = r#"
+        version = 2
         networks = ["evm:1", "solana"]
         kinds = ["evmSendNative", "rawMessage"]
         raw_signing = true
         messages = false
         typed_data = ["evm:5"]
         custom_calls = ["solana"]
+        unseen_recipients = ["evm:5"]
+        account_changes = ["stellarSetOptions"]
         only_listed_assets = true
         [recipients]
         "evm:1" = ["0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be"]
@@ -312,6 +330,12 @@ fn fuzz__should_find_nothing_in_policies() {
         [[limits]]
         asset = "solana"
         per_day = "10000000"
+        [each_vault]
+        only_listed_recipients = true
+        [vaults."02020202-0202-0202-0202-020202020202"]
+        messages = false
+        [wallets."0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be"]
+        kinds = ["evmSendNative"]
     "#;
     let mut samples = vec![text.as_bytes().to_vec()];
     samples.extend(text.lines().map(|line| line.trim().as_bytes().to_vec()));

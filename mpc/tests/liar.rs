@@ -97,6 +97,7 @@ enum Reply {
         culprits: Vec<NodeId>,
         missing: Vec<NodeId>,
         reason: String,
+        evidence: String,
     },
 }
 
@@ -149,7 +150,8 @@ impl World {
             sent: Mutex::default(),
         });
         let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
-        let check = Arc::new(Floor(Policy::parse(policy).unwrap()));
+        let policy = format!("version = 2\n{policy}");
+        let check = Arc::new(Floor(Policy::parse(&policy).unwrap()));
         let test = TestCluster::start_with(medium, 3, check).await;
         test.until_live(3).await;
         let root = test.keygen(curve, 2).await;
@@ -186,7 +188,7 @@ impl World {
     }
 
     fn path(&self) -> KeyPath {
-        KeyPath::new(vec![0, 5]).unwrap()
+        KeyPath::of_wallet(self.network(), 5).unwrap()
     }
 
     fn public_key(&self) -> Vec<u8> {
@@ -200,7 +202,11 @@ impl World {
 
     /// A transfer from the wallet; `eve` instead of Bob, of `amount`, on `chain_id` (EVM).
     fn payload(&self, eve: bool, amount: u64, chain_id: u64) -> Payload {
-        let (from, value) = (self.address(), amount.to_string());
+        self.payload_of(&self.address(), eve, amount, chain_id)
+    }
+
+    fn payload_of(&self, from: &str, eve: bool, amount: u64, chain_id: u64) -> Payload {
+        let (from, value) = (from.to_owned(), amount.to_string());
         let kind = match self.network() {
             Network::Evm => WireKind::EvmSendNative(wire::EvmSendNative {
                 chain_id,
@@ -239,8 +245,18 @@ impl World {
 
     /// An honest order for a payload.
     fn order(&self, payload: &Payload, facts: Facts) -> SigningOrder {
-        let network = self.network();
-        let public_key = self.public_key();
+        self.order_of(self.network(), self.path(), payload, facts)
+    }
+
+    /// The same, of the key at a path as if it were a wallet of a network.
+    fn order_of(
+        &self,
+        network: Network,
+        path: KeyPath,
+        payload: &Payload,
+        facts: Facts,
+    ) -> SigningOrder {
+        let public_key = self.root.child(&path).unwrap().public_key;
         let chain = network.chain();
         let unsigned = chain.build(payload, &facts, &public_key).unwrap();
         SigningOrder {
@@ -249,13 +265,14 @@ impl World {
             epoch: self.epoch,
             network,
             root_public_key: self.root.public_key.clone(),
-            path: self.path(),
-            address: self.address(),
+            path,
+            address: chain.address(&public_key).unwrap(),
             public_key,
             payload: payload.encode(),
             facts,
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
+            recipient_indices: Vec::new(),
             issued_at_ms: now_ms(),
             expires_at_ms: now_ms() + 600_000,
         }
@@ -341,6 +358,22 @@ impl World {
         }
     }
 
+    /// Waits until both nodes have heard what their peers know of them: before that, a node that has
+    /// started signs nothing.
+    async fn settled(&mut self, order: &SigningOrder) {
+        let mut unsettled = true;
+        while unsettled {
+            let ask = self.ask(order.clone());
+            self.send(&ask);
+            unsettled = false;
+            for _ in 0..2 {
+                if let (_, Reply::Refused(fault)) = self.reply(ask.session).await {
+                    unsettled |= *fault.class() == Class::Unavailable;
+                }
+            }
+        }
+    }
+
     /// Both nodes refuse, and neither says a word to the other.
     async fn refused(&mut self, ask: &Ask, class: &Class, starts: &str) {
         let before = self.tap.count(Kind::Protocol, ask.session);
@@ -372,6 +405,20 @@ fn show(ask: &mut Ask, payload: &Payload) {
 fn exchange(ask: &mut Ask, other: SigningOrder) {
     ask.order.unsigned = other.unsigned;
     ask.order.inputs = other.inputs;
+}
+
+/// Asks for a transfer of the key at another path, which is what it says in all else.
+fn lead(ask: &mut Ask, world: &World, indices: &[u32]) {
+    let path = KeyPath::new(indices.to_vec()).unwrap();
+    let network = world.network();
+    let public_key = world.root.child(&path).unwrap().public_key;
+    let address = network.chain().address(&public_key).unwrap();
+    ask.order = world.order_of(
+        network,
+        path,
+        &world.payload_of(&address, false, 5, 1),
+        world.facts(),
+    );
 }
 
 fn epoch(ask: &mut Ask, epoch: u32) {
@@ -413,10 +460,20 @@ const LIES: &[(&str, Lie)] = &[
     }),
     // derivation path
     ("path: ", |ask, _| {
-        ask.order.path = KeyPath::new(vec![0, 6]).unwrap();
+        ask.order.path = KeyPath::of_wallet(ask.order.network, 6).unwrap();
     }),
-    ("path: ", |ask, _| {
-        ask.order.path = KeyPath::new(Vec::new()).unwrap();
+    // The root key, a key between, and keys behind the wallet's, each with its own address.
+    ("path: ", |ask, world| lead(ask, world, &[])),
+    ("path: ", |ask, world| lead(ask, world, &[5])),
+    ("path: ", |ask, world| lead(ask, world, &[0, 5])),
+    ("path: ", |ask, world| lead(ask, world, &[44, 60, 5])),
+    ("path: ", |ask, world| {
+        let path = world.path();
+        lead(ask, world, &[path.indices(), &[0]].concat());
+    }),
+    ("path: ", |ask, world| {
+        let path = world.path();
+        lead(ask, world, &path.indices()[..1]);
     }),
     // vault, key, wallet
     ("vault: ", |ask, _| {
@@ -426,12 +483,12 @@ const LIES: &[(&str, Lie)] = &[
         ask.order.root_public_key[7] ^= 1
     }),
     ("publicKey: ", |ask, world| {
-        let other = KeyPath::new(vec![0, 6]).unwrap();
+        let other = KeyPath::of_wallet(world.network(), 6).unwrap();
         ask.order.public_key = world.root.child(&other).unwrap().public_key;
     }),
     ("address: ", |ask, _| ask.order.address.push('0')),
-    // Another network of the same curve writes the key's address otherwise.
-    ("address: ", |ask, world| {
+    // Another network of the same curve has keys of its own.
+    ("path: ", |ask, world| {
         ask.order.network = match world.network() {
             Network::Evm => Network::Tron,
             _ => Network::Stellar,
@@ -721,18 +778,12 @@ async fn policy(curve: Curve) {
         let ask = world.ask(order);
         world.refused(&ask, &Class::Invalid, starts).await;
     }
-    // Two requests fill the day. A second attempt for one of them counts nothing.
-    let today = || now_ms() / 86_400_000;
-    let began = today();
+    // Two requests fill the 24 hours. A second attempt for one of them counts nothing.
     for _ in 0..2 {
         let ask = world.honest();
         world.signed(&ask).await;
         let again = world.ask(ask.order);
         world.signed(&again).await;
-    }
-    if today() != began {
-        // A new day has begun at midnight, with a new total.
-        return;
     }
     let third = world.honest();
     let over = "amount: with the fee, more ";
@@ -746,9 +797,7 @@ async fn policy(curve: Curve) {
         world.test.start_node(place);
     }
     world.test.until_live(3).await;
-    if today() != began {
-        return;
-    }
+    world.settled(&third.order).await;
     let third = world.ask(third.order);
     world.refused(&third, &Class::Invalid, over).await;
 }
@@ -761,6 +810,44 @@ async fn policy__should_hold_for_orders_that_are_true_ecdsa() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policy__should_hold_for_orders_that_are_true_ed25519() {
     policy(Curve::Ed25519).await;
+}
+
+/// What one vault spends, or has tried to, takes nothing of another vault's limits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy__should_keep_the_limits_of_vaults_apart() {
+    let limits = "[[each_vault.limits]]\nasset = \"evm:1\"\nper_day = \"900000\"\n";
+    let mut world = World::start(Curve::Secp256k1, limits).await;
+    // Requests of the first vault that fail: each node claims one, and waits for a node that nobody
+    // has asked.
+    let holders = world.test.holders().to_vec();
+    for place in 0..2 {
+        for _ in 0..2 {
+            let mut failing = world.honest();
+            failing.signers = vec![holders[place], holders[2]];
+            let other = holders[1 - place];
+            world.send(&failing);
+            match world.reply(failing.session).await {
+                (node, Reply::Refused(_)) if node == other => {}
+                (_, other) => panic!("{other:?}"),
+            }
+            while world.tap.count(Kind::Protocol, failing.session) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+    let over = "amount: with the fee, more evm:1 than this signer's policy (vault ";
+    let third = world.honest();
+    world.refused(&third, &Class::Invalid, over).await;
+
+    // Another vault of the same nodes, with a key of its own, pays as if nothing had been.
+    world.test.vault = VaultId::from_random(random_16(&SystemEntropy));
+    world.root = world.test.keygen(Curve::Secp256k1, 2).await;
+    for _ in 0..2 {
+        let ask = world.honest();
+        world.signed(&ask).await;
+    }
+    let third = world.honest();
+    world.refused(&third, &Class::Invalid, over).await;
 }
 
 /// Keeps what is logged.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use covault_core::{
     derive::{KeyPath, RootKey},
+    network::Network,
     port::Entropy,
     signature::Curve,
 };
@@ -81,7 +82,8 @@ fn nonces(root: &RootKey, share: &[u8; 32], draws: &[Vec<u8>]) -> Vec<[u8; 32]> 
     let share = Scalar::from_bytes_mod_order(*share);
     let mut nonces = Vec::new();
     for wallet in 0..7 {
-        let child = root.child(&KeyPath::new(vec![0, wallet]).unwrap()).unwrap();
+        let path = KeyPath::of_wallet(Network::Solana, wallet).unwrap();
+        let child = root.child(&path).unwrap();
         let child = share + Scalar::from_bytes_mod_order(child.tweak);
         for base in [share, child] {
             for draw in draws.iter().filter(|draw| draw.len() == 32) {

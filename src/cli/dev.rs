@@ -10,7 +10,12 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
 use covault_core::{fault::Fault, order::NodeId, scheme::Scheme};
-use covault_mpc::{bus::Bus, node::Node, nonces::Marks, policy::Policy};
+use covault_mpc::{
+    bus::Bus,
+    node::{Bounds, KeyRules, Node, Unwatched},
+    nonces::Marks,
+    policy::Policy,
+};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -29,7 +34,7 @@ const THRESHOLD: u16 = 2;
 const SIGNERS: usize = 3;
 const POLL: Duration = Duration::from_millis(100);
 /// Quiet, so that what the command prints stays readable.
-const SETTINGS: &str = "[log]\nlevel = \"warn\"\n";
+const SETTINGS: &str = "[log]\nlevel = \"warn\"\n[signer]\ndevelopment = true\n";
 
 /// Run everything in one process, for development: orchestrator, three signers, a vault.
 ///
@@ -200,10 +205,17 @@ impl Nodes {
             work_factor: wiring::WORK_FACTOR_RANDOM,
             orchestrators: vec![orchestrator],
             backup_recipients: Vec::new(),
-            least_threshold: None,
+            // One operator has all of them: asking for a change is permitting it.
+            rules: KeyRules {
+                permits: false,
+                ..KeyRules::default()
+            },
             peers: None,
             policy: Policy::development(),
             nonces: Marks::default(),
+            // A laptop sleeps; keys for development are not worth a node that ends.
+            resumption: Arc::new(Unwatched),
+            bounds: Bounds::default(),
         });
         self.running.spawn(Node::run(config, stop));
         Ok(())

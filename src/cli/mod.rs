@@ -1,11 +1,13 @@
 //! The command line: one file per command.
 
+mod address;
 mod audit;
 mod backup;
 mod client;
 mod dev;
 mod node;
 mod openapi;
+mod policy;
 mod progress;
 mod recover;
 mod serve;
@@ -17,7 +19,7 @@ mod vault;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-use crate::{config::Config, telemetry};
+use crate::{config::Config, protect, telemetry};
 
 /// Self-hosted threshold (MPC) wallet signing.
 ///
@@ -53,7 +55,13 @@ enum Command {
     /// The orchestrator's own store: back up, check, restore.
     #[command(subcommand)]
     Backup(backup::Command),
+    /// Addresses: check that one is a vault's (asks nobody).
+    #[command(subcommand)]
+    Address(address::Command),
     Recover(recover::Args),
+    /// The policy file of a signer node: what it allows and limits, and why a request is refused.
+    #[command(subcommand)]
+    Policy(policy::Command),
     /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
     /// page to read and try it at /docs.
     Openapi,
@@ -66,25 +74,36 @@ enum Command {
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the asynchronous runtime cannot be started")?;
-    runtime.block_on(async {
-        match cli.command {
+    // What holds for the threads of a process is set before they are there.
+    let command = match cli.command {
+        Command::Signer(args) => return signer::run(args),
+        command => command,
+    };
+    let protection = matches!(command, Command::Serve(_)).then(protect::memory);
+    runtime()?.block_on(async {
+        match command {
             Command::Dev(args) => dev::run(args).await,
-            Command::Serve(args) => serve::run(args).await,
-            Command::Signer(args) => signer::run(args).await,
+            Command::Serve(args) => serve::run(args, protection).await,
+            Command::Signer(args) => signer::run(args),
             Command::Vault(command) => vault::run(command).await,
             Command::Node(command) => node::run(command).await,
             Command::Token(command) => token::run(command).await,
             Command::Sweep(command) => sweep::run(command).await,
             Command::Audit(command) => audit::run(command).await,
             Command::Backup(command) => backup::run(command).await,
+            Command::Address(command) => address::run(command),
             Command::Recover(args) => recover::run(args),
+            Command::Policy(command) => policy::run(command),
             Command::Openapi => openapi::run(),
         }
     })
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the asynchronous runtime cannot be started")
 }
 
 /// Starts logging, and says which variables of the environment mean nothing.

@@ -3,10 +3,11 @@
 use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use anyhow::{Context as _, bail};
-use covault_core::{derive::KeyPath, fault::Fault, ids::VaultId, scheme::Scheme};
+use covault_core::{derive::KeyPath, fault::Fault, ids::VaultId, network::Network, scheme::Scheme};
 use covault_mpc::{
     identity::openssh_line,
     shares::backup::{self, Backup, Misfit, RecoveredKey, Recovery},
@@ -36,15 +37,36 @@ pub struct Args {
     /// age identity files ("AGE-SECRET-KEY-1...").
     #[arg(long = "identity", value_name = "FILE", num_args = 1.., required = true)]
     identities: Vec<PathBuf>,
-    /// The key of a wallet, by its keyPath, instead of the root key; may be repeated.
-    #[arg(long = "path", value_name = "m/0")]
-    paths: Vec<KeyPath>,
+    /// The key of a wallet, by its keyPath, m/<coin type of its network>/<index>, instead of the
+    /// root key; may be repeated.
+    #[arg(long = "path", value_name = "m/60/0")]
+    paths: Vec<WalletPath>,
     /// Write the keys to this file, for its owner only, and print nothing.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print private keys although standard output is a terminal.
     #[arg(long)]
     yes_show_private_keys: bool,
+}
+
+/// The key path of a wallet.
+#[derive(Clone, Debug)]
+struct WalletPath {
+    path: KeyPath,
+    network: Network,
+}
+
+impl FromStr for WalletPath {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let path: KeyPath = text.parse()?;
+        let network = path.wallet_network().ok_or_else(|| {
+            let problem = "must be m/<coin type of the wallet's network>/<index>, e.g. m/60/0";
+            Fault::field("keyPath", problem)
+        })?;
+        Ok(Self { path, network })
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -159,6 +181,9 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
     }
     let lacking: Vec<String> = lacking.into_iter().map(sentence).collect();
     if entries.is_empty() {
+        if lacking.is_empty() {
+            bail!("--path: no recovered key is of the curve of these wallets");
+        }
         bail!("{}", lacking.join("; "));
     }
     let mut text = Zeroizing::new(String::with_capacity(1024 * (entries.len() + 1)));
@@ -200,10 +225,12 @@ fn entries_of(
         fields.extend(key.xprv().map(|xprv| ("extendedPrivateKey", xprv)));
         entries.push(entry(vault, scheme, &fields));
     }
-    for path in &args.paths {
+    let of_curve = |wallet: &&WalletPath| wallet.network.curve() == scheme.curve();
+    for WalletPath { path, network } in args.paths.iter().filter(of_curve) {
         let child = key.child(path).map_err(explain)?;
         let fields = [
             ("path", Zeroizing::new(path.to_string())),
+            ("network", Zeroizing::new(network.name().to_owned())),
             ("publicKey", Zeroizing::new(hex::encode(&child.public_key))),
             ("privateKey", child.private_hex()),
         ];

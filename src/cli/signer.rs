@@ -1,20 +1,29 @@
 //! `covault signer`: one signer node.
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
-use covault_core::order::NodeId;
-use covault_mpc::{identity::parse_openssh_line, node::Node, nonces::Marks};
+use covault_core::{ids::VaultId, order::NodeId};
+use covault_mpc::{
+    identity::{NodeIdentity, parse_openssh_line},
+    node::{Bounds, KeyRules, Node, VaultRules},
+    nonces::Marks,
+    policy::Policy,
+};
 
 use super::node;
 use crate::{
     config::{Config, Signer},
-    files, metrics,
+    files::{self, Owned},
+    metrics,
     passphrase::{self, Passphrase},
+    protect,
+    resumption::MachineWatch,
     shutdown::{self, Stop},
     wiring::{self, SignerParts},
 };
@@ -37,29 +46,103 @@ const POLL: Duration = Duration::from_millis(250);
 /// Polls between two reminders that a file is still missing: ten seconds.
 const REMIND: u32 = 40;
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
-    let (config, ignored) = Config::load(args.config.as_deref())?;
+/// All that a node reads once, before it confines itself to its folder.
+struct Prepared {
+    config: Config,
+    _owned: Owned,
+    policy: Policy,
+    identity: Arc<NodeIdentity>,
+    passphrase: Passphrase,
+    orchestrators: Vec<NodeId>,
+    peers: Option<Vec<NodeId>>,
+    rules: KeyRules,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let protection = protect::memory();
+    // In this thread alone: landlock holds for the threads that are started after it.
+    let alone = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the asynchronous runtime cannot be started")?;
+    let Some(prepared) = alone.block_on(prepare(args))? else {
+        return Ok(());
+    };
+    drop(alone);
+    let signer = &prepared.config.signer;
+    let protection = protection.lock();
+    let protection = if signer.sandbox {
+        protection.confine(&signer.data_dir)
+    } else {
+        protection
+    };
+    protection.log();
+    super::runtime()?.block_on(serve(prepared))
+}
+
+/// `None` when the process was stopped while a file was missing.
+async fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
+    let (config, ignored) = Config::load_of_signer(args.config.as_deref())?;
     super::start_logging(&config, &ignored)?;
     let mut stop = shutdown::on_signals()?;
     let signer = &config.signer;
     check_made(signer)?;
-    let peers = peers(&signer.peers)?;
+    check_obeys(signer)?;
+    signer.check_closed()?;
     let _owned = files::own_folder(&signer.data_dir)?;
     let policy = wiring::policy(signer)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
-    let folder = signer.data_dir.clone();
-    let Passphrase {
-        secret: passphrase,
-        work_factor,
-    } = passphrase::obtain(signer, &node::keyring(signer))?;
-    let Some(orchestrators) = orchestrators(&signer.orchestrators, &mut stop).await? else {
-        return Ok(());
+    let passphrase = passphrase::obtain(signer, &node::keyring(signer))?;
+    let orchestrators = nodes("signer.orchestrators", &signer.orchestrators, &mut stop);
+    let Some(orchestrators) = orchestrators.await? else {
+        return Ok(None);
     };
+    // Nodes that wait for each other all have their identities by now.
+    let peers = nodes("signer.peers", &signer.peers, &mut stop);
+    let Some(peers) = peers.await? else {
+        return Ok(None);
+    };
+    // None: whomever an orchestrator names.
+    let peers = (!peers.is_empty()).then_some(peers);
+    let Some(rules) = rules(signer, &mut stop).await? else {
+        return Ok(None);
+    };
+    Ok(Some(Prepared {
+        config,
+        _owned,
+        policy,
+        identity,
+        passphrase,
+        orchestrators,
+        peers,
+        rules,
+    }))
+}
+
+async fn serve(prepared: Prepared) -> anyhow::Result<()> {
+    let Prepared {
+        config,
+        _owned,
+        policy,
+        identity,
+        passphrase,
+        orchestrators,
+        peers,
+        rules,
+    } = prepared;
+    let signer = &config.signer;
+    let stop = shutdown::on_signals()?;
     tracing::info!(
         name = signer.name,
         identity = identity.openssh_line(&signer.name),
         "the signer node is up"
     );
+    if signer.development {
+        tracing::warn!(
+            "signer.development is true: this node starts without what protects its keys from a \
+             hostile orchestrator; never use it for keys that hold money"
+        );
+    }
     if peers.is_none() {
         tracing::warn!(
             "signer.peers is empty: this node works with whomever its orchestrators name"
@@ -70,20 +153,26 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let metrics = metrics::start(&signer.metrics_listen, look, stop.clone()).await?;
     let node = wiring::node_config(SignerParts {
         name: signer.name.clone(),
-        folder,
+        folder: signer.data_dir.clone(),
         identity,
         bus,
         pool: wiring::cpu_pool(1)?,
-        passphrase,
-        work_factor,
+        passphrase: passphrase.secret,
+        work_factor: passphrase.work_factor,
         orchestrators,
         backup_recipients: signer.backup_recipients.clone(),
-        least_threshold: signer.least_threshold(),
+        rules,
         peers,
         policy,
         nonces: Marks {
             low: signer.nonce_pool_low,
             high: signer.nonce_pool_high,
+        },
+        resumption: Arc::new(MachineWatch::start()),
+        bounds: Bounds {
+            keys_per_vault_per_day: signer.keys_per_vault_per_day,
+            keys_per_day: signer.keys_per_day,
+            unused_keys: signer.unused_keys,
         },
     });
     Node::run(node, stop).await.map_err(wiring::explain)?;
@@ -105,48 +194,66 @@ fn check_made(signer: &Signer) -> anyhow::Result<()> {
     )
 }
 
-/// The peers to work with; `None` when any will do.
-fn peers(entries: &[String]) -> anyhow::Result<Option<Vec<NodeId>>> {
-    if entries.is_empty() {
-        return Ok(None);
+/// What an orchestrator may make of the node's keys; `None` when the process was stopped while a file
+/// was missing.
+async fn rules(signer: &Signer, stop: &mut Stop) -> anyhow::Result<Option<KeyRules>> {
+    let mut vaults = HashMap::new();
+    for (uuid, vault) in &signer.vaults {
+        let setting = format!("signer.vaults.{uuid:?}");
+        let id: VaultId = uuid.parse().with_context(|| setting.clone())?;
+        let Some(peers) = nodes(&format!("{setting}.peers"), &vault.peers, stop).await? else {
+            return Ok(None);
+        };
+        let rules = VaultRules {
+            peers: (!peers.is_empty()).then_some(peers),
+            limits: vault.limits(),
+        };
+        vaults.insert(id, rules);
     }
-    let peer = |entry: &String| {
-        let line = super::public_key(entry)?;
-        parse_openssh_line(&line).map_err(wiring::explain)
-    };
-    let peers: anyhow::Result<Vec<NodeId>> = entries
-        .iter()
-        .map(|entry| peer(entry).with_context(|| format!("signer.peers: {entry}")))
-        .collect();
-    peers.map(Some)
+    Ok(Some(KeyRules {
+        limits: signer.limits(),
+        vaults,
+        permits: true,
+        keep_retired: Duration::from_secs(u64::from(signer.keep_retired_days) * 24 * 3600),
+    }))
 }
 
-/// The orchestrators to obey; `None` when the process was stopped while a file was missing.
-async fn orchestrators(entries: &[String], stop: &mut Stop) -> anyhow::Result<Option<Vec<NodeId>>> {
-    if entries.is_empty() {
-        bail!(
-            "signer.orchestrators is empty: name the orchestrator's public key, an OpenSSH line or its .pub file"
-        );
+fn check_obeys(signer: &Signer) -> anyhow::Result<()> {
+    if !signer.orchestrators.is_empty() {
+        return Ok(());
     }
+    bail!(
+        "signer.orchestrators is empty: name the orchestrator's public key, an OpenSSH line or its .pub file"
+    )
+}
+
+/// The nodes that a setting names, by OpenSSH lines or .pub files; `None` when the process was stopped
+/// while a file was missing.
+async fn nodes(
+    setting: &str,
+    entries: &[String],
+    stop: &mut Stop,
+) -> anyhow::Result<Option<Vec<NodeId>>> {
     let mut ids = Vec::new();
     for entry in entries {
+        let of = || format!("{setting}: {entry}");
         let line = if entry.trim_start().starts_with("ssh-") {
             entry.clone()
         } else {
-            match wait_for(Path::new(entry), stop).await? {
-                Some(line) => line,
-                None => return Ok(None),
-            }
+            let path = Path::new(entry);
+            let Some(line) = wait_for(path, setting, stop).await.with_context(of)? else {
+                return Ok(None);
+            };
+            files::check_unexposed(path).with_context(of)?;
+            line
         };
-        let id = parse_openssh_line(&line)
-            .map_err(wiring::explain)
-            .with_context(|| format!("signer.orchestrators: {entry}"))?;
-        ids.push(id);
+        let id = parse_openssh_line(&line).map_err(wiring::explain);
+        ids.push(id.with_context(of)?);
     }
     Ok(Some(ids))
 }
 
-async fn wait_for(path: &Path, stop: &mut Stop) -> anyhow::Result<Option<String>> {
+async fn wait_for(path: &Path, setting: &str, stop: &mut Stop) -> anyhow::Result<Option<String>> {
     for poll in 0_u32.. {
         match std::fs::read_to_string(path) {
             Ok(line) => return Ok(Some(line)),
@@ -156,7 +263,7 @@ async fn wait_for(path: &Path, stop: &mut Stop) -> anyhow::Result<Option<String>
             }
         }
         if poll % REMIND == 0 {
-            tracing::warn!(path = %path.display(), "waiting for the orchestrator's public key: start the orchestrator, or copy the file here");
+            tracing::warn!(path = %path.display(), "waiting for a public key that {setting} names: start the process that has it, or copy the file here");
         }
         tokio::select! {
             () = shutdown::requested(stop) => break,

@@ -62,7 +62,7 @@ pub enum Command {
         #[command(flatten)]
         target: Target,
     },
-    /// Give a vault's nodes new shares of the same keys; the old ones are erased.
+    /// Give a vault's nodes new shares of the same keys; the old ones are retired.
     ///
     /// What was stolen of fewer nodes than the threshold before is worth nothing afterwards. Keys
     /// and addresses stay, and requests are signed all the time. It also gives a node a share
@@ -70,8 +70,9 @@ pub enum Command {
     Refresh(life::Wish),
     /// Give a vault's keys to another set of nodes, or change the threshold.
     ///
-    /// Keys and addresses stay, and requests are signed all the time. Nodes that hold no share
-    /// any more erase theirs; those that are away then keep theirs, so take away what is left of
+    /// Keys and addresses stay, and requests are signed all the time. The operator of each node that
+    /// takes part has to permit it (`covault node permit`): the command says where, and what to run.
+    /// Nodes that hold no share any more retire theirs; those that are away then keep theirs, so take away what is left of
     /// them. To replace a lost node, name the others and the new one: a threshold of the present
     /// holders has to be live, and all of the new ones.
     Reshare {

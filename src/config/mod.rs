@@ -2,12 +2,16 @@
 
 mod chains;
 mod cluster;
+mod signer;
 
 use std::{
+    collections::BTreeMap,
     num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
 };
 
+use covault_core::ids::VaultId;
+use covault_mpc::node::Limits as KeyLimits;
 use serde::Deserialize;
 use thiserror::Error;
 use toml::{Table, Value};
@@ -17,6 +21,7 @@ pub use self::{
     chains::{ChainNodes, Chains},
     cluster::{Cluster, Roles},
 };
+use crate::files;
 
 /// The defaults, which are also the reference for operators.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
@@ -156,14 +161,23 @@ pub struct Signer {
     identity_file: PathBuf,
     passphrase_file: PathBuf,
     pub generate_passphrase: bool,
+    pub development: bool,
     pub orchestrators: Vec<String>,
     pub backup_recipients: Vec<String>,
     pub peers: Vec<String>,
     least_threshold: u16,
+    most_threshold: u16,
+    least_spare: i32,
+    pub vaults: BTreeMap<String, SignerVault>,
+    pub keep_retired_days: u16,
     pub metrics_listen: String,
     policy_file: PathBuf,
     pub nonce_pool_low: usize,
     pub nonce_pool_high: usize,
+    pub keys_per_vault_per_day: usize,
+    pub keys_per_day: usize,
+    pub unused_keys: usize,
+    pub sandbox: bool,
 }
 
 impl Signer {
@@ -180,9 +194,9 @@ impl Signer {
         or_in(&self.passphrase_file, &self.data_dir, "passphrase")
     }
 
-    /// How far a reshare may lower the threshold of a key; `None`: not at all.
-    pub fn least_threshold(&self) -> Option<u16> {
-        (self.least_threshold != 0).then_some(self.least_threshold)
+    /// How many shares a key of this node may need, and have to spare.
+    pub fn limits(&self) -> KeyLimits {
+        limits(self.least_threshold, self.most_threshold, self.least_spare)
     }
 
     /// The policy file, and whether it must be there: one that is named must.
@@ -193,6 +207,45 @@ impl Signer {
             named,
         )
     }
+}
+
+/// What a signer node lets be made of the keys of one vault.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SignerVault {
+    pub peers: Vec<String>,
+    least_threshold: u16,
+    most_threshold: u16,
+    least_spare: i32,
+}
+
+impl SignerVault {
+    /// As [`Signer::limits`], for one vault.
+    pub fn limits(&self) -> KeyLimits {
+        limits(self.least_threshold, self.most_threshold, self.least_spare)
+    }
+}
+
+/// 0, and below 0 for the spare, stand for what is not set.
+fn limits(least_threshold: u16, most_threshold: u16, least_spare: i32) -> KeyLimits {
+    KeyLimits {
+        least_threshold: (least_threshold != 0).then_some(least_threshold),
+        most_threshold: (most_threshold != 0).then_some(most_threshold),
+        least_spare: u16::try_from(least_spare).ok(),
+    }
+}
+
+/// The settings of a vault that nobody has set.
+fn empty_vault() -> Table {
+    let mut table = Table::new();
+    table.insert("peers".to_owned(), Value::Array(Vec::new()));
+    for (name, unset) in [
+        ("least_threshold", 0),
+        ("most_threshold", 0),
+        ("least_spare", -1),
+    ] {
+        table.insert(name.to_owned(), Value::Integer(unset));
+    }
+    table
 }
 
 /// What is wrong with the configuration, and what to do.
@@ -222,6 +275,19 @@ pub enum ConfigError {
     EnvValue(String, String),
     #[error("configuration: {0}")]
     Value(String),
+    #[error(
+        "{variable}: {setting} is read from the configuration file only, so that whoever sets \
+         variables cannot change what this node signs; set it there, and unset the variable"
+    )]
+    FileOnly { variable: String, setting: String },
+    #[error("{0}")]
+    Exposed(anyhow::Error),
+    #[error(
+        "this signer node would be open to a hostile orchestrator: {0}. Set what is missing in its \
+         configuration file (deploy/signer-1.toml is a sample), or signer.development = true where \
+         nothing is at stake"
+    )]
+    Open(String),
     #[error("{0:?} is not an EVM chain id: use a number of 1 or more")]
     ChainId(String),
     #[error("{given:?} is not a chain: use an EVM chain id (a number) or one of {named}")]
@@ -245,6 +311,18 @@ impl Config {
             })
             .transpose()?;
         Self::layer(text, variables()?)
+    }
+
+    /// As [`Config::load`], for a signer node: nobody but root and this process's user may be able to
+    /// write the file.
+    ///
+    /// # Errors
+    /// As [`Config::load`], and [`ConfigError::Exposed`].
+    pub fn load_of_signer(file: Option<&Path>) -> Result<(Self, Vec<String>), ConfigError> {
+        if let Some(path) = file.filter(|path| path.exists()) {
+            files::check_unexposed(path).map_err(ConfigError::Exposed)?;
+        }
+        Self::load(file)
     }
 
     /// As [`Config::load`], with `text` in place of a file.
@@ -315,8 +393,9 @@ fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
         .map_err(|error| ConfigError::Syntax(origin.to_owned(), error))
 }
 
-/// The one place where keys are chosen by the operator; what stands under each is fixed.
+/// The places where keys are chosen by the operator; what stands under each is fixed.
 const BY_CHAIN_ID: &str = "chains.evm";
+const BY_VAULT: &str = "signer.vaults";
 
 /// Lays `overlay` over `base`; a key that `base` does not have is unknown.
 fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(), ConfigError> {
@@ -330,6 +409,13 @@ fn merge(base: &mut Table, overlay: Table, origin: &str, at: &str) -> Result<(),
             chain_id(&key)?;
             base.entry(key.clone())
                 .or_insert_with(|| Value::Table(empty_chain()));
+        }
+        if at == BY_VAULT {
+            key.parse::<VaultId>().map_err(|_| {
+                ConfigError::Value(format!("{origin}: {path}: is not the uuid of a vault"))
+            })?;
+            base.entry(key.clone())
+                .or_insert_with(|| Value::Table(empty_vault()));
         }
         let known = || base_keys(base);
         match (base.get(&key), value) {
@@ -406,6 +492,10 @@ fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, C
         }
     }
     match leaf(settings, &path) {
+        Some(_) if signer::is_of_file_only(&path) => Err(ConfigError::FileOnly {
+            variable: name.to_owned(),
+            setting: path.replacen('_', ".", 1),
+        }),
         Some(slot) => {
             *slot = typed(slot, value)
                 .map_err(|problem| ConfigError::EnvValue(name.to_owned(), problem))?;

@@ -32,7 +32,7 @@ fn defaults__should_be_complete() {
         config.serve.admin_token_file(),
         Path::new("./data/orchestrator/admin-token")
     );
-    assert!(!config.signer.generate_passphrase);
+    assert!(!config.signer.generate_passphrase && !config.signer.development);
     let policy = Path::new("./data/signer/policy.toml").to_owned();
     assert_eq!(config.signer.policy_file(), (policy, false));
     assert!(config.chains.evm().expect("ids").is_empty());
@@ -118,7 +118,6 @@ fn layers__should_override_from_file_to_environment() {
         &[
             ("COVAULT_SERVE_LISTEN", "127.0.0.1:2"),
             ("COVAULT_IDEMPOTENCY_STRICT", "true"),
-            ("COVAULT_SIGNER_ORCHESTRATORS", "one, two"),
             ("COVAULT_CHAINS_EVM_10_RPC", "http://b,http://c"),
             ("COVAULT_CHAINS_EVM_10_AGREE", "2"),
             ("COVAULT_CHAINS_SOLANA_RPC", "http://s"),
@@ -130,7 +129,6 @@ fn layers__should_override_from_file_to_environment() {
     assert_eq!(config.serve.listen, "127.0.0.1:2");
     assert_eq!(config.serve.signing_deadline_ms, 5);
     assert!(config.idempotency.strict);
-    assert_eq!(config.signer.orchestrators, ["one", "two"]);
     assert_eq!(
         config.evm.abi_files,
         [Path::new("./a.json"), Path::new("./b.json")]
@@ -197,6 +195,71 @@ fn wrong_values__should_name_their_setting() {
 }
 
 #[test]
+fn environment__should_set_nothing_that_decides_what_a_signer_signs() {
+    for setting in [
+        "peers",
+        "policy_file",
+        "orchestrators",
+        "least_threshold",
+        "development",
+        "generate_passphrase",
+        "data_dir",
+        "identity_file",
+        "backup_recipients",
+    ] {
+        let variable = format!("COVAULT_SIGNER_{}", setting.to_ascii_uppercase());
+        for value in ["", "1", "true"] {
+            let problem = problem("", &[(&variable, value)]);
+            let whole = format!("{variable}: signer.{setting} is read from the configuration file");
+            assert!(problem.contains(&whole), "{problem}");
+        }
+    }
+    let config = layered(
+        "",
+        &[
+            ("COVAULT_SIGNER_NAME", "vienna"),
+            ("COVAULT_SIGNER_PASSPHRASE_FILE", "/run/passphrase"),
+            ("COVAULT_SIGNER_NONCE_POOL_HIGH", "5"),
+        ],
+    )
+    .expect("loads");
+    assert_eq!(config.signer.name, "vienna");
+    assert_eq!(config.signer.nonce_pool_high, 5);
+}
+
+#[test]
+fn signer__should_name_all_that_a_closed_node_lacks() {
+    let check = |text: &str| {
+        let config = layered(text, &[]).expect("loads");
+        let checked = config.signer.check_closed();
+        checked.map_err(|error| error.to_string())
+    };
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/policy.toml");
+    let all = [
+        ("peers", "peers = [\"one\"]".to_owned()),
+        ("least_threshold", "least_threshold = 2".to_owned()),
+        ("policy file", format!("policy_file = {policy:?}")),
+    ];
+    for given in 0..8_usize {
+        let is_given = |place: usize| given & (1 << place) != 0;
+        let lines = all.iter().enumerate();
+        let lines = lines.filter(|(place, _)| is_given(*place));
+        let lines: Vec<&str> = lines.map(|(_, (_, line))| line.as_str()).collect();
+        let text = format!("[signer]\n{}\n", lines.join("\n"));
+        match check(&text) {
+            Ok(()) => assert_eq!(given, 7, "{text}"),
+            Err(problem) => {
+                for (place, (name, _)) in all.iter().enumerate() {
+                    assert_eq!(problem.contains(name), !is_given(place), "{problem}");
+                }
+                assert!(problem.contains("signer.development = true"), "{problem}");
+            }
+        }
+        check(&format!("{text}development = true\n")).expect("development allows it");
+    }
+}
+
+#[test]
 fn environment__should_report_variables_that_mean_nothing() {
     let variables = vec![
         ("COVAULT_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned()),
@@ -242,6 +305,36 @@ fn samples__should_load() {
             assert_eq!(config.signer.orchestrators, [public_key]);
             let policy = Path::new("./deploy/policy.toml").to_owned();
             assert_eq!(config.signer.policy_file(), (policy, true));
+            // As they stand they are closed.
+            assert!(!config.signer.development);
+            config.signer.check_closed().expect(name);
+            let own = format!("./data/{}/identity.pub", name.trim_end_matches(".toml"));
+            assert_eq!(config.signer.peers.len(), 2);
+            assert!(!config.signer.peers.contains(&own));
         }
+    }
+}
+
+#[test]
+fn vaults_of_a_signer__should_have_rules_of_their_own() {
+    let uuid = "00000000-0000-4000-8000-000000000001";
+    let text = format!(
+        "[signer]\nleast_spare = 0\n[signer.vaults.\"{uuid}\"]\npeers = [\"a.pub\"]\nleast_threshold = 3\n"
+    );
+    let (config, _) = Config::layer(Some(("test".to_owned(), text)), Vec::new()).expect("it loads");
+    let (all, own) = (config.signer.limits(), &config.signer.vaults[uuid]);
+    assert_eq!((all.least_threshold, all.least_spare), (None, Some(0)));
+    assert_eq!(own.peers, ["a.pub"]);
+    let limits = own.limits();
+    assert_eq!(
+        (limits.least_threshold, limits.least_spare),
+        (Some(3), None)
+    );
+    for wrong in [
+        "[signer.vaults.treasury]\npeers = []\n".to_owned(),
+        format!("[signer.vaults.\"{uuid}\"]\nthreshold = 3\n"),
+        format!("[signer.vaults.\"{uuid}\"]\nleast_threshold = \"3\"\n"),
+    ] {
+        assert!(Config::layer(Some(("test".to_owned(), wrong)), Vec::new()).is_err());
     }
 }

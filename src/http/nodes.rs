@@ -3,7 +3,7 @@
 use axum::Router;
 use covault_actors::{
     gateway::{Command, Query, Receipt, View},
-    port::{NodeView, StrangerView},
+    port::{NodeHalt, NodeView, StrangerView},
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::identity;
@@ -62,6 +62,20 @@ pub struct Node {
     pub bans: Vec<Ban>,
     /// How far its clock is ahead of the orchestrator's.
     pub clock_skew_ms: i64,
+    /// Why it does not sign; empty: it does.
+    pub halted: Vec<Halted>,
+}
+
+/// Why a node does not sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Halted {
+    /// Its clock cannot be believed.
+    ClockWrong,
+    /// Promises of it are missing in its claims file: its vaults must be refreshed.
+    ClaimsMissing,
+    /// Two processes have its identity.
+    RunsTwice,
 }
 
 /// A node will not sign with a peer again, with one key.
@@ -170,6 +184,7 @@ fn show(view: NodeView) -> Node {
         keys,
         bans,
         skew_ms,
+        halted,
     } = view;
     Node {
         // Without the name, which the node has chosen: the line ends up in shells.
@@ -187,6 +202,15 @@ fn show(view: NodeView) -> Node {
             })
             .collect(),
         clock_skew_ms: skew_ms,
+        halted: halted.into_iter().map(show_halt).collect(),
+    }
+}
+
+fn show_halt(halt: NodeHalt) -> Halted {
+    match halt {
+        NodeHalt::Clock => Halted::ClockWrong,
+        NodeHalt::Claims => Halted::ClaimsMissing,
+        NodeHalt::Twice => Halted::RunsTwice,
     }
 }
 

@@ -33,7 +33,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
 
     let printed = cluster.run(&["refresh", "--name", "treasury"]);
     assert_eq!(epoch(&printed), [1, 1], "{printed}");
-    // Of each key one share: the old ones are erased.
+    // Of each key one share: the old ones are retired.
     assert_eq!([0, 1, 2].map(|index| shares(&cluster, index)), [2, 2, 2]);
     cluster.assert_signs(&evm, &solana, "refreshed").await;
 
@@ -95,7 +95,13 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     cluster.signers[2].kill();
     let keys = [&cluster.keys[0], &cluster.keys[1], &cluster.keys[fourth]].map(String::as_str);
     let set = keys.join(",");
-    cluster.run(&[&reshare[..], &[&set]].concat());
+    // Nobody has permitted it: the command says who has to, and how.
+    let (done, _, err) = cluster.vault(&[&reshare[..], &[&set, "--timeout", "5"]].concat());
+    assert!(!done && err.contains("run: covault node permit"), "{err}");
+    for node in ["signer-1", "signer-2", "signer-4"] {
+        assert!(err.contains(node), "{node}: {err}");
+    }
+    cluster.run_permitted(&[&reshare[..], &[&set]].concat());
     assert_eq!(
         [0, 1, 2, fourth].map(|index| shares(&cluster, index)),
         [2, 2, 2, 2]
@@ -126,7 +132,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
     cluster.admit();
     cluster.pin_peers();
     let set = [&cluster.keys[1], &cluster.keys[fourth], &new].map(String::as_str);
-    cluster.run(&[&reshare[..], &[&set.join(",")]].concat());
+    cluster.run_permitted(&[&reshare[..], &[&set.join(",")]].concat());
     cluster.signers[1].kill();
     cluster
         .assert_signs(&evm, &solana, "a node was replaced")
@@ -229,6 +235,8 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
     // Nodes decide who may have their shares, not the orchestrator.
     let (done, _, err) = backup(&cluster, &recipient);
     assert!(!done && err.contains("signer-1"), "{err}");
+    // In the end two are left, with none to spare.
+    cluster.configure_signers("least_spare", "0");
     cluster.configure_signers("backup_recipients", &format!("[{recipient:?}]"));
     let (done, files) = eventually("the signers are back", async || {
         let (done, files, _) = backup(&cluster, &recipient);
@@ -328,7 +336,7 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
         "--signers",
         &left,
     ];
-    cluster.run(&reshare);
+    cluster.run_permitted(&reshare);
     let (evm, solana) = (evm.as_str().unwrap(), solana.as_str().unwrap());
     cluster
         .assert_signs(evm, solana, "a share was restored")
@@ -362,7 +370,7 @@ async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_no
     let (done, out, err) = recover(&identity, &all, &["--path", path]);
     assert!(done, "{err}");
     let children: Vec<Value> = serde_json::from_str(&out).unwrap();
-    assert_eq!(children.len(), 2);
+    assert_eq!(children.len(), 1);
     let key = found(&children, "secp256k1", path);
     assert_eq!(outside("keyAddress", key)["address"], evm);
     let later = later[0].file_name().unwrap().to_str().unwrap();

@@ -12,8 +12,11 @@
     reason = "tests wait for real processes, stop at the first surprise, and are named thing__should_..."
 )]
 
+mod address_proofs;
 mod audit;
 mod backup;
+mod clear;
+mod closed;
 mod cluster;
 mod crash;
 mod dev;
@@ -30,6 +33,7 @@ mod policy;
 mod postgres;
 #[cfg(feature = "cggmp24")]
 mod primes;
+mod protect;
 mod restore;
 mod secrets;
 mod simulation;

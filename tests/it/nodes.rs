@@ -38,7 +38,7 @@ impl Signer {
     /// Writes the configuration, with more settings of [signer].
     fn configure(&self, more: &str) {
         let text = format!(
-            "[bus]\nredis_url = \"{}\"\n[signer]\nname = \"vienna\"\ndata_dir = \"{}\"\norchestrators = [\"{}\"]\n{more}\n",
+            "[bus]\nredis_url = \"{}\"\n[signer]\nname = \"vienna\"\ndata_dir = \"{}\"\ndevelopment = true\norchestrators = [\"{}\"]\n{more}\n",
             self.redis,
             self.path("data").display(),
             self.orchestrator,
@@ -138,7 +138,9 @@ fn node_init__should_make_a_node_once_and_print_its_key() {
 
 #[test]
 fn node_init__should_take_a_systemd_credential_and_refuse_a_weak_one() {
-    let signer = Signer::new("redis://127.0.0.1:1", "nowhere.pub");
+    let orchestrator =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti";
+    let signer = Signer::new("redis://127.0.0.1:1", orchestrator);
     let credentials = signer.path("credentials");
     fs::create_dir(&credentials).unwrap();
     let init = |text: &str| {
@@ -160,10 +162,6 @@ fn node_init__should_take_a_systemd_credential_and_refuse_a_weak_one() {
         signer
             .command(&["signer"])
             .env("CREDENTIALS_DIRECTORY", &credentials)
-            .env(
-                "COVAULT_SIGNER_ORCHESTRATORS",
-                "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti",
-            )
             .output()
             .unwrap()
     };

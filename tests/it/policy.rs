@@ -63,7 +63,7 @@ async fn signers__should_sign_within_their_policy_only_and_say_what_it_forbids()
 
     let message = json!({"evmMessage": {"chainId": "1", "from": from, "content": base64("hello")}});
     api.sign(message).await;
-    // Within the limit per request, until the day is full: at the latest after three, for each of
+    // Within the limit per request, until the 24 hours are full: at the latest after three, for each of
     // the three nodes can take part twice.
     for nonce in 0..2 {
         api.sign(send(&from, BOB, nonce, "1")).await;
@@ -78,14 +78,15 @@ async fn signers__should_sign_within_their_policy_only_and_say_what_it_forbids()
             .to_owned();
     }
     assert!(
-        reason
-            .contains("amount: with the fee, more evm:1 than this signer's policy allows per day"),
+        reason.contains(
+            "amount: with the fee, more evm:1 than this signer's policy allows in 24 hours"
+        ),
         "{reason}"
     );
 
     // A file that cannot be read stops the start, and says why.
     let path = cluster.folder.path().join("policy.toml");
-    fs::write(&path, "raw_singing = true\n").unwrap();
+    fs::write(&path, "version = 2\nraw_singing = true\n").unwrap();
     let node = &mut cluster.signers[0];
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
     let config = cluster.folder.path().join("signer-1.toml");
@@ -105,4 +106,145 @@ async fn signers__should_sign_within_their_policy_only_and_say_what_it_forbids()
     refuses_to_start("raw_singing: unknown key");
     fs::remove_file(&path).unwrap();
     refuses_to_start("is missing: bring it back");
+}
+
+#[tokio::test]
+async fn vaults__should_each_have_their_own_limits_and_recipients() {
+    let policy = "[[each_vault.limits]]\nasset = \"evm:1\"\nper_day = \"420500\"\n";
+    let cluster = Cluster::start_with(60_000, policy).await;
+    let first = cluster.create_vault("first");
+    let second = cluster.create_vault("second");
+    let api = &cluster.api;
+    let of_first = api.wallet(&first, "NETWORK_TYPE_EVM").await;
+    let of_second = api.wallet(&second, "NETWORK_TYPE_EVM").await;
+    let mut refused = 0;
+    for nonce in 0..4 {
+        let uuid = api.create(send(&of_first, BOB, nonce, "1")).await;
+        let outcome = api.execute(&uuid).await;
+        let message = outcome["error"]["message"].as_str().unwrap_or_default();
+        let over =
+            format!("more evm:1 than this signer's policy (vault {first}) allows in 24 hours");
+        refused += u32::from(message.contains(&over));
+    }
+    assert!(refused > 0, "the first vault's limit was not reached");
+    for nonce in 0..2 {
+        api.sign(send(&of_second, EVE, nonce, "1")).await;
+    }
+}
+
+#[tokio::test]
+async fn own_wallets__should_receive_and_nobody_else() {
+    let policy = "[each_vault]\nown_wallets = true\n";
+    let cluster = Cluster::start_with(60_000, policy).await;
+    let (vault, other) = (cluster.create_vault("own"), cluster.create_vault("other"));
+    let api = &cluster.api;
+    let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let own = api.wallet(&vault, "NETWORK_TYPE_EVM").await;
+    let of_other = api.wallet(&other, "NETWORK_TYPE_EVM").await;
+    api.sign(send(&from, &own, 0, "1")).await;
+    for to in [&of_other, EVE] {
+        let uuid = api.create(send(&from, to, 1, "1")).await;
+        let outcome = api.execute(&uuid).await;
+        let message = outcome["error"]["message"].as_str().unwrap_or_default();
+        assert!(
+            message.contains("recipient: is not in the list of"),
+            "{outcome}"
+        );
+    }
+}
+
+#[test]
+fn policy_check__should_say_what_a_file_allows_and_why_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    let vault = "02020202-0202-0202-0202-020202020202";
+    fs::write(
+        &path,
+        format!(
+            "version = 2\n[[each_vault.limits]]\nasset = \"evm:1\"\nper_day = \"300000\"\n\
+             [vaults.\"{vault}\".recipients]\nevm = [\"{BOB}\"]\n"
+        ),
+    )
+    .unwrap();
+    let check = |arguments: &[&str]| {
+        let output = covault()
+            .args(["policy", "check"])
+            .arg(&path)
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (code, said) = check(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    for line in [
+        "  raw signing: off",
+        "  fee of a transaction on evm: at most 100000000000000000 (default)",
+        "Each vault that is not named below, by itself:",
+        "  evm:1: at most 300000 in any 24 hours, with fees",
+        &format!("Vault {vault}, by itself:"),
+        &format!("  recipients on evm: {BOB}"),
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line}: {said}");
+    }
+
+    let payment = send(EVE, EVE, 0, "7").to_string();
+    let (code, said) = check(&["--payload", &payment]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.starts_with("allowed\n  counts 210007 of the 300000 evm:1 that "),
+        "{said}"
+    );
+    let (code, said) = check(&["--payload", &payment, "--vault", vault]);
+    assert_eq!(code, Some(1), "{said}");
+    let why =
+        format!("refused: recipient: is not in the list of this signer's policy (vault {vault})");
+    assert!(said.contains(&why), "{said}");
+    let (code, said) = check(&["--payload", &payment, "--fee", "300000"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("more evm:1 than this signer's policy (vault 00000000-"),
+        "{said}"
+    );
+    let (code, said) = check(&["--payload", &payment, "--fee", "100000000000000001"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("refused: fee: could take more than this signer's policy allows for evm")
+    );
+    // A fee that the network is asked for.
+    let open = json!({"evmSendNative": {"chainId": "1", "from": EVE, "to": BOB, "value": "7"}});
+    fs::write(folder.path().join("open.json"), open.to_string()).unwrap();
+    let file = format!("@{}", folder.path().join("open.json").display());
+    let (code, said) = check(&["--payload", &file]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the fee is not counted here"), "{said}");
+    let raw = json!({"rawMessage": {"from": EVE, "content": base64("anything"),
+        "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
+    let raw = raw.to_string();
+    let (code, said) = check(&["--payload", &raw]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("--network: is required for a rawMessage"),
+        "{said}"
+    );
+    let (code, said) = check(&["--payload", &raw, "--network", "evm"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("refused: kind: raw signing (rawMessage) is off"),
+        "{said}"
+    );
+
+    // A file that a signer does not start with is an error here too.
+    fs::write(&path, "version = 2\nlimit = 1\n").unwrap();
+    let (code, said) = check(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("limit: unknown key; here can stand: version, networks"),
+        "{said}"
+    );
+    fs::remove_file(&path).unwrap();
+    let (code, said) = check(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is missing"), "{said}");
 }

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use base64::Engine as _;
-use covault_core::{derive::KeyPath, ids::SessionId, signature::Curve};
+use covault_core::{derive::KeyPath, ids::SessionId, network::Network, signature::Curve};
 use covault_mpc::{
     backend::{self, MadeNonce},
     claims::{Claim, Claims},
@@ -110,10 +110,14 @@ fn add_shares(secrets: &mut Hidden, cluster: &Cluster, index: usize) {
         plain.verifying.values().for_each(|key| secrets.remove(key));
         if root.curve == Curve::Ed25519 {
             let share = Scalar::from_bytes_mod_order(*plain.secret);
-            for wallet in 0..4 {
-                let child = root.child(&KeyPath::new(vec![wallet]).unwrap()).unwrap();
-                let share = share + Scalar::from_bytes_mod_order(child.tweak);
-                secrets.add(share.as_bytes());
+            let networks = Network::ALL.into_iter();
+            for network in networks.filter(|network| network.curve() == root.curve) {
+                for wallet in 0..4 {
+                    let path = KeyPath::of_wallet(network, wallet).unwrap();
+                    let child = root.child(&path).unwrap();
+                    let share = share + Scalar::from_bytes_mod_order(child.tweak);
+                    secrets.add(share.as_bytes());
+                }
             }
         }
     }
@@ -358,8 +362,8 @@ async fn processes__should_write_no_secret_at_trace_level_whatever_they_do() {
     assert!(quieter >= 1);
     let count = |name: &str| searched.iter().filter(|it| it.contains(name)).count();
     assert_eq!((count(".log"), count(".redb"), count(".pub")), (5, 4, 4));
-    // Keyrings, shares, backups.
-    assert_eq!(count(".age"), 3 + 6 + 6);
+    // Keyrings, shares, retired ones, backups.
+    assert_eq!(count(".age"), 3 + 6 + 6 + 6);
     assert!(said.iter().any(|text| text.contains("covault node admit")));
     secrets.texts.assert_finds(&noted[0].2.secret);
     secrets.texts.assert_finds(PASSPHRASE.as_bytes());

@@ -129,6 +129,8 @@ fn owned(write: &Write) -> bool {
         | Space::Release
         | Space::Batch
         | Space::Deposit
+        | Space::AddressProof
+        | Space::ProofWanted
         | Space::FirstWallet => true,
         // Guarded by their versions, or of no harm: the index of requests is only completed, a
         // simulation is only shown.

@@ -6,6 +6,7 @@ use covault_core::{
     chain::Facts,
     fault::Fault,
     ids::{RequestId, SessionId},
+    payload::Payload,
     request::{Effect, Request, State},
     signature::Signature,
 };
@@ -21,6 +22,7 @@ use crate::{
     dropped,
     ledger::Ledger,
     port::SigningAttempt,
+    rows,
     rpc::{Broadcast, ChainError, Shipment},
     simulations,
     vault::{self, InUse, Wanted},
@@ -197,8 +199,12 @@ async fn sign(
         let fault = Fault::unavailable("the vault's nodes were not told in time to use new shares");
         return (None, Err(fault));
     };
-    let Some(order) = request.order(generation.epoch, context.now_ms()) else {
+    let Some(mut order) = request.order(generation.epoch, context.now_ms()) else {
         return (None, Err(Fault::bug("no order")));
+    };
+    order.recipient_indices = match own_recipients(context, request).await {
+        Ok(indices) => indices,
+        Err(fault) => return (None, Err(fault)),
     };
     let attempt = SigningAttempt {
         session,
@@ -214,6 +220,24 @@ async fn sign(
         .await
         .unwrap_or_else(|_| Err(Fault::unavailable("the signers gave no answer in time")));
     (Some(generation.epoch), answer)
+}
+
+/// The indices of the wallets of the same vault and network that the request pays.
+async fn own_recipients(context: &Context, request: &Request) -> Result<Vec<u32>, Fault> {
+    let recipients = Payload::decode(&request.payload)?.recipients(request.network);
+    let mut indices = Vec::new();
+    for recipient in recipients {
+        let found = context.wallet_by(&rows::wallet_address(&recipient)).await?;
+        let Some((wallet, _)) = found else { continue };
+        // A node derives no other address of the key than this one.
+        let address = wallet.network.chain().address(&wallet.public_key)?;
+        if (wallet.vault, wallet.network) == (request.vault, request.network)
+            && address == recipient
+        {
+            indices.extend(wallet.path.wallet_index(wallet.network).ok());
+        }
+    }
+    Ok(indices)
 }
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.

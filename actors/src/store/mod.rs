@@ -79,6 +79,10 @@ pub enum Space {
     /// Time of creation, key of an idempotency record -> nothing: the records in the order of their
     /// age. The row without a key says that no record of an earlier version is missing.
     RecordAge = 24,
+    /// Wallet id -> proof of its address.
+    AddressProof = 25,
+    /// Vault id, wallet id -> reference of a wallet whose address has no proof yet.
+    ProofWanted = 26,
     /// Chain, number -> entry of the audit log. Written by [`Batch::append`] alone.
     AuditEntry = 30,
     /// Chain -> its last entry. Written by [`Batch::append`] alone.
@@ -95,7 +99,7 @@ pub enum Space {
 
 impl Space {
     /// Every kind, in order.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -120,6 +124,8 @@ impl Space {
         Self::Deposit,
         Self::Watch,
         Self::RecordAge,
+        Self::AddressProof,
+        Self::ProofWanted,
         Self::AuditEntry,
         Self::AuditHead,
         Self::Restore,

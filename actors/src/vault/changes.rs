@@ -17,7 +17,7 @@ use crate::{
     commands::not_rejected,
     ledger::{self, Beside},
     pledge::Pledge,
-    rows,
+    proofs, rows,
     signing::{self, REJECTED},
     store::{Batch, CommitError, Expect, Space},
 };
@@ -63,7 +63,7 @@ impl Live {
                 let _ = actor.cast(signing::Msg::WalletArchived(id));
             }
         }
-        Ok(wallet.to_wire())
+        proofs::shown(&self.context, &wallet).await
     }
 
     /// Takes a request out of its lane, unless it has been given a number or outputs there: those that

@@ -423,7 +423,8 @@ impl Live {
             }
             Err(fault) => {
                 work.failed_runs = work.failed_runs.saturating_add(1);
-                if *fault.class() != Class::Unavailable {
+                // Operators who have not permitted it yet need their time.
+                if !matches!(fault.class(), Class::Unavailable | Class::Forbidden) {
                     work.refused_runs = work.refused_runs.saturating_add(1);
                 }
                 let holders = u32::try_from(order.old.holders.len()).unwrap_or(MAX_FAILED);

@@ -266,7 +266,7 @@ async fn restore__should_pass_the_numbers_of_wallets_that_may_have_been_given_ou
         let made = wallet(&gateway, vault, NetworkType::Evm).await;
         assert_ne!(made.address, given_out.address);
         assert_ne!(made.address, before.address);
-        assert_eq!(made.key_path, format!("m/{}", 1_000_001 + number));
+        assert_eq!(made.key_path, format!("m/60/{}", 1_000_001 + number));
         gateway.stop().await;
     }
 }

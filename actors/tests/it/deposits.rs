@@ -33,6 +33,7 @@ async fn deposit(
     let command = Command::CreateDepositWallet(wire::CreateDepositWalletRequest {
         network: network.into(),
         r#ref: reference.into(),
+        ..Default::default()
     });
     match gateway.submit(caller, command, None).await?.receipt {
         Receipt::Deposit(wallet) => Ok(wallet),
@@ -174,7 +175,7 @@ async fn deposit_wallet__should_be_one_for_calls_at_the_same_time() {
     assert_eq!(count(&world, Space::Wallet).await, 1);
     // No key path was used up for nothing.
     let next = wallet(&gateway, vault, wire::NetworkType::Evm).await;
-    assert_eq!(next.key_path, "m/1");
+    assert_eq!(next.key_path, "m/60/1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -43,6 +43,7 @@ mod plans;
 mod postgres;
 mod power_cuts;
 mod processes;
+mod proofs;
 mod rejections;
 mod requests;
 mod restarts;

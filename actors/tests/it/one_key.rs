@@ -11,12 +11,14 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
 use covault_core::{
+    attest::{AttestOrder, NodeStatements},
     chain::SigningInput,
     derive::RootKey,
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder,
+        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
+        SigningOrder,
     },
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -68,6 +70,10 @@ pub struct OneKey {
     pub away: Mutex<BTreeSet<NodeId>>,
     /// Whom the orchestrator has admitted, as it said last.
     pub admitted: Mutex<Vec<NodeId>>,
+    /// Whether holders state addresses.
+    pub states_nothing: std::sync::atomic::AtomicBool,
+    /// How many addresses each call of `attest` was about.
+    pub attested: Mutex<Vec<usize>>,
     /// Whether `sign` answers at all.
     pub silent: std::sync::atomic::AtomicBool,
 }
@@ -392,10 +398,10 @@ impl Signers for OneKey {
         if !nodes.reshares.contains(order) {
             nodes.reshares.push(order.clone());
         }
-        let holders = order.new.holders.iter();
+        let parties = order.parties().into_iter();
         Ok(ReshareProof(
-            holders
-                .map(|node| (*node, statement(order, node)))
+            parties
+                .map(|node| (node, statement(order, &node)))
                 .collect(),
         ))
     }
@@ -404,12 +410,13 @@ impl Signers for OneKey {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
+        _: &[Proven],
         told: &[NodeId],
     ) -> Result<Confirmations, Fault> {
         for (node, signed) in &proof.0 {
             assert_eq!(signed, &statement(order, node), "a forged proof");
         }
-        assert_eq!(proof.0.len(), order.new.holders.len());
+        assert_eq!(proof.0.len(), order.parties().len());
         let mut held = self.hold_activation.subscribe();
         held.wait_for(|held| !held).await.unwrap();
         let lost = take(&self.failing_activations).then_some(NodeId([2; 32]));
@@ -446,6 +453,26 @@ impl Signers for OneKey {
 
     fn admit(&self, nodes: &[NodeId]) {
         *self.admitted.lock().unwrap() = nodes.to_vec();
+    }
+
+    async fn attest(
+        &self,
+        order: &AttestOrder,
+        of: &Generation,
+        _patience: std::time::Duration,
+    ) -> Result<Vec<NodeStatements>, Fault> {
+        tokio::task::yield_now().await;
+        if self.states_nothing.load(Ordering::SeqCst) {
+            return Err(Fault::unavailable("not enough signers"));
+        }
+        for statement in order.statements() {
+            let root = root(order.vault, statement.network.curve());
+            statement.verify(&root).expect("the order is sound");
+        }
+        let count = order.addresses.len();
+        self.attested.lock().unwrap().push(count);
+        let holders = of.holders.iter().take(of.threshold.into());
+        Ok(holders.map(|node| (*node, vec![[7; 64]; count])).collect())
     }
 
     fn nodes(&self) -> Vec<NodeView> {

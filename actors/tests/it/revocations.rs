@@ -158,6 +158,7 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     let sweep = wire::CreateDepositWalletRequest {
         network: "EVM".into(),
         r#ref: "r".into(),
+        ..Default::default()
     };
     let watch = wire::AddWatchAddressRequest {
         network: "TRON".into(),

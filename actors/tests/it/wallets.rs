@@ -44,7 +44,7 @@ async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
         made.iter()
             .map(|wallet| wallet.key_path.as_str())
             .collect::<Vec<_>>(),
-        ["m/0", "m/1", "m/2", "m/3", "m/4"]
+        ["m/60/0", "m/501/1", "m/60/2", "m/501/3", "m/60/4"]
     );
     let asked = |page, limit| wire::GetWalletListRequest {
         vault_uuid: vault.to_string(),
@@ -89,7 +89,7 @@ async fn wallets__should_be_numbered_and_listed_in_the_order_of_creation() {
     let gateway = world.start().await;
     assert_eq!(
         wallet(&gateway, vault, NetworkType::Evm).await.key_path,
-        "m/5"
+        "m/60/5"
     );
 }
 
@@ -105,7 +105,7 @@ async fn wallets__should_be_numbered_by_two_processes_on_one_store() {
     }
     // Whichever it came to: they are numbered where the vault is.
     let made = wallet(&two, vault, NetworkType::Evm).await;
-    assert_eq!(made.key_path, "m/3");
+    assert_eq!(made.key_path, "m/60/3");
     let calls = (0..20).map(|number| {
         let gateway = if number % 2 == 0 { &one } else { &two };
         wallet(gateway, vault, NetworkType::Evm)

@@ -230,6 +230,10 @@ pub trait Chain: Sync {
     /// [`crate::fault::Class::Bug`] when the bytes are not what [`Chain::build`] made.
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault>;
 
+    /// [`Chain::most_fee`] of what the payload gives by itself, whosever key it is for; 0 for
+    /// messages. `None` where a node is asked first, or the bytes hang on the key.
+    fn fixed_fee(&self, payload: &Payload) -> Option<U256>;
+
     /// In what `shown` differs from the transaction `built`, where that has a name: `recipient`,
     /// `amount`, `chainId` and the like.
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str>;

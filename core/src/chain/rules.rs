@@ -260,6 +260,18 @@ impl<R: Rules> Chain for R {
         Rules::most_fee(self, unsigned)
     }
 
+    fn fixed_fee(&self, payload: &Payload) -> Option<U256> {
+        let own = match payload {
+            Payload::Raw(_) => return Some(U256::ZERO),
+            payload => R::Payload::of(payload)?,
+        };
+        if Rules::needs(self, own).is_some() {
+            return None;
+        }
+        let built = Rules::build(self, own, None, &[]).ok()?;
+        Chain::most_fee(self, &built.bytes).ok()
+    }
+
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
         Rules::difference(self, built, shown)
     }

@@ -1,17 +1,20 @@
 //! Aptos and Movement payload kinds: aptosSendNative, aptosSendCoin, aptosSendCustom,
 //! aptosMessage.
 
+use std::collections::BTreeSet;
+
 use sui_sdk_types::Address;
 
 use super::{
     Family, Kind, WireKind,
     field::{amount, default_type, optional_amount, required, required_bytes},
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    opaque,
+    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
     chain::aptos::{
-        Call, Coin, RawTransaction, parse_address,
+        Call, Coin, EntryFunction, RawTransaction, parse_address,
         transfers::{Transfer, transfers},
         tx::PAYLOAD_AT,
     },
@@ -284,12 +287,22 @@ impl Family for AptosPayload {
         match self {
             AptosPayload::Transaction(transaction) => transaction.outflow(),
             // What chain the text names binds nobody.
-            AptosPayload::Message(_) => Outflow {
-                nature: Nature::Message,
-                place: Place::network(Network::Aptos),
-                spends: Vec::new(),
-            },
+            AptosPayload::Message(message) => {
+                opaque::outflow(message.message.as_bytes(), Place::network(Network::Aptos))
+            }
         }
+    }
+
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        let AptosPayload::Transaction(transaction) = self else {
+            return BTreeSet::new();
+        };
+        let change = match &transaction.action {
+            AptosAction::SendNative { .. } | AptosAction::SendCoin { .. } => None,
+            AptosAction::Call(call) => call.target.account_change(),
+            AptosAction::Raw(raw) => raw.account_change(),
+        };
+        change.into_iter().collect()
     }
 
     fn chain_id(&self) -> Option<u64> {
@@ -333,30 +346,38 @@ impl AptosTransaction {
             amount: U256::from(transfer.amount),
             recipient: Some(transfer.to.to_string()),
         };
-        let (nature, moved) = match &self.action {
+        // What is plain to see counts, whatever else a function does.
+        let custom = |target: Option<&EntryFunction>, known: Option<&EntryFunction>| {
+            let moved: Vec<Spend> = known.into_iter().flat_map(transfers).map(spend).collect();
+            if !moved.is_empty() {
+                return (Nature::Custom, moved);
+            }
+            let called = target.and_then(EntryFunction::publisher);
+            let called = Spend {
+                recipient: called.map(|publisher| publisher.to_string()),
+                ..Spend::unseen(place)
+            };
+            (Nature::Custom, vec![called])
+        };
+        let (nature, spends) = match &self.action {
             AptosAction::SendNative { to, octas } => {
                 let (to, amount) = (*to, *octas);
                 let asset = None;
-                (Nature::Transfer, vec![Transfer { asset, to, amount }])
+                let moved = spend(Transfer { asset, to, amount });
+                (Nature::Transfer, vec![moved])
             }
             AptosAction::SendCoin { to, coin, amount } => {
                 let (to, amount, asset) = (*to, *amount, coin.metadata());
-                (Nature::Transfer, vec![Transfer { asset, to, amount }])
+                let moved = spend(Transfer { asset, to, amount });
+                (Nature::Transfer, vec![moved])
             }
-            // What is plain to see counts, whatever else a function does.
-            AptosAction::Call(call) => {
-                let moved = call.known.as_ref().map(transfers);
-                (Nature::Custom, moved.unwrap_or_default())
-            }
-            AptosAction::Raw(raw) => {
-                let moved = raw.called().map(transfers);
-                (Nature::Custom, moved.unwrap_or_default())
-            }
+            AptosAction::Call(call) => custom(Some(&call.target), call.known.as_ref()),
+            AptosAction::Raw(raw) => custom(raw.called(), raw.called()),
         };
         Outflow {
             nature,
             place,
-            spends: moved.into_iter().map(spend).collect(),
+            spends,
         }
     }
 

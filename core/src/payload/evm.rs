@@ -5,11 +5,15 @@ use alloy_primitives::{Address, B256, U256, eip191_hash_message};
 use super::{
     Family, Kind, KnownChains, WireKind,
     field::{amount, required},
+    opaque,
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{parse_u64, parse_u128, parse_u256},
-    chain::evm::{parse_address, tx, typed_data},
+    chain::evm::{
+        effect::{self, Effect},
+        parse_address, tx, typed_data,
+    },
     fault::Fault,
     network::Network,
     schema::wire::{self, evm_message},
@@ -277,19 +281,7 @@ impl Family for EvmPayload {
     fn outflow(&self, _wallet: Network) -> Outflow {
         match self {
             EvmPayload::Transaction(transaction) => transaction.outflow(),
-            EvmPayload::Message(message) => Outflow {
-                nature: match message.form {
-                    MessageForm::PersonalSign => Nature::Message,
-                    MessageForm::TypedData => Nature::TypedData,
-                },
-                // The chain that the request names is not signed, that of the domain is.
-                place: match message.form {
-                    MessageForm::PersonalSign => None,
-                    MessageForm::TypedData => typed_data::domain_chain(&message.content),
-                }
-                .map_or(Place::network(Network::Evm), Place::evm),
-                spends: Vec::new(),
-            },
+            EvmPayload::Message(message) => message.outflow(),
         }
     }
 
@@ -356,6 +348,40 @@ impl EvmPayload {
     }
 }
 
+impl EvmMessage {
+    /// The chain that the request names is not signed, that of the domain is.
+    fn outflow(&self) -> Outflow {
+        let everywhere = Place::network(Network::Evm);
+        if self.form == MessageForm::PersonalSign {
+            return opaque::outflow(&self.content, everywhere);
+        }
+        let chain = typed_data::domain_chain(&self.content);
+        let place = chain.map_or(everywhere, Place::evm);
+        match typed_data::permits(&self.content) {
+            Some(effects) => Outflow {
+                nature: Nature::TypedData,
+                place,
+                spends: Spend::of_effects(place, effects),
+            },
+            None => Outflow::of_typed_data(place),
+        }
+    }
+}
+
+impl Spend {
+    fn of_effects(place: Place, effects: Vec<Effect>) -> Vec<Self> {
+        let spend = |effect: Effect| Self {
+            asset: Asset {
+                place,
+                token: effect.token.map(|token| token.to_checksum(None)),
+            },
+            amount: effect.amount,
+            recipient: effect.to.map(|to| to.to_checksum(None)),
+        };
+        effects.into_iter().map(spend).collect()
+    }
+}
+
 impl EvmTransaction {
     fn outflow(&self) -> Outflow {
         let place = Place::evm(self.chain_id);
@@ -382,14 +408,18 @@ impl EvmTransaction {
                 value,
                 input,
             } if input.is_empty() => (Nature::Transfer, vec![coin(value, Some(to))]),
-            EvmAction::SendCustom { to, value, input } => {
-                let mut spends = vec![coin(value, to.as_ref())];
-                // What is plain to see counts, whatever the contract makes of the rest.
-                if let (Some(token), Some((to, amount))) = (to, tx::erc20_transfer(input)) {
-                    spends.push(tokens(token, amount, &to));
-                }
-                (Nature::Custom, spends)
-            }
+            // What is plain to see counts, whatever the contract makes of the rest.
+            EvmAction::SendCustom {
+                to: Some(to),
+                value,
+                input,
+            } => (
+                Nature::Custom,
+                Spend::of_effects(place, effect::effects(*to, *value, input)),
+            ),
+            EvmAction::SendCustom {
+                to: None, value, ..
+            } => (Nature::Custom, vec![coin(value, None)]),
         };
         Outflow {
             nature,

@@ -1,6 +1,11 @@
 //! What the payload kinds of one family of networks have in common.
 
-use super::{Kind, KnownChains, WireKind, outflow::Outflow};
+use std::collections::BTreeSet;
+
+use super::{
+    Kind, KnownChains, WireKind,
+    outflow::{AccountChange, Outflow},
+};
 use crate::{fault::Fault, network::Network};
 
 /// The checked payload kinds of a family.
@@ -16,6 +21,11 @@ pub trait Family {
 
     /// What a signature lets leave a wallet of the network `wallet`.
     fn outflow(&self, wallet: Network) -> Outflow;
+
+    /// What a signature changes about who may sign for the wallet.
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        BTreeSet::new()
+    }
 
     /// The chain id that the payload names, where its kind has one.
     fn chain_id(&self) -> Option<u64>;

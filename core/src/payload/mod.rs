@@ -8,6 +8,7 @@ pub mod evm;
 mod family;
 pub(crate) mod field;
 mod kind;
+mod opaque;
 pub mod outflow;
 pub mod raw;
 pub mod solana;
@@ -22,7 +23,7 @@ use std::collections::BTreeSet;
 
 use prost::Message as _;
 
-use self::outflow::Outflow;
+use self::outflow::{AccountChange, Outflow};
 pub use self::{family::Family, kind::Kind};
 use crate::{
     fault::{Class, Fault},
@@ -212,6 +213,20 @@ impl Payload {
     /// What a signature over the payload lets leave a wallet of the network `wallet`.
     pub fn outflow(&self, wallet: Network) -> Outflow {
         self.family().outflow(wallet)
+    }
+
+    /// What a signature over the payload changes about who may sign for the wallet.
+    pub fn account_changes(&self) -> BTreeSet<AccountChange> {
+        self.family().account_changes()
+    }
+
+    /// Who is known to get something of it, each once, in canonical form.
+    pub fn recipients(&self, wallet: Network) -> BTreeSet<String> {
+        let spends = self.outflow(wallet).spends;
+        spends
+            .into_iter()
+            .filter_map(|spend| spend.recipient)
+            .collect()
     }
 
     /// The payload as a response shows it: canonical addresses, message `type` as decided.

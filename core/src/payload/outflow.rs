@@ -175,8 +175,8 @@ pub enum Nature {
     Custom,
     /// A text that no chain takes for an instruction. Services off the chain may.
     Message,
-    /// Data of a form that contracts read: EIP-712, a cell of TON. They obey some of it: permits,
-    /// orders.
+    /// Data that contracts read: EIP-712, a cell of TON, a message that is no text but a digest. They
+    /// obey some of it: permits, orders.
     TypedData,
     /// Bytes that may be anything, a transaction too.
     Raw,
@@ -194,6 +194,17 @@ pub struct Spend {
     pub recipient: Option<String>,
 }
 
+impl Spend {
+    /// Something that may leave for whom nobody can tell: no list of recipients lets it through.
+    pub fn unseen(place: Place) -> Self {
+        Self {
+            asset: Asset::coin(place),
+            amount: U256::ZERO,
+            recipient: None,
+        }
+    }
+}
+
 /// What a signature lets leave a wallet, besides the fee
 /// ([`crate::chain::Chain::most_fee`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,8 +213,72 @@ pub struct Outflow {
     pub nature: Nature,
     /// Where it is good.
     pub place: Place,
-    /// What is known to leave. All there is for [`Nature::Transfer`]; elsewhere more may leave.
+    /// What is known to leave. All there is for [`Nature::Transfer`]; elsewhere more may leave, and
+    /// one without a recipient says that nobody can tell to whom.
     pub spends: Vec<Spend>,
+}
+
+impl Outflow {
+    /// Of a text: nothing that is known.
+    pub fn of_text(place: Place) -> Self {
+        Self {
+            nature: Nature::Message,
+            place,
+            spends: Vec::new(),
+        }
+    }
+
+    /// Of data that contracts read and that is not understood here.
+    pub fn of_typed_data(place: Place) -> Self {
+        Self {
+            nature: Nature::TypedData,
+            place,
+            spends: vec![Spend::unseen(place)],
+        }
+    }
+}
+
+macro_rules! account_changes {
+    ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
+        /// A change of who may sign for an account, or of what signs for it: whoever can have one
+        /// signed can have everything after it. No policy allows one that it does not name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum AccountChange {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl AccountChange {
+            /// All of them.
+            pub const ALL: &'static [AccountChange] = &[$(AccountChange::$variant,)*];
+
+            /// The name in policy files.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(AccountChange::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// EVM and Tron have none: nothing but `rawMessage` can sign an EIP-7702 authorisation or an
+// AccountPermissionUpdateContract. TON has none: the orders of its wallets that are signed here
+// hold messages and nothing else.
+account_changes! {
+    /// SetOptions of signers, thresholds or the weight of the master key.
+    StellarSetOptions "stellarSetOptions",
+    /// BumpSequence: numbers that are skipped are gone, and with the last of them the account.
+    StellarBumpSequence "stellarBumpSequence",
+    /// Another authority of a token account, mint, nonce, stake, vote or program.
+    SolanaSetAuthority "solanaSetAuthority",
+    /// Another owner program of the wallet's account, or data in it, so that it can never pay.
+    SolanaAssign "solanaAssign",
+    /// A delegate for tokens.
+    SolanaApprove "solanaApprove",
+    /// Another key, a capability of the account for somebody else, or code that signs for it.
+    AptosKeyRotation "aptosKeyRotation",
+    /// Other addresses whose keys sign for the wallet's.
+    SuiAddressAlias "suiAddressAlias",
 }
 
 #[cfg(test)]

@@ -125,10 +125,9 @@ fn custom_calls__should_count_what_is_plain_to_see() {
             ]
         );
     }
-    assert_eq!(
-        shown(&custom(TOKEN, "0", transfer_call(8)[..67].to_vec())).len(),
-        1
-    );
+    // A contract reads zeros behind the end.
+    let short = custom(TOKEN, "0", transfer_call(8)[..67].to_vec());
+    assert_eq!(shown(&short)[1].2, Some(BOB));
 }
 
 #[test]
@@ -159,7 +158,17 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
     ] {
         let typed = typed(domain);
         assert_eq!((typed.nature, typed.place), (Nature::TypedData, place));
-        assert!(typed.spends.is_empty());
+        assert_eq!(typed.spends, [Spend::unseen(place)]);
+    }
+    // Contracts obey signatures of digests: they are no texts.
+    for content in [
+        "d".repeat(32),
+        "d".repeat(64),
+        format!("0x{}", "d".repeat(64)),
+        "a\0b".to_owned(),
+    ] {
+        let digest = message(evm_message::Type::PersonalSign, &content);
+        assert_eq!((digest.nature, digest.place), (Nature::TypedData, whole));
     }
     let raw = WireKind::RawMessage(wire::RawMessage {
         from: SOL.into(),
@@ -171,6 +180,33 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
         (raw.nature, raw.place),
         (Nature::Raw, Place::network(Network::Solana))
     );
+}
+
+#[test]
+fn solana_message__should_be_raw_unless_it_is_a_text_or_in_the_off_chain_format() {
+    let nature = |content: &[u8]| {
+        let message = WireKind::SolanaMessage(wire::SolanaMessage {
+            from: SOL.into(),
+            content: content.to_vec(),
+            ..Default::default()
+        });
+        outflow(message, Network::Solana).nature
+    };
+    let key = crate::chain::solana::parse_key(SOL).unwrap().to_bytes();
+    let off_chain = |key: &[u8; 32]| [&b"\xffsolana offchain\x01\x01"[..], key, b"hello"].concat();
+    assert_eq!(nature(b"hello"), Nature::Message);
+    assert_eq!(nature(&off_chain(&key)), Nature::Message);
+    assert_eq!(nature(&off_chain(&[7; 32])), Nature::Raw);
+    for opaque in [
+        &b""[..],
+        &[7; 32],
+        &[7; 31],
+        b"a text of exactly 32 bytes: raw.",
+        b"APTOS\nmessage: hello\nnonce: 1",
+        "d".repeat(64).as_bytes(),
+    ] {
+        assert_eq!(nature(opaque), Nature::Raw, "{opaque:?}");
+    }
 }
 
 #[test]

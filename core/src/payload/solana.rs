@@ -1,16 +1,21 @@
 //! Solana and Sonic SVM payload kinds.
 
+use std::collections::BTreeSet;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use solana_pubkey::Pubkey;
 
 use super::{
     Family, Kind, KnownChains, WireKind,
     field::{amount, decimals, default_type, required},
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    opaque,
+    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
     chain::solana::{
-        effect, is_transaction_message, parse_key,
+        acts::{Acts, acts},
+        effect, is_transaction_message, offchain, parse_key,
         wire::{MAX_TRANSACTIONS, WireTransaction},
     },
     fault::Fault,
@@ -95,17 +100,16 @@ pub struct SendCustom {
 }
 
 impl SendCustom {
-    /// What plainly leaves the wallet: its instructions to the system and token programs.
+    /// What the instructions do that the wallet takes part in.
+    fn acts(&self) -> impl Iterator<Item = Acts> {
+        let wallet = parse_key(&self.from).ok();
+        let transactions = self.transactions.iter();
+        transactions.filter_map(move |one| Some(acts(one.message(), wallet.as_ref()?)))
+    }
+
+    /// What plainly leaves the wallet, and the programs that get its signature.
     fn spends(&self, place: Place) -> Vec<Spend> {
-        let moves = self
-            .transactions
-            .iter()
-            .flat_map(|transaction| effect::moves(transaction.message()));
-        let of_wallet = moves.filter(|one| {
-            let authority = one.authority.named();
-            authority.is_some_and(|key| key.to_string() == self.from)
-        });
-        let spend = |one: effect::Move| Spend {
+        let moved = |one: &effect::Move| Spend {
             asset: Asset {
                 place,
                 token: one.token.map(|token| token.to_string()),
@@ -113,12 +117,20 @@ impl SendCustom {
             amount: U256::from(one.amount),
             recipient: one.to.named().map(|key| key.to_string()),
         };
-        of_wallet.map(spend).collect()
+        let called = |program: &Option<_>| Spend {
+            recipient: program.map(|program: Pubkey| program.to_string()),
+            ..Spend::unseen(place)
+        };
+        let spends = |acts: Acts| -> Vec<Spend> {
+            let moves = acts.moves.iter().map(moved);
+            moves.chain(acts.called.iter().map(called)).collect()
+        };
+        self.acts().flat_map(spends).collect()
     }
 }
 
-/// A message that is signed as it is (the wallet standard's `solana:signMessage`). It is not a
-/// transaction message.
+/// A message that is signed as it is (the wallet standard's `solana:signMessage`), with nothing in
+/// front. It is not a transaction message of Solana.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SolanaMessage {
@@ -140,6 +152,20 @@ pub(super) fn send_native(
         to: address("to", &wire.to)?,
         lamports: amount("value", &wire.value, parse_u64)?,
     }))
+}
+
+impl SolanaMessage {
+    /// What is neither in Solana's off-chain format nor plainly a text may be anything: the digest
+    /// of another network's transaction too.
+    fn nature(&self) -> Nature {
+        let of_wallet = |key: Pubkey| offchain::is_message(&self.content, key.as_array());
+        let is_off_chain = parse_key(&self.from).is_ok_and(of_wallet);
+        if is_off_chain || opaque::is_bare_text(&self.content) {
+            Nature::Message
+        } else {
+            Nature::Raw
+        }
+    }
 }
 
 /// Parses a solanaMessage.
@@ -245,12 +271,19 @@ impl Family for SolanaPayload {
                 (Nature::Transfer, vec![spend])
             }
             SolanaPayload::SendCustom(send) => (Nature::Custom, send.spends(place)),
-            SolanaPayload::Message(_) => (Nature::Message, Vec::new()),
+            SolanaPayload::Message(message) => (message.nature(), Vec::new()),
         };
         Outflow {
             nature,
             place,
             spends,
+        }
+    }
+
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        match self {
+            SolanaPayload::SendCustom(send) => send.acts().flat_map(|acts| acts.changes).collect(),
+            _ => BTreeSet::new(),
         }
     }
 

@@ -1,15 +1,18 @@
 //! Stellar payload kinds: stellarSendNative, stellarSendAsset, stellarChangeTrust,
 //! stellarSendCustom.
 
+use std::collections::BTreeSet;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use stellar_xdr::{
-    AccountId, Asset as XdrAsset, Claimant, MuxedAccount, OperationBody, TransactionEnvelope,
+    AccountId, Asset as XdrAsset, Claimant, MuxedAccount, OperationBody, Price, SetOptionsOp,
+    TransactionEnvelope,
 };
 
 use super::{
     Family, Kind, WireKind,
     field::{at_most_bytes, required},
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{AmountError, U256, parse_decimal},
@@ -239,9 +242,11 @@ impl Family for StellarPayload {
         let (nature, spends) = match self {
             StellarPayload::Transaction(transaction) => {
                 let spends = match &transaction.action {
-                    StellarAction::SendNative { to, amount } => vec![spend(None, *amount, to)],
+                    StellarAction::SendNative { to, amount } => {
+                        vec![spend(None, *amount, Some(to))]
+                    }
                     StellarAction::SendAsset { to, asset, amount } => {
-                        vec![spend(Some(asset), *amount, to)]
+                        vec![spend(Some(asset), *amount, Some(to))]
                     }
                     // It lets nothing go.
                     StellarAction::ChangeTrust { .. } => Vec::new(),
@@ -254,6 +259,13 @@ impl Family for StellarPayload {
             nature,
             place: Place::network(Network::Stellar),
             spends,
+        }
+    }
+
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        match self {
+            StellarPayload::Transaction(_) => BTreeSet::new(),
+            StellarPayload::Custom(custom) => custom.operations().filter_map(change).collect(),
         }
     }
 
@@ -305,20 +317,46 @@ impl StellarTransaction {
 }
 
 impl StellarCustom {
-    /// What the operations of the wallet pay, at most. What others do, offers, pools, contracts
-    /// and who else may sign for the account from now on is not in it.
+    /// The operations of the wallet.
+    fn operations(&self) -> impl Iterator<Item = &OperationBody> {
+        envelope::parts(&self.envelope).operations_of(account_key(&self.account))
+    }
+
+    /// What the operations of the wallet pay, at most. What others do is not in it.
     fn spends(&self) -> Vec<Spend> {
-        envelope::parts(&self.envelope)
-            .operations_of(account_key(&self.account))
-            .flat_map(payments)
-            .collect()
+        self.operations().flat_map(payments).collect()
+    }
+}
+
+/// What an operation changes about who signs for the account.
+fn change(operation: &OperationBody) -> Option<AccountChange> {
+    match operation {
+        OperationBody::SetOptions(SetOptionsOp {
+            inflation_dest: _,
+            clear_flags: _,
+            set_flags: _,
+            master_weight: None,
+            low_threshold: None,
+            med_threshold: None,
+            high_threshold: None,
+            home_domain: _,
+            signer: None,
+        }) => None,
+        OperationBody::SetOptions(_) => Some(AccountChange::StellarSetOptions),
+        OperationBody::BumpSequence(_) => Some(AccountChange::StellarBumpSequence),
+        _ => None,
     }
 }
 
 /// What an operation pays, at most.
 fn payments(operation: &OperationBody) -> Vec<Spend> {
     let one = |asset: &XdrAsset, amount, to: &MuxedAccount| {
-        vec![spend(Credit::of(asset).as_ref(), amount, to)]
+        vec![spend(Credit::of(asset).as_ref(), amount, Some(to))]
+    };
+    // The market gets it; an offer of nothing takes one back.
+    let offer = |asset: &XdrAsset, amount: i64| match amount {
+        1.. => vec![spend(Credit::of(asset).as_ref(), amount, None)],
+        _ => Vec::new(),
     };
     match operation {
         OperationBody::CreateAccount(op) => one(
@@ -345,18 +383,51 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
                 })
                 .collect()
         }
-        _ => Vec::new(),
+        OperationBody::ManageSellOffer(op) => offer(&op.selling, op.amount),
+        OperationBody::CreatePassiveSellOffer(op) => offer(&op.selling, op.amount),
+        OperationBody::ManageBuyOffer(op) => offer(&op.selling, sold(op.buy_amount, &op.price)),
+        // Which assets a pool has stands in no operation, and contracts do what they like.
+        OperationBody::LiquidityPoolDeposit(_)
+        | OperationBody::LiquidityPoolWithdraw(_)
+        | OperationBody::InvokeHostFunction(_) => {
+            vec![Spend::unseen(Place::network(Network::Stellar))]
+        }
+        OperationBody::SetOptions(_)
+        | OperationBody::ChangeTrust(_)
+        | OperationBody::AllowTrust(_)
+        | OperationBody::Inflation
+        | OperationBody::ManageData(_)
+        | OperationBody::BumpSequence(_)
+        | OperationBody::ClaimClaimableBalance(_)
+        | OperationBody::BeginSponsoringFutureReserves(_)
+        | OperationBody::EndSponsoringFutureReserves
+        | OperationBody::RevokeSponsorship(_)
+        | OperationBody::Clawback(_)
+        | OperationBody::ClawbackClaimableBalance(_)
+        | OperationBody::SetTrustLineFlags(_)
+        | OperationBody::ExtendFootprintTtl(_)
+        | OperationBody::RestoreFootprint(_) => Vec::new(),
     }
 }
 
+/// What buying an amount costs at the most, at the highest price that the offer takes.
+fn sold(amount: i64, price: &Price) -> i64 {
+    let (n, d) = (i128::from(price.n), i128::from(price.d));
+    let product = i128::from(amount).saturating_mul(n);
+    let sold = product
+        .checked_add(d.saturating_sub(1))
+        .and_then(|sum| sum.checked_div(d));
+    sold.map_or(i64::MAX, |sold| i64::try_from(sold).unwrap_or(i64::MAX))
+}
+
 /// A payment of an asset, or of lumens. The network refuses negative amounts.
-fn spend(asset: Option<&Credit>, amount: i64, to: &MuxedAccount) -> Spend {
+fn spend(asset: Option<&Credit>, amount: i64, to: Option<&MuxedAccount>) -> Spend {
     Spend {
         asset: Asset {
             place: Place::network(Network::Stellar),
             token: asset.map(ToString::to_string),
         },
         amount: U256::from(u64::try_from(amount).unwrap_or(0)),
-        recipient: Some(to.to_string()),
+        recipient: to.map(ToString::to_string),
     }
 }

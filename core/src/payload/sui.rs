@@ -1,12 +1,15 @@
 //! Sui payload kinds.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use sui_sdk_types::Transaction;
 
 use super::{
     Family, Kind, WireKind,
     field::{amount, default_type, optional_amount, recipients_in_range, required, required_bytes},
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    opaque,
+    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -235,12 +238,23 @@ impl Family for SuiPayload {
                 let seen = sui::seen(&custom.transaction);
                 (Nature::Custom, seen.into_iter().map(spend).collect())
             }
-            SuiPayload::Message(_) => (Nature::Message, Vec::new()),
+            SuiPayload::Message(message) => {
+                return opaque::outflow(&message.content, place);
+            }
         };
         Outflow {
             nature,
             place,
             spends,
+        }
+    }
+
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        match self {
+            SuiPayload::Custom(custom) if sui::sets_alias(&custom.transaction) => {
+                BTreeSet::from([AccountChange::SuiAddressAlias])
+            }
+            _ => BTreeSet::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{
     Family, Kind, WireKind,
     field::{amount, at_most_bytes, decimals, default_type, required, required_bytes},
+    opaque,
     outflow::{Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
@@ -221,13 +222,16 @@ impl Family for TonPayload {
                 (nature, spends)
             }
             TonPayload::Message(message) => {
-                let nature = match message.form {
-                    MessageForm::Text(_) | MessageForm::Binary(_) | MessageForm::Proof { .. } => {
-                        Nature::Message
+                let outflow = match &message.form {
+                    MessageForm::Text(text) => opaque::outflow(text.as_bytes(), place),
+                    MessageForm::Binary(bytes) => opaque::outflow(bytes, place),
+                    // Its payload is a value that a service has drawn, and no contract reads it.
+                    MessageForm::Proof { .. } => Outflow::of_text(place),
+                    MessageForm::Cell { .. } | MessageForm::SafeSign { .. } => {
+                        Outflow::of_typed_data(place)
                     }
-                    MessageForm::Cell { .. } | MessageForm::SafeSign { .. } => Nature::TypedData,
                 };
-                (nature, Vec::new())
+                (outflow.nature, outflow.spends)
             }
         };
         Outflow {

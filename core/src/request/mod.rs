@@ -225,6 +225,7 @@ impl Request {
             facts: draft.facts.clone(),
             unsigned: draft.unsigned.bytes.clone(),
             inputs: draft.unsigned.signing.clone(),
+            recipient_indices: Vec::new(),
             issued_at_ms: now_ms,
             expires_at_ms: draft.deadline_ms,
         })

@@ -15,10 +15,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     derive::RootKey,
     fault::{Class, Fault},
-    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
 };
 
 use super::vault::MAX_SIGNERS;
+
+/// Generations that are kept for nodes that were away for all of them. Who was away for more keeps
+/// its old share until its operator permits the change.
+pub const MAX_BEFORE: usize = 32;
 
 /// A root key that is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,8 +82,11 @@ pub struct Target {
 pub struct Activation {
     /// The run that made it.
     pub order: ReshareOrder,
-    /// Its holders' statements.
+    /// Its parties' statements.
     pub proof: ReshareProof,
+    /// The generations before it that a node of `untold` may not know, oldest first: a node follows
+    /// from the one that it knows to this one, proof by proof.
+    pub before: Vec<Proven>,
     /// The nodes that have not confirmed: the new holders among them may not use their shares yet,
     /// all of them may still have shares of before.
     pub untold: Vec<NodeId>,
@@ -192,15 +199,15 @@ impl LiveKey {
     ///
     /// # Errors
     /// [`Class::WrongState`] when another run, or none, is claimed, and [`Class::Bug`] when a
-    /// holder's statement is missing.
+    /// party's statement is missing.
     pub fn prepared(&mut self, order: &ReshareOrder, proof: ReshareProof) -> Result<(), Fault> {
         match &self.reshare {
             Reshare::Preparing { order: claimed, .. } if claimed == order => {}
             _ => return Err(nothing_in_work()),
         }
         let stated = |holder| proof.0.iter().any(|(node, _)| node == holder);
-        if !order.new.holders.iter().all(stated) {
-            return Err(Fault::bug("a new holder has not said that it is prepared"));
+        if !order.parties().iter().all(stated) {
+            return Err(Fault::bug("a party has not said that the run ended well"));
         }
         self.generation = order.new.clone();
         self.reshare = Reshare::Idle;
@@ -208,9 +215,20 @@ impl LiveKey {
         add(&mut untold, &order.old.holders);
         add(&mut untold, &std::mem::take(&mut self.leftover));
         add(&mut untold, self.untold());
+        let mut before = Vec::new();
+        if let Some(last) = self.activation.take() {
+            before = last.before;
+            before.push(Proven {
+                order: last.order,
+                proof: last.proof,
+            });
+            let excess = before.len().saturating_sub(MAX_BEFORE);
+            before.drain(..excess);
+        }
         self.activation = Some(Activation {
             order: order.clone(),
             proof,
+            before,
             untold,
             asked: false,
         });

@@ -54,8 +54,8 @@ fn order(key: &LiveKey, session: u8, to: &Target) -> ReshareOrder {
 }
 
 fn proof(order: &ReshareOrder) -> ReshareProof {
-    let holders = order.new.holders.iter();
-    ReshareProof(holders.map(|node| (*node, vec![1; 64])).collect())
+    let parties = order.parties().into_iter();
+    ReshareProof(parties.map(|node| (node, vec![1; 64])).collect())
 }
 
 #[test]
@@ -146,6 +146,20 @@ fn next_reshare__should_not_wait_for_a_node_that_never_confirms() {
     key.begin(third.clone()).unwrap();
     key.prepared(&third, proof(&third)).unwrap();
     assert_eq!(key.untold(), nodes(&[1, 2, 3, 4]));
+    // It follows by what was proven since.
+    let before = |key: &LiveKey| -> Vec<u32> {
+        let activation = key.activation.as_ref().unwrap();
+        let epochs = activation.before.iter().map(|it| it.order.new.epoch);
+        epochs.collect()
+    };
+    assert_eq!(before(&key), [1, 2]);
+    for epoch in 4..40 {
+        key.want(same.clone()).unwrap();
+        let next = order(&key, epoch, &same);
+        key.begin(next.clone()).unwrap();
+        key.prepared(&next, proof(&next)).unwrap();
+    }
+    assert_eq!(before(&key), (7..39).collect::<Vec<u32>>());
 }
 
 #[test]

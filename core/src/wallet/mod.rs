@@ -104,7 +104,7 @@ impl Change {
 }
 
 impl Wallet {
-    /// The wallet as responses show it.
+    /// The wallet as responses show it, but for the proof of its address.
     pub fn to_wire(&self) -> wire::Wallet {
         wire::Wallet {
             vault_uuid: self.vault.to_string(),
@@ -124,6 +124,7 @@ impl Wallet {
             }
             .into(),
             name: self.name.clone(),
+            address_proof: None,
         }
     }
 }
@@ -185,7 +186,7 @@ mod tests {
             id: WalletId::from_bytes([1; 16]),
             vault: VaultId::from_bytes([2; 16]),
             network: Network::Evm,
-            path: KeyPath::new(vec![5]).unwrap(),
+            path: KeyPath::of_wallet(Network::Evm, 5).unwrap(),
             public_key: vec![6; 33],
             address: "address".into(),
             reference: "ref".into(),

@@ -98,7 +98,8 @@ fn reshare__should_be_of_every_key_or_of_those_named() {
         expires_at_ms: 2,
     };
     vault.begin_reshare(order.clone()).unwrap();
-    let proof = ReshareProof(four.iter().map(|node| (*node, vec![])).collect());
+    let parties = order.parties();
+    let proof = ReshareProof(parties.iter().map(|node| (*node, vec![])).collect());
     vault.reshared(&order, proof).unwrap();
     assert_eq!(vault.generation(Curve::Ed25519), Some(&order.new));
     assert_eq!(vault.generation(Curve::Secp256k1).unwrap().epoch, 0);

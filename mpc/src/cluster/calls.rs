@@ -45,6 +45,8 @@ pub(super) enum Wanted {
     Activation,
     /// Encrypted shares.
     Backups,
+    /// Statements about so many addresses.
+    Attestations(usize),
 }
 
 impl Wanted {
@@ -54,6 +56,7 @@ impl Wanted {
             Self::Key | Self::Statements | Self::Activation => SMALL,
             Self::Signatures(count, _) => SMALL.saturating_add(count.saturating_mul(SIGNATURE)),
             Self::Backups => SMALL.saturating_add(MAX_BACKUP),
+            Self::Attestations(count) => SMALL.saturating_add(count.saturating_mul(SIGNATURE)),
         }
     }
 
@@ -75,8 +78,12 @@ impl Wanted {
             }
             (Self::Signatures(..), Reply::NoNonces { .. }) => true,
             (Self::Statements, Reply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
+            (Self::Statements, Reply::NotPermitted) => true,
             (Self::Activation, Reply::Activated) => true,
             (Self::Backups, Reply::Backup(sealed)) => sealed.len() <= MAX_BACKUP,
+            (Self::Attestations(count), Reply::Attested(signatures)) => {
+                signatures.len() == count.saturating_mul(super::attest::SIGNATURE)
+            }
             (
                 _,
                 Reply::KeyMade(_)
@@ -84,7 +91,9 @@ impl Wanted {
                 | Reply::NoNonces { .. }
                 | Reply::Prepared(_)
                 | Reply::Activated
-                | Reply::Backup(_),
+                | Reply::Backup(_)
+                | Reply::Attested(_)
+                | Reply::NotPermitted,
             ) => false,
         }
     }

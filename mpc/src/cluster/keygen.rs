@@ -114,6 +114,7 @@ impl Shared {
                 culprits,
                 missing,
                 reason,
+                ..
             } if culprits.is_empty() => Err(self.no_key(order, &missing).caused_by(reason)),
             Reply::Failed {
                 culprits, reason, ..
@@ -122,7 +123,9 @@ impl Shared {
             | Reply::Prepared(_)
             | Reply::Activated
             | Reply::Backup(_)
-            | Reply::NoNonces { .. } => Ok(None),
+            | Reply::Attested(_)
+            | Reply::NoNonces { .. }
+            | Reply::NotPermitted => Ok(None),
         }
     }
 }

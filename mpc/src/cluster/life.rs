@@ -7,7 +7,7 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    order::{BackupOrder, NodeId, ReshareOrder, ReshareProof},
+    order::{BackupOrder, NodeId, Proven, ReshareOrder, ReshareProof},
 };
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
@@ -26,23 +26,24 @@ const PATIENCE_MS: u64 = 15_000;
 const ACTIVATION: u32 = 1;
 
 impl Cluster {
-    /// Makes a new generation of shares: every new holder stores its share, and says so with a
-    /// signed statement. The old shares go on signing until [`Cluster::activate`]. Repeating an
+    /// Makes a new generation of shares: every party says with a signed statement that the run has
+    /// ended well, every new holder once it has stored its share. The old shares go on signing until [`Cluster::activate`]. Repeating an
     /// order that has succeeded gives the same proof. All of [`ReshareOrder::parties`] must live;
     /// they are waited for until the order expires.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
     /// expired, or have left the run (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
-    /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused. The next attempt
-    /// needs a new session and a new epoch.
+    /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused,
+    /// [`covault_core::fault::Class::Forbidden`] when their operators have to permit the change. The
+    /// next attempt needs a new session and a new epoch.
     pub async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
         self.shared
             .unless_gone(&order.parties(), self.shared.reshare(order))
             .await
     }
 
-    /// Has the new shares taken into use and the old ones erased. Ok when every new holder, and
+    /// Has the new shares taken into use and the old ones retired. Ok when every new holder, and
     /// every old holder that lives, has confirmed. Old holders that are away are to be told later
     /// ([`Cluster::tell`]). May be repeated for ever: the order's expiry does not matter any more.
     ///
@@ -60,7 +61,7 @@ impl Cluster {
         let everybody: Vec<NodeId> = everybody.into_iter().collect();
         let needed =
             |node: &NodeId| order.new.holders.contains(node) || self.shared.roster.live(node);
-        let answers = self.tell(order, proof, &everybody).await?;
+        let answers = self.tell(order, proof, &[], &everybody).await?;
         let answers = answers.into_iter().filter(|(node, _)| needed(node));
         let mut problems: Vec<Fault> = answers.filter_map(|(_, answer)| answer.err()).collect();
         // What a node refuses says more than that another one is away.
@@ -69,7 +70,8 @@ impl Cluster {
     }
 
     /// Shows nodes that a generation of shares is on the disks of its holders: these take it into
-    /// use, and all erase what they have of earlier ones. Each node's answer, in their order; none is
+    /// use, and all retire what they have of earlier ones. `before` has the generations before it
+    /// that some of them may not know, oldest first. Each node's answer, in their order; none is
     /// waited for that does not live. May be repeated for ever, and with any nodes.
     ///
     /// # Errors
@@ -78,9 +80,10 @@ impl Cluster {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
+        before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
-        self.shared.tell(order, proof, nodes).await
+        self.shared.tell(order, proof, before, nodes).await
     }
 
     /// Asks holders for their shares, encrypted with age to the order's recipients. Gives each
@@ -113,6 +116,22 @@ impl Shared {
         Fault::new(fault.class().clone(), sentence)
     }
 
+    /// What the operators of these nodes have to do. The code is of the order, and not of what nodes
+    /// say.
+    fn not_permitted(
+        &self,
+        order: &ReshareOrder,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<Fault, Fault> {
+        let names: Vec<String> = nodes.iter().map(|node| self.roster.name(node)).collect();
+        let sentence = format!(
+            "these nodes wait for a permit of their operators: {}. On the machine of each run: covault node permit {}",
+            names.join(", "),
+            order.change().code()?
+        );
+        Ok(Fault::new(Class::Forbidden, sentence))
+    }
+
     fn silent(&self, nodes: &[NodeId], silent: &[NodeId]) -> Fault {
         self.roster
             .too_few(nodes, nodes.len(), &Trouble::of_silent(silent))
@@ -135,16 +154,17 @@ impl Shared {
         // Whom the nodes say they missed, and how many say so. Who is silent misses the others.
         let mut missed: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut reason = None;
+        let mut forbidden: BTreeSet<NodeId> = BTreeSet::new();
         let mut ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
         // As in key generation.
         let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
         let mut again_ms = Some(self.clock.now_ms());
         let mut heard: BTreeSet<NodeId> = BTreeSet::new();
         loop {
-            if proof.len() == order.new.holders.len() {
-                let in_order = order.new.holders.iter().filter_map(|holder| {
-                    let signature = proof.remove(holder)?;
-                    Some((*holder, signature))
+            if proof.len() == parties.len() {
+                let in_order = parties.iter().filter_map(|party| {
+                    let signature = proof.remove(party)?;
+                    Some((*party, signature))
                 });
                 return Ok(ReshareProof(in_order.collect()));
             }
@@ -162,34 +182,33 @@ impl Shared {
                 continue;
             }
             let Ok(Some((node, _, reply))) = reply else {
+                if !forbidden.is_empty() {
+                    return Err(self.not_permitted(order, &forbidden)?);
+                }
                 if let Some(reason) = reason {
                     let most = missed.values().max().copied().unwrap_or_default();
                     missed.retain(|_, count| *count == most);
                     let silent: Vec<NodeId> = missed.into_keys().collect();
                     return Err(self.silent(&parties, &silent).caused_by(reason));
                 }
-                let silent: Vec<NodeId> = order
-                    .new
-                    .holders
-                    .iter()
-                    .filter(|node| !proof.contains_key(node))
-                    .copied()
-                    .collect();
+                let silent = parties.iter().filter(|node| !proof.contains_key(node));
+                let silent: Vec<NodeId> = silent.copied().collect();
                 return Err(self.silent(&parties, &silent));
             };
             heard.insert(node);
             match reply {
-                Reply::Prepared(_) if !order.new.holders.contains(&node) => {}
                 Reply::Prepared(signature) => {
                     if !says(&node, &statement, &signature) {
                         return Err(self.roster.misbehaved(&[node]));
                     }
                     proof.insert(node, signature);
                 }
-                // A dealer that leaves keeps nothing by which it would know a repetition.
-                Reply::Refused(fault)
-                    if fault.class() == &Class::WrongState
-                        && !order.new.holders.contains(&node) => {}
+                // Others are about to say the same: an operator wants to know of all of them.
+                Reply::NotPermitted => {
+                    let soon_ms = self.clock.now_ms().saturating_add(GRACE_MS);
+                    ends_ms = ends_ms.min(soon_ms);
+                    forbidden.insert(node);
+                }
                 Reply::Refused(fault) => {
                     return Err(self.refused(&node, "to make new shares", &fault));
                 }
@@ -197,6 +216,7 @@ impl Shared {
                     culprits,
                     missing,
                     reason: why,
+                    ..
                 } if culprits.is_empty() => {
                     for node in missing {
                         let count = missed.entry(node).or_default();
@@ -237,6 +257,7 @@ impl Shared {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
+        before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
         let mut call = self.call(Wanted::Activation, order.new.epoch, order.session, nodes)?;
@@ -249,7 +270,7 @@ impl Shared {
             let now_ms = self.clock.now_ms();
             if now_ms >= again_ms {
                 let silent = nodes.iter().filter(|node| !answers.contains_key(node));
-                self.send_activation(order, proof, silent)?;
+                self.send_activation(order, proof, before, silent)?;
                 again_ms = now_ms.saturating_add(AGAIN_MS);
             }
             let waiting = nodes
@@ -286,11 +307,13 @@ impl Shared {
         &self,
         order: &ReshareOrder,
         proof: &ReshareProof,
+        before: &[Proven],
         to: impl Iterator<Item = &'a NodeId>,
     ) -> Result<(), Fault> {
         let body = encode(&ActivateRequest {
             order: order.clone(),
             proof: proof.clone(),
+            before: before.to_vec(),
             sent_at_ms: self.clock.now_ms(),
         })?;
         for node in to {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     bus::Subscription,
     envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind},
-    message::{Announcement, NonceNews, Reply, decode},
+    message::{Announcement, MAX_ANNOUNCEMENT, NonceNews, Reply, decode},
 };
 
 /// Messages, and bytes, of one sender that wait to be verified.
@@ -27,8 +27,6 @@ const LANE_BYTES: usize = 4 << 20;
 const LANES: usize = 2048;
 /// Messages that are sorted before the next one is verified.
 const SORTED: usize = 256;
-/// Bytes of an announcement: a name, a version, some bans.
-const MAX_ANNOUNCEMENT: usize = 16 << 10;
 /// Bytes of a list of nonces: [`crate::nonces::MOST`] numbers and a key.
 const MAX_NONCES: usize = crate::nonces::MOST * 8 + (4 << 10);
 /// How often it is logged that a node's messages are dropped, in milliseconds.
@@ -205,6 +203,8 @@ impl Shared {
             | Kind::ReshareOrder
             | Kind::Activate
             | Kind::BackupOrder
+            | Kind::AttestOrder
+            | Kind::Witness
             | Kind::Protocol => return,
         };
         let kept = fits.and_then(|()| {
@@ -370,6 +370,7 @@ mod tests {
             culprits: Vec::new(),
             missing: Vec::new(),
             reason: "x".repeat(1000),
+            evidence: String::new(),
         }
     }
 
@@ -411,6 +412,7 @@ mod tests {
             Reply::Signed(vec![ecdsa]),
             Reply::Backup(vec![7; 3 << 20]),
             Reply::Backup(vec![7; 10]),
+            Reply::Attested(vec![7; 64]),
             Reply::Prepared(vec![7; 64]),
             Reply::Activated,
         ] {

@@ -1,6 +1,7 @@
 //! The client of the signer nodes, for the orchestrator.
 
 mod ahead;
+mod attest;
 mod calls;
 mod choose;
 mod gone;
@@ -37,7 +38,7 @@ use listen::listen;
 use roster::Roster;
 
 pub use self::{ahead::NonceLevel, strangers::Stranger};
-pub use crate::message::Ban;
+pub use crate::message::{Ban, Halt};
 
 /// How often a waiting call looks at which nodes live.
 const LOOK: Duration = Duration::from_millis(200);
@@ -82,6 +83,8 @@ pub struct NodeStatus {
     pub bans: Vec<Ban>,
     /// How far its clock is ahead of ours, in milliseconds; the way of the message counts as well.
     pub skew_ms: i64,
+    /// Why it does not sign.
+    pub halted: Vec<Halt>,
 }
 
 /// The client of the signer nodes.

@@ -1,7 +1,7 @@
 //! Which nodes there are, which live, and which were slow.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     identity::openssh_line,
-    message::{Announcement, Ban, SKEW_MS},
+    message::{Announcement, Ban, Halt, SKEW_MS},
 };
 
 /// How far a node's clock may be off before its announcements count as replays. Between
@@ -28,8 +28,14 @@ const REPLAY_MS: u64 = 2 * SKEW_MS;
 /// How long it is remembered, in milliseconds, that two nodes do not get along. A ban is for
 /// good, but its reporter may lie: later requests avoid the pair, and only while they can.
 const QUARREL_MS: u64 = 3_600_000;
+/// How suspect a node is that may not sign: more than any other.
+const HALTED: u8 = 3;
 /// How long a node that was slow or silent is asked last.
 const SUSPECT_MS: u64 = 30_000;
+/// How long a node that ran twice is named after it was last seen to, in milliseconds.
+const TWICE_MS: u64 = 10_000;
+/// Starts of one node that are compared.
+const MAX_STARTS: usize = 8;
 /// Where nobody says who is admitted, everybody is known, but not without end.
 const MAX_NODES: usize = 1000;
 
@@ -38,6 +44,7 @@ struct Known {
     version: String,
     keys: u32,
     bans: Vec<Ban>,
+    halted: Vec<Halt>,
     boot: [u8; 16],
     /// Our clock, when it was last heard.
     heard_ms: u64,
@@ -56,12 +63,17 @@ impl Known {
             version,
             keys,
             bans,
+            halted,
+            count: _,
+            height: _,
+            others: _,
         } = announcement.cleaned();
         Self {
             name,
             version,
             keys,
             bans,
+            halted,
             boot,
             heard_ms,
             at_ms,
@@ -93,6 +105,36 @@ struct State {
     wanted: HashSet<NodeId>,
     busy: HashMap<NodeId, usize>,
     turn: usize,
+    /// Starts of each node that name other ones.
+    starts: HashMap<NodeId, Starts>,
+}
+
+/// Which starts of a node have named which others. Two that name each other run at one time: a start
+/// is drawn at random, so that nobody can name one that has not been.
+#[derive(Default)]
+struct Starts {
+    named: VecDeque<([u8; 16], Vec<[u8; 16]>)>,
+    /// When it was last seen to run twice.
+    twice_ms: Option<u64>,
+}
+
+impl Starts {
+    /// Notes an announcement; whether it shows that the node runs twice.
+    fn heard(&mut self, boot: [u8; 16], others: &[[u8; 16]], now_ms: u64) -> bool {
+        self.named.retain(|(known, _)| *known != boot);
+        let twice = self
+            .named
+            .iter()
+            .any(|(other, named)| others.contains(other) && named.contains(&boot));
+        self.named.push_back((boot, others.to_vec()));
+        if self.named.len() > MAX_STARTS {
+            self.named.pop_front();
+        }
+        if twice {
+            self.twice_ms = Some(now_ms);
+        }
+        twice
+    }
 }
 
 /// The nodes.
@@ -147,10 +189,12 @@ impl Roster {
             known,
             admitted,
             strangers,
+            starts,
             ..
         } = &mut *state;
         let nodes: HashSet<NodeId> = nodes.iter().copied().collect();
         known.retain(|node, _| nodes.contains(node));
+        starts.retain(|node, _| nodes.contains(node));
         for node in &nodes {
             strangers.forget(node);
         }
@@ -185,6 +229,7 @@ impl Roster {
     pub(super) fn heard(&self, node: NodeId, announcement: Announcement) {
         let now_ms = self.clock.now_ms();
         let apart_ms = announcement.at_ms.abs_diff(now_ms);
+        let others = announcement.others.clone();
         let announced = Known::new(announcement, now_ms);
         let mut state = lock(&self.state);
         if !is_admitted(&state, &node) {
@@ -198,6 +243,16 @@ impl Roster {
         }
         if apart_ms > REPLAY_MS {
             return;
+        }
+        let room = state.starts.len() < MAX_NODES || state.starts.contains_key(&node);
+        if !others.is_empty() && room {
+            let starts = state.starts.entry(node).or_default();
+            let known = starts.twice_ms;
+            if starts.heard(announced.boot, &others, now_ms)
+                && known.is_none_or(|known_ms| now_ms.abs_diff(known_ms) >= TWICE_MS)
+            {
+                tracing::error!(name = %announced.name, node = %openssh_line(&node, ""), "node runs twice: two processes have its identity. Stop one of them, start the other again, and refresh its vaults");
+            }
         }
         if !state.known.contains_key(&node) && state.known.len() >= MAX_NODES {
             let State { known, wanted, .. } = &mut *state;
@@ -275,7 +330,8 @@ impl Roster {
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
-        let mut nodes: Vec<NodeStatus> = lock(&self.state)
+        let state = lock(&self.state);
+        let mut nodes: Vec<NodeStatus> = state
             .known
             .iter()
             .map(|(id, known)| NodeStatus {
@@ -287,10 +343,25 @@ impl Roster {
                 keys: known.keys,
                 bans: known.bans.clone(),
                 skew_ms: known.skew_ms(),
+                halted: self.halted(&state, id),
             })
             .collect();
         nodes.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         nodes
+    }
+
+    /// Why the node does not sign: what it says itself, and whether we see it run twice.
+    fn halted(&self, state: &State, node: &NodeId) -> Vec<Halt> {
+        let now_ms = self.clock.now_ms();
+        let known = state.known.get(node);
+        let mut halted = known.map(|known| known.halted.clone()).unwrap_or_default();
+        let twice_ms = state.starts.get(node).and_then(|starts| starts.twice_ms);
+        if twice_ms.is_some_and(|twice_ms| now_ms.abs_diff(twice_ms) < TWICE_MS) {
+            halted.push(Halt::Twice);
+        }
+        halted.sort_unstable();
+        halted.dedup();
+        halted
     }
 
     /// `node-2 (ssh-ed25519 AAAA...)`, or the line alone while the name is unknown.
@@ -344,22 +415,27 @@ impl Roster {
         let candidates = holders
             .iter()
             .enumerate()
-            .map(|(place, node)| Candidate {
-                node: *node,
-                live: state
-                    .known
-                    .get(node)
-                    .is_some_and(|known| self.is_live(known)),
-                order: (
-                    state
-                        .suspect_until
-                        .get(node)
-                        .filter(|(until, _)| now_ms < *until)
-                        .map_or(0, |(_, level)| *level),
-                    state.busy.get(node).copied().unwrap_or(0),
-                    // Equals take turns.
-                    place.wrapping_add(turn) % count,
-                ),
+            .map(|(place, node)| {
+                let known = state.known.get(node);
+                let halted = self.halted(&state, node);
+                let suspect = state.suspect_until.get(node);
+                let suspect = suspect.filter(|(until, _)| now_ms < *until);
+                // Shares of other keys may be good: it is asked last.
+                let level = match halted.contains(&Halt::Claims) {
+                    true => HALTED,
+                    false => suspect.map_or(0, |(_, level)| *level),
+                };
+                Candidate {
+                    node: *node,
+                    live: known.is_some_and(|known| self.is_live(known))
+                        && !halted.iter().any(|halt| *halt != Halt::Claims),
+                    order: (
+                        level,
+                        state.busy.get(node).copied().unwrap_or(0),
+                        // Equals take turns.
+                        place.wrapping_add(turn) % count,
+                    ),
+                }
             })
             .collect();
         let quarrels: BTreeSet<(NodeId, NodeId)> = state.quarrels.keys().copied().collect();
@@ -381,6 +457,13 @@ impl Roster {
         }
     }
 
+    /// Those that do not sign, and why.
+    fn halted_with<'a>(&self, nodes: &'a [NodeId]) -> Vec<(&'a NodeId, Vec<Halt>)> {
+        let state = lock(&self.state);
+        let nodes = nodes.iter().map(|node| (node, self.halted(&state, node)));
+        nodes.filter(|(_, halts)| !halts.is_empty()).collect()
+    }
+
     /// "not enough signers: 1 of 2 needed answered; missing: node-2 (ssh-ed25519 AAAA...)".
     pub(super) fn too_few(&self, holders: &[NodeId], needed: usize, trouble: &Trouble) -> Fault {
         let (silent, culprits) = (trouble.silent(), trouble.culprits());
@@ -398,7 +481,7 @@ impl Roster {
             .len()
             .saturating_add(accused.len())
             .saturating_add(refused.len());
-        if absent == 0 {
+        if absent == 0 && self.halted_with(holders).is_empty() {
             return Fault::unavailable("the signers were there, but did not finish in time");
         }
         let answered = holders.len().saturating_sub(absent).min(needed);
@@ -411,6 +494,22 @@ impl Roster {
         };
         list("missing", &missing);
         list("check the clocks of", &self.out_of_time(&missing));
+        let halted = self.halted_with(holders);
+        for (title, halt) in [
+            ("signing nothing for their clocks", Halt::Clock),
+            (
+                "to be refreshed: promises missing in their claims",
+                Halt::Claims,
+            ),
+            ("running twice", Halt::Twice),
+        ] {
+            let nodes: Vec<&NodeId> = halted
+                .iter()
+                .filter(|(_, halts)| halts.contains(&halt))
+                .map(|(node, _)| *node)
+                .collect();
+            list(title, &nodes);
+        }
         list("accused of breaking the protocol", &accused);
         list("refused", &refused);
         if let Some((_, fault)) = trouble.refusals().next() {
@@ -455,6 +554,10 @@ mod tests {
             version: "1".into(),
             keys: 0,
             bans: Vec::new(),
+            count: 1,
+            height: 0,
+            halted: Vec::new(),
+            others: Vec::new(),
         }
     }
 
@@ -476,6 +579,39 @@ mod tests {
         assert!(!roster.live(&node));
         roster.heard(node, announcement(1_000_001));
         assert!(roster.live(&node));
+    }
+
+    #[test]
+    fn node__should_be_named_when_it_runs_twice_and_not_for_a_restart_or_a_replay() {
+        let (clock, roster) = roster();
+        let node = NodeId([1; 32]);
+        let said = |boot: u8, others: &[u8]| Announcement {
+            boot: [boot; 16],
+            others: others.iter().map(|other| [*other; 16]).collect(),
+            ..announcement(clock.now_ms())
+        };
+        let twice = || roster.nodes()[0].halted == [Halt::Twice];
+        // It starts again twice; each start has heard of the ones before, in whatever order they are
+        // shown again.
+        for announcement in [said(1, &[]), said(2, &[1]), said(3, &[1, 2]), said(2, &[1])] {
+            roster.heard(node, announcement);
+            clock.0.fetch_add(1, Ordering::Relaxed);
+        }
+        assert!(!twice());
+        let team = |roster: &Roster| {
+            let choice = roster.choose(&[node], 1, &Trouble::default());
+            matches!(choice, Choice::Team(_))
+        };
+        assert!(team(&roster));
+        // The second and the third name each other.
+        roster.heard(node, said(2, &[1, 3]));
+        assert!(twice() && !team(&roster));
+        let sentence = roster.too_few(&[node], 1, &Trouble::default());
+        assert!(sentence.public().contains("running twice"), "{sentence}");
+        // One is gone.
+        clock.0.fetch_add(TWICE_MS, Ordering::Relaxed);
+        roster.heard(node, said(4, &[]));
+        assert!(!twice() && team(&roster));
     }
 
     #[test]

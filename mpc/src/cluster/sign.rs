@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     envelope::Kind,
+    evidence::Equivocation,
     identity::openssh_line,
     message::{NonceNews, Reply, SKEW_MS, SignRequest, encode},
     meter,
@@ -253,9 +254,15 @@ impl Shared {
                         culprits,
                         missing,
                         reason,
+                        evidence,
                     },
                 ))) if of == attempt && team.contains(&node) => {
                     tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
+                    let shown = Equivocation::read(&evidence).and_then(|it| it.accused());
+                    if let Some(accused) = shown {
+                        let accused = self.roster.name(&accused);
+                        tracing::error!(%accused, %evidence, "a node has said two things: check the evidence with covault node evidence");
+                    }
                     let mut named = false;
                     for culprit in culprits.iter().filter(|culprit| team.contains(culprit)) {
                         trouble.misbehaved(node, *culprit);

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use covault_core::{
     chain::{Facts, SigningInput},
-    derive::{KeyPath, RootKey},
+    derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
     network::Network,
     order::SigningOrder,
@@ -33,6 +33,7 @@ struct Shown {
 fn floors() -> &'static [Floor] {
     static FLOORS: OnceLock<Vec<Floor>> = OnceLock::new();
     const STRICT: &str = r#"
+        version = 2
         raw_signing = true
         messages = true
         only_listed_assets = true
@@ -48,6 +49,11 @@ fn floors() -> &'static [Floor] {
         [[limits]]
         asset = "solana"
         per_day = "10000000"
+        [each_wallet]
+        only_listed_assets = false
+        [vaults."02020202-0202-0202-0202-020202020202"]
+        only_listed_recipients = true
+        recipients.solana = []
     "#;
     FLOORS.get_or_init(|| {
         let mut floors = vec![Floor(Policy::production()), Floor(Policy::development())];
@@ -57,7 +63,7 @@ fn floors() -> &'static [Floor] {
 }
 
 /// Checks an order as a node does before it signs: BCS of (network, public key, payload, facts,
-/// unsigned transaction, inputs), of a wallet that is its vault's root key.
+/// unsigned transaction, inputs), of a wallet whose key is what the data says.
 ///
 /// # Errors
 /// What should not have happened.
@@ -79,14 +85,16 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
     let Ok(address) = network.chain().address(&public_key) else {
         return Ok(());
     };
-    let path = KeyPath::new(Vec::new()).map_err(|fault| format!("{fault:?}"))?;
+    let path = KeyPath::of_wallet(network, 0).map_err(|fault| format!("{fault:?}"))?;
     let root = RootKey {
         curve: network.curve(),
         public_key: public_key.clone(),
         chain_code: [3; 32],
     };
-    let Ok(child) = root.child(&path) else {
-        return Ok(());
+    // As if the path led there, so that the fuzzer has the payload's sender in its hands.
+    let child = ChildKey {
+        public_key: public_key.clone(),
+        tweak: [0; 32],
     };
     let order = SigningOrder {
         request: RequestId::from_bytes([1; 16]),
@@ -101,6 +109,7 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         facts,
         unsigned,
         inputs,
+        recipient_indices: Vec::new(),
         issued_at_ms: 1,
         expires_at_ms: 2,
     };

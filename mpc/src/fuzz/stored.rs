@@ -177,6 +177,10 @@ fn record(scheme: Scheme, key: &Key, share: &KeyShare) -> ShareRecord {
         threshold: 2,
         holders: vec![NodeId([1; 32]), NodeId([2; 32])],
         order: Some([4; 32]),
+        lineage: crate::shares::Lineage {
+            known: vec![[5; 32]],
+            sure: true,
+        },
         restored: false,
         key: KeyShare {
             root: key.root.clone(),

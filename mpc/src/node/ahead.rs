@@ -214,8 +214,9 @@ impl Node {
             let level = node.pools.nonces.level(&filling.of);
             let wanted = node.pools.marks.high.saturating_sub(level).min(BATCH);
             let chunk = wanted.saturating_sub(made.len()).min(CHUNK);
+            let entropy = node.entropy.ahead(&filling.of);
             for _ in 0..chunk {
-                match filling.key.signer.make_nonce(&*node.entropy) {
+                match filling.key.signer.make_nonce(&entropy) {
                     Some(Ok(nonce)) => made.push(nonce),
                     Some(Err(fault)) => {
                         tracing::error!(node = %node.name, ?fault, "a nonce could not be made");

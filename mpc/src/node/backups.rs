@@ -4,13 +4,13 @@ use covault_core::{fault::Fault, order::BackupOrder};
 
 use super::{
     Node,
-    life::{plain, stale},
+    life::stale,
     orders::{refused, wrong_epoch},
 };
 use crate::{
     envelope::Header,
     message::{BackupRequest, Reply},
-    shares::backup,
+    shares::backup::{self, plain},
 };
 
 impl Node {

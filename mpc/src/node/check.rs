@@ -52,6 +52,7 @@ impl Node {
                 "this share was restored from a backup: refresh the vault first",
             ));
         }
+        self.check_fit(&key, signers)?;
         if record.epoch != order.epoch {
             let problem = format_args!("the shares are of epoch {}", record.epoch);
             return Err(Fault::field("epoch", problem));
@@ -69,8 +70,10 @@ impl Node {
                 "an input needs another curve",
             ));
         }
-        self.check_peers("signers", signers)?;
+        self.check_peers(order.vault, "signers", signers)?;
         let indices = self.indices(record, signers)?;
+        // Before it takes a place among the children that are kept ready.
+        order.check_path(&record.key.root)?;
         let child = key.child(&order.path)?;
         let spending = self.check.check(order, &record.key.root, &child)?;
         Ok(Checked {

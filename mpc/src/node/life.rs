@@ -1,26 +1,29 @@
 //! New generations of a key's shares.
 //!
 //! A reshare has two halves. The nodes first make new shares and store them beside the old ones,
-//! which go on signing; each says so with a signed statement. Then they are shown the statements of
-//! all new holders, and only with these do they take the new shares into use and erase the old
-//! ones. So nothing that an orchestrator, the bus or a crash does in between loses the key.
+//! which go on signing; each party says with a signed statement that the run has ended well. Then
+//! they are shown the statements of all parties ([`activation`]), and only with these do they take
+//! the new shares into use and retire the old ones. So nothing that an orchestrator, the bus or a
+//! crash does in between loses the key.
 //!
-//! A pending share is kept until one of a higher epoch is proven: its statement may be shown at any
-//! time. And a proof counts only when every node that signed it is one that our configuration pins,
-//! or that we share the key with. Therefore, while these are honest, the latest of the proven
-//! generations always has all its shares (`docs/decisions/0009-resharing.md`).
+//! Among the parties are as many old holders as the old threshold. While fewer of them are hostile,
+//! one is honest, and has said so only after a run in which it dealt its own share, and which it
+//! allowed by its own rules. A node takes a proof of what follows a generation that it knows, and of
+//! nothing else (`docs/decisions/0009-resharing.md`).
 
+mod activation;
 mod waiting;
 
 use std::{collections::HashMap, sync::Arc};
 
+#[cfg(feature = "simulation")]
+pub(crate) use activation::check_proof;
 use covault_core::{
     fault::{Class, Fault},
-    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    ids::VaultId,
+    order::{Generation, NodeId, ReshareOrder},
     scheme::Scheme,
 };
-use ed25519_dalek::Signature;
-
 pub(super) use waiting::Life;
 use waiting::Pending;
 
@@ -32,11 +35,12 @@ use super::{
 use crate::{
     backend::{self, Dealer, Index, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer},
     envelope::Header,
-    identity::{openssh_line, verifying_key},
-    message::{ActivateRequest, Reply, ReshareRequest},
+    identity::openssh_line,
+    message::{Reply, ReshareRequest},
+    permits::not_permitted,
     pool::Lane,
     runner::Run,
-    shares::ShareRecord,
+    shares::{Lineage, ShareRecord, backup::plain},
 };
 
 /// Prepared generations of one key that are kept, until one is activated. An honest orchestrator
@@ -45,6 +49,13 @@ const MAX_PENDING: usize = 1024;
 /// How far a new epoch may be above those that are there: runs that fail use epochs up, and nobody
 /// may use up all of them at once.
 const MAX_EPOCH_STEP: u32 = 1024;
+
+/// Shares of one key that may be retired at a time: runs that succeed make some, too.
+const MAX_RETIRED: usize = 1024;
+/// Generations that a share remembers to come from.
+const MAX_KNOWN: usize = 64;
+/// How often it is looked what may be erased, in milliseconds.
+const ERASE_EVERY_MS: u64 = 3_600_000;
 
 /// In the place of the signer of a share that was put back from a backup.
 pub(super) struct Restored;
@@ -101,8 +112,9 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
-        self.check_peers("new.holders", &order.new.holders)?;
-        self.check_peers("dealers", &order.dealers)?;
+        self.check_single()?;
+        self.check_peers(order.vault, "new.holders", &order.new.holders)?;
+        self.check_peers(order.vault, "dealers", &order.dealers)?;
         let parties = order.parties();
         let me = index_of(&parties, &self.post.id())?;
         let share = self.old_share(&order)?;
@@ -143,6 +155,7 @@ impl Node {
             return Ok(());
         }
         let begin = Begin {
+            room: self.ledger.session(from, 0)?,
             key: (session, 0),
             run: Run::reshare(session_of, peers),
             orchestrator: from,
@@ -159,61 +172,125 @@ impl Node {
     /// Our share of the old generation; none where we hold none, or one that was left behind.
     fn old_share(&self, order: &ReshareOrder) -> Result<Option<PlainShare>, Fault> {
         let deals = order.dealers.contains(&self.post.id());
+        let limits = self.rules.limits(order.vault);
+        let (threshold, holders) = (order.new.threshold, order.new.holders.len());
         let Some(key) = self.keys.get(&order.root_public_key) else {
-            self.check_joining(&order.new.holders, None)?;
-            return if deals {
-                Err(refused("no share of this key"))
-            } else {
-                Ok(None)
-            };
+            self.check_joining(order.vault, &order.new.holders, None)?;
+            if deals {
+                return Err(refused("no share of this key"));
+            }
+            limits.check(threshold, holders, None)?;
+            self.check_permit(order, None)?;
+            self.check_base(order)?;
+            return Ok(None);
         };
         let record = key.record();
-        self.check_joining(&order.new.holders, Some(record))?;
+        self.check_joining(order.vault, &order.new.holders, Some(record))?;
         if record.vault != order.vault {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
         if record.scheme != order.scheme {
             return Err(Fault::field("scheme", "the key is of another scheme"));
         }
-        let old = Generation {
-            epoch: record.epoch,
-            threshold: record.threshold,
-            holders: record.holders.clone(),
-        };
-        if record.epoch < order.old.epoch && !deals {
-            // Left behind by a generation that we were away for, or restored from an old backup.
+        limits.check(
+            threshold,
+            holders,
+            Some((record.threshold, record.holders.len())),
+        )?;
+        if record.epoch < order.old.epoch && !deals && !record.restored {
+            // Left behind by a generation that we were away for.
+            self.check_permit(order, Some(record))?;
             return Ok(None);
         }
         if record.epoch != order.old.epoch {
             return Err(stale(record.epoch));
         }
-        if old != order.old {
+        if record.generation() != order.old {
             return Err(Fault::field("old", "is not the generation of our share"));
         }
-        self.check_threshold(order)?;
+        self.check_permit(order, Some(record))?;
         let root = &record.key.root;
         let stored = self.shares.load(record.vault, root, record.epoch, false)?;
         plain(&stored).map(Some)
     }
 
-    /// With a lower threshold fewer nodes have the key: only our own configuration allows that.
-    fn check_threshold(&self, order: &ReshareOrder) -> Result<(), Fault> {
-        let (present, new) = (order.old.threshold, order.new.threshold);
-        let least = self.life.least_threshold.unwrap_or(present).min(present);
-        if new >= least {
+    /// Whether our operator has to permit the order: it changes who holds the key, or how many are
+    /// needed, as far as we know it. Who holds nothing knows what the order says alone.
+    fn needs_permit(&self, order: &ReshareOrder, record: Option<&ShareRecord>) -> bool {
+        let Generation {
+            threshold, holders, ..
+        } = &order.new;
+        let changes = |record: &ShareRecord| !record.generation().is_held_as(*threshold, holders);
+        self.rules.permits && record.map_or_else(|| order.changes(), changes)
+    }
+
+    fn check_permit(
+        &self,
+        order: &ReshareOrder,
+        record: Option<&ShareRecord>,
+    ) -> Result<(), Fault> {
+        if self.needs_permit(order, record) {
+            self.ask_permit(order)?;
+        }
+        Ok(())
+    }
+
+    /// A node without a share cannot tell which of two generations is the one that is there: when
+    /// shares of another one wait here already, its operator has to.
+    fn check_base(&self, order: &ReshareOrder) -> Result<(), Fault> {
+        let old = order.old.id()?;
+        let differs = {
+            let waiting = self.life.waiting();
+            let mut of_key = waiting.shares.iter().filter(|it| it.is_of(order));
+            of_key.any(|it| it.lineage.known.last() != Some(&old))
+        };
+        if self.rules.permits && differs {
+            self.ask_permit(order)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what the operator has not permitted, and keeps it for the operator to look at.
+    fn ask_permit(&self, order: &ReshareOrder) -> Result<(), Fault> {
+        let change = order.change();
+        if self.permits.holds(&change, self.clock.now_ms())? {
             return Ok(());
         }
-        let sentence = format_args!(
-            "may not go from {present} to {new} here: signer.least_threshold of this node does not allow it"
-        );
-        Err(Fault::field("threshold", sentence))
+        self.permits.ask(&change)?;
+        Err(not_permitted(&change)?)
+    }
+
+    /// Where a new share comes from. What is old by the word of an orchestrator alone is not sure.
+    fn lineage(&self, order: &ReshareOrder) -> Result<Lineage, Fault> {
+        let old = order.old.id()?;
+        let key = self.keys.get(&order.root_public_key);
+        let record = key.as_ref().map(|key| key.record());
+        let mut known = match record {
+            Some(record) if record.generation() == order.old => record.lineage.known.clone(),
+            other => {
+                let permitted = self.permits.holds(&order.change(), self.clock.now_ms())?;
+                return Ok(Lineage {
+                    known: vec![old],
+                    sure: permitted || self.needs_permit(order, other),
+                });
+            }
+        };
+        known.push(old);
+        let excess = known.len().saturating_sub(MAX_KNOWN);
+        known.drain(..excess);
+        Ok(Lineage { known, sure: true })
     }
 
     /// Whoever gets a threshold of shares has the key, and whoever proves a generation has earlier
-    /// ones erased: an orchestrator must do neither with nodes of its own. New holders must be peers
+    /// ones retired: an orchestrator must do neither with nodes of its own. New holders must be peers
     /// that our configuration pins; without pins, they must hold a share with us already.
-    fn check_joining(&self, holders: &[NodeId], record: Option<&ShareRecord>) -> Result<(), Fault> {
-        let allowed = |node: &NodeId| match (&self.peers, record) {
+    fn check_joining(
+        &self,
+        vault: VaultId,
+        holders: &[NodeId],
+        record: Option<&ShareRecord>,
+    ) -> Result<(), Fault> {
+        let allowed = |node: &NodeId| match (self.peers_of(vault), record) {
             _ if *node == self.post.id() => true,
             (Some(peers), _) => peers.contains(node),
             (None, Some(record)) => record.holders.contains(node),
@@ -225,8 +302,9 @@ impl Node {
             Some(stranger) => Err(Fault::field(
                 "new.holders",
                 format_args!(
-                    "name {}, which this node does not know: list it in signer.peers first",
-                    openssh_line(stranger, "")
+                    "name {}, which this node does not know: list it in {} first",
+                    openssh_line(stranger, ""),
+                    self.peers_setting(vault)
                 ),
             )),
         }
@@ -266,17 +344,28 @@ impl Node {
                 "too many generations are prepared and not activated; `covault node forget-prepared --help` tells how to clear them",
             ));
         }
+        let key = self.keys.get(&order.root_public_key);
+        if let Some(key) = key
+            && self
+                .shares
+                .count_retired(order.vault, &key.record().key.root)?
+                >= MAX_RETIRED
+        {
+            return Err(refused(
+                "too many shares of this key are retired; `covault node retired --help` tells how to clear them",
+            ));
+        }
         Ok(())
     }
 
-    /// Whether our share of this very order is on disk.
+    /// Whether this very run has ended well here, and our new share is on disk if we get one.
     fn has_prepared(&self, order: &ReshareOrder, id: &[u8; 32]) -> bool {
         let waiting = self.life.waiting();
         let in_use = self
             .keys
             .get(&order.root_public_key)
             .is_some_and(|key| key.record().order == Some(*id));
-        in_use || waiting.shares.iter().any(|it| it.order == *id)
+        in_use || waiting.has_dealt(id) || waiting.shares.iter().any(|it| it.order == *id)
     }
 
     fn statement(&self, order: &ReshareOrder) -> Result<Vec<u8>, Fault> {
@@ -289,21 +378,22 @@ impl Node {
         order: ReshareOrder,
         share: Option<KeyShare>,
     ) -> Result<Reply, Fault> {
-        let Some(key) = share else {
-            // We leave; our old share works until the activation.
-            return Ok(Reply::Prepared(Vec::new()));
-        };
         let statement = self.statement(&order)?;
         let id = order.id()?;
-        let root = key.root.clone();
         let mut waiting = self.life.waiting();
-        let in_use = self.keys.get(&root.public_key);
+        let in_use = self.keys.get(&order.root_public_key);
         let in_use = in_use.map(|key| key.record().epoch);
         if let Some(epoch) = in_use.max(waiting.highest(&order))
             && epoch >= order.new.epoch
         {
             return Err(stale(epoch));
         }
+        let Some(key) = share else {
+            // We leave; our old share works until the activation.
+            waiting.dealt(id);
+            return Ok(Reply::Prepared(statement));
+        };
+        let lineage = self.lineage(&order)?;
         let record = ShareRecord {
             vault: order.vault,
             epoch: order.new.epoch,
@@ -312,115 +402,35 @@ impl Node {
             threshold: order.new.threshold,
             holders: order.new.holders,
             order: Some(id),
+            lineage,
             restored: false,
             key,
         };
         self.shares.save_pending(&record)?;
         tracing::info!(node = %self.name, epoch = record.epoch, "new share stored, not yet in use");
-        waiting.shares.push(Pending {
-            vault: record.vault,
-            root,
-            epoch: record.epoch,
-            order: id,
-        });
+        waiting.shares.extend(Pending::of(&record)?);
         Ok(Reply::Prepared(statement))
     }
 
-    /// Takes a prepared share into use, or learns that others have one; erases those of before.
-    pub(super) fn activate_order(
-        self: &Arc<Self>,
-        header: &Header,
-        request: ActivateRequest,
-    ) -> Result<(), Fault> {
-        let ActivateRequest {
-            order,
-            proof,
-            sent_at_ms,
-        } = request;
-        order.check()?;
-        if order.session != header.session {
-            return Err(Fault::field("session", "the order is for another session"));
+    /// Erases what has been retired for long enough. Looks now and then.
+    pub(super) fn erase_retired(self: &Arc<Self>) {
+        let now_ms = self.clock.now_ms();
+        if !self.life.is_due(now_ms, ERASE_EVERY_MS) {
+            return;
         }
-        if header.epoch != order.new.epoch {
-            return Err(wrong_epoch());
-        }
-        // Once proven, it never expires: who was away must still learn of it.
-        self.check_time(sent_at_ms, order.issued_at_ms, u64::MAX)?;
-        check_proof(&order, &proof)?;
-        let mut waiting = self.life.waiting();
-        let current = self.keys.get(&order.root_public_key);
-        let record = current.as_ref().map(|key| key.record());
-        if let Some(record) = record {
-            if record.vault != order.vault {
-                return Err(Fault::field("vault", "the key is another vault's"));
+        let before_ms = now_ms.saturating_sub(self.rules.keep_retired_ms);
+        let node = Arc::clone(self);
+        self.pool.spawn(Lane::Keygen, move || {
+            match node.shares.erase_retired(before_ms) {
+                Ok(0) => {}
+                Ok(erased) => {
+                    tracing::info!(node = %node.name, erased, "retired shares erased: their time is over");
+                }
+                Err(fault) => {
+                    tracing::warn!(node = %node.name, ?fault, "retired shares are not erased yet");
+                }
             }
-            let again = record.order == Some(order.id()?);
-            if record.epoch >= order.new.epoch && !again {
-                return Err(stale(record.epoch));
-            }
-        }
-        let prepared = waiting.shares.iter().find(|it| it.is_of(&order));
-        let prepared = prepared.map(|it| it.root.clone());
-        let stays = order.new.holders.contains(&self.post.id());
-        if stays {
-            self.take_into_use(&order, &waiting.shares)?;
-        } else {
-            match self.check_joining(&order.new.holders, record) {
-                Ok(()) => waiting.remember(&order),
-                // Nothing is here that could be given up.
-                Err(_) if record.is_none() && prepared.is_none() => {}
-                // On the word of nodes that we do not know, nothing is: not a share in use, and not
-                // one that is prepared, which may be the only one there is.
-                Err(stranger) => return Err(stranger),
-            }
-        }
-        let root = record.map(|record| record.key.root.clone()).or(prepared);
-        if let Some(root) = root {
-            self.shares.erase(order.vault, &root, order.new.epoch)?;
-        }
-        if !stays {
-            self.keys.remove(&order.root_public_key);
-        }
-        // Of the same epoch may be one of another run: its file is still there, and may be needed.
-        let id = order.id()?;
-        waiting
-            .shares
-            .retain(|it| !it.is_of(&order) || (it.epoch >= order.new.epoch && it.order != id));
-        drop(waiting);
-        self.on_epoch_change();
-        tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares erased");
-        self.reply(
-            header.from,
-            header.epoch,
-            header.session,
-            header.attempt,
-            &Reply::Activated,
-        );
-        Ok(())
-    }
-
-    fn take_into_use(&self, order: &ReshareOrder, pending: &[Pending]) -> Result<(), Fault> {
-        let id = order.id()?;
-        let epoch = order.new.epoch;
-        if self
-            .keys
-            .get(&order.root_public_key)
-            .is_some_and(|key| key.record().order == Some(id))
-        {
-            return Ok(());
-        }
-        let prepared = pending.iter().find(|it| it.order == id);
-        let prepared = prepared
-            .ok_or_else(|| refused(format!("no share of epoch {epoch} was prepared here")))?;
-        let record = self
-            .shares
-            .load(prepared.vault, &prepared.root, epoch, true)?;
-        // Opened first: should it not open, the old one stays.
-        let key = super::orders::Keys::open(record)?;
-        self.shares
-            .activate(prepared.vault, &prepared.root, epoch)?;
-        self.keys.put(key);
-        Ok(())
+        });
     }
 
     /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
@@ -428,39 +438,6 @@ impl Node {
     fn on_epoch_change(self: &Arc<Self>) {
         self.tend(true);
     }
-}
-
-/// The plain share in a stored record.
-pub(super) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
-    if record.restored {
-        return PlainShare::decode(&record.key.root, &record.key.secret);
-    }
-    backend::of(record.scheme)?.plain(&record.key)
-}
-
-/// Every new holder says that its share is on disk. An order that is none, without holders say, can
-/// have no proof.
-pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
-    order.check()?;
-    let statement = order.statement()?;
-    for holder in &order.new.holders {
-        let missing = || {
-            Fault::field(
-                "proof",
-                format_args!("lacks the statement of {}", openssh_line(holder, "")),
-            )
-        };
-        let mut of_holder = proof.0.iter().filter(|(node, _)| node == holder);
-        let (_, signature) = of_holder.next().ok_or_else(missing)?;
-        Signature::from_slice(signature)
-            .ok()
-            .filter(|signature| {
-                verifying_key(holder)
-                    .is_ok_and(|key| key.verify_strict(&statement, signature).is_ok())
-            })
-            .ok_or_else(missing)?;
-    }
-    Ok(())
 }
 
 /// The scheme's signer, or the stand-in for a share that must not sign.

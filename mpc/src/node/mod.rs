@@ -5,19 +5,24 @@
 //! about to do, on disk, and only then uses its share.
 
 mod ahead;
+mod attest;
 mod backups;
+mod bounds;
 mod check;
+mod clock;
 mod life;
 mod orders;
 mod peers;
 mod refusals;
+mod rules;
 mod sessions;
+mod witness;
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -40,23 +45,30 @@ use tokio::{
 use crate::{
     bus::Bus,
     claims::Claims,
+    entropy::Hedge,
     envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind, Post},
     identity::NodeIdentity,
-    message::{Announcement, Reply, SKEW_MS, encode},
+    message::{Announcement, MAX_ANNOUNCEMENT, Reply, SKEW_MS, encode},
     meter,
     nonces::Marks,
+    permits::Permits,
     policy::{Policy, Spending},
     pool::{CpuPool, Lane},
     primes::Primes,
     shares::{ShareStore, age_file::AgeFiles},
 };
 use ahead::Pools;
+pub use bounds::Bounds;
+use bounds::Ledger;
 use life::Life;
 #[cfg(feature = "simulation")]
 pub(crate) use life::check_proof;
 use orders::Keys;
 use refusals::{Refusal, Refusals};
+use rules::Rules;
+pub use rules::{KeyRules, Limits, VaultRules};
 use sessions::Sessions;
+use witness::{Said, Witness};
 
 /// How often deadlines are looked at.
 const REAP: Duration = Duration::from_millis(100);
@@ -99,7 +111,7 @@ impl OrderCheck for Floor {
         child: &ChildKey,
     ) -> Result<Vec<Spending>, Fault> {
         let payload = order.verify_child(root, child)?;
-        self.0.check(order, &payload)
+        self.0.check(order, root, &payload)
     }
 }
 
@@ -114,7 +126,26 @@ impl OrderCheck for Rebuild {
         root: &RootKey,
         child: &ChildKey,
     ) -> Result<Vec<Spending>, Fault> {
-        order.verify_child(root, child).map(|_| Vec::new())
+        let payload = order.verify_child(root, child)?;
+        order.own_recipients(root, &payload)?;
+        Ok(Vec::new())
+    }
+}
+
+/// Tells a node that its process did not simply run on: that its machine was suspended, or was resumed
+/// from a snapshot with all its memory. Whatever is in memory may then be in a second machine too:
+/// nonces that both would use, sessions that both would answer.
+pub trait Resumption: Send + Sync {
+    /// What has shown it, in words, from then on; asked before every step of a session.
+    fn noticed(&self) -> Option<String>;
+}
+
+/// Nothing is watched.
+pub struct Unwatched;
+
+impl Resumption for Unwatched {
+    fn noticed(&self) -> Option<String> {
+        None
     }
 }
 
@@ -148,13 +179,16 @@ pub struct NodeConfig {
     /// To whom alone it encrypts backups of its shares: age recipients (`age1...`). None: it makes
     /// no backups.
     pub backup_recipients: Vec<String>,
-    /// How far an orchestrator may lower the threshold of a key that the node holds a share of;
-    /// `None`: not at all.
-    pub least_threshold: Option<u16>,
+    /// What it lets an orchestrator make of the keys that it holds shares of.
+    pub rules: KeyRules,
     /// How often it announces itself.
     pub heartbeat: Duration,
     /// How many signing nonces it makes ahead, per key.
     pub nonces: Marks,
+    /// Notices that its machine was resumed: the node then ends, and a fresh start is safe.
+    pub resumption: Arc<dyn Resumption>,
+    /// How many keys it makes for an orchestrator.
+    pub bounds: Bounds,
 }
 
 /// A signer node.
@@ -162,18 +196,22 @@ pub struct Node {
     name: String,
     post: Post,
     clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
+    entropy: Arc<Hedge>,
     pool: Arc<CpuPool>,
     trusted: Vec<NodeId>,
     peers: Option<HashSet<NodeId>>,
+    rules: Rules,
+    permits: Permits,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     /// Made ahead for the backend that needs some.
     primes: Arc<Primes>,
     claims: Claims,
+    statements: attest::Statements,
     keys: Keys,
     life: Life,
     pools: Pools,
+    ledger: Ledger,
     sessions: Sessions,
     /// Bytes of messages whose signature has not been looked at.
     unverified: AtomicUsize,
@@ -182,9 +220,19 @@ pub struct Node {
     refusals: Refusals,
     /// The time of the last announcement.
     announced_ms: AtomicU64,
+    resumption: Arc<dyn Resumption>,
     /// Names this start of the node.
     boot: [u8; 16],
+    witness: Witness,
+    /// Where it keeps what shows that somebody lied.
+    evidence: PathBuf,
+    /// False only where a simulation plants a fault.
+    guarded: bool,
     runtime: Handle,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Grows always, since others ignore what they have heard before; but not when the clock was set back
@@ -201,18 +249,17 @@ impl Node {
     /// Opens the folder and serves orders until `shutdown` turns true or its sender is gone.
     ///
     /// # Errors
-    /// When it cannot start (folder, keyring or claims unusable, or the bus refuses), and when its
-    /// claims cannot be written any more. A bad message or order never ends it.
+    /// When it cannot start (folder, keyring or claims unusable, or the bus refuses), when its claims
+    /// cannot be written any more, and when its machine was resumed. A bad message or order never ends it.
     pub async fn run(config: NodeConfig, mut shutdown: watch::Receiver<bool>) -> Result<(), Fault> {
         let bus = Arc::clone(&config.bus);
         let heartbeat = config.heartbeat;
         let node = Arc::new(Self::open(config).await?);
-        let mut inbox = bus
-            .subscribe(node.post.id(), false)
-            .await
-            .map_err(|cause| {
-                Fault::unavailable("the message bus is not available").caused_by(cause)
-            })?;
+        let stating = Arc::clone(&node);
+        node.pool.block_on(move || stating.state_keys()).await?;
+        let mut inbox = bus.subscribe(node.post.id(), true).await.map_err(|cause| {
+            Fault::unavailable("the message bus is not available").caused_by(cause)
+        })?;
         let mut heartbeat = interval(heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reap = interval(REAP);
@@ -228,9 +275,21 @@ impl Node {
                 // simulation must take the same turn every time.
                 biased;
                 changed = shutdown.changed() => if changed.is_err() { break },
-                _ = heartbeat.tick() => node.announce(false),
+                _ = heartbeat.tick() => {
+                    node.announce(false);
+                    node.tend_witness();
+                }
                 _ = reap.tick() => {
+                    if let Some(what) = node.resumption.noticed() {
+                        tracing::error!(node = %node.name, what, "this machine was resumed");
+                        node.announce(true);
+                        return Err(Fault::unavailable(format!(
+                            "this machine was resumed: {what}; what is in memory may be in another \
+                             machine too, so the node ends: start it again"
+                        )));
+                    }
                     node.reap();
+                    node.erase_retired();
                     node.tend(false);
                 }
                 () = node.claims.broken() => {
@@ -247,6 +306,7 @@ impl Node {
             }
         }
         node.announce(true);
+        node.save_heights().await;
         tracing::info!(node = %node.name, "signer node is down");
         Ok(())
     }
@@ -266,19 +326,25 @@ impl Node {
             peers,
             check,
             backup_recipients,
-            least_threshold,
+            rules,
             heartbeat: _,
             nonces: marks,
+            resumption,
+            bounds,
         } = config;
         let runtime = Handle::current();
+        let evidence = folder.join("evidence");
+        let permits = Permits::of(&folder);
+        let now_ms = clock.now_ms();
         // scrypt and the disk take their time.
         let opened = pool.block_on(move || {
             let shares = AgeFiles::open(&folder, &passphrase, work_factor)?;
+            let statements = attest::Statements::new(folder.clone());
             let primes = shares.primes()?;
             let new = !shares.any()?;
-            Ok::<_, Fault>((shares, primes, new, folder.join("claims.redb")))
+            Ok::<_, Fault>((shares, primes, new, statements, folder.join("claims.redb")))
         });
-        let (shares, primes, new, path) = opened.await??;
+        let (shares, primes, new, statements, path) = opened.await??;
         // Before any share is in memory: who has the claims has the folder.
         let mut waited = Duration::ZERO;
         let claims = loop {
@@ -296,9 +362,9 @@ impl Node {
             let keys = Keys::load(shares.load_all()?)?;
             // An activation that was interrupted is finished.
             for (vault, root, epoch) in keys.epochs() {
-                shares.erase(vault, &root, epoch)?;
+                shares.retire(vault, &root, epoch, now_ms)?;
             }
-            let life = Life::new(shares.load_pending()?, backup_recipients, least_threshold)?;
+            let life = Life::new(shares.load_pending()?, backup_recipients)?;
             let pools = Pools::new(shares.nonces(&claims)?, marks);
             Ok::<_, Fault>((shares, claims, keys, life, pools))
         });
@@ -310,23 +376,53 @@ impl Node {
             Fault::unavailable("the claims file cannot be written; is the disk full?")
                 .caused_by(cause)
         })?;
+        let hedge = pools.nonces.hedge(entropy, Arc::clone(&clock));
+        #[cfg(feature = "simulation")]
+        let hedge = match pool.machine() {
+            Some(machine) => hedge.simulated(machine.hedging),
+            None => hedge,
+        };
+        let entropy = Arc::new(hedge);
+        let notes = claims.stored_key_notes();
+        let ledger = Ledger::open(bounds, notes, &claims, &keys, clock.now_ms()).await;
         let boot = random_16(&*entropy);
+        #[cfg(feature = "simulation")]
+        let guarded = pool.machine().is_none_or(|machine| !machine.unguarded);
+        #[cfg(not(feature = "simulation"))]
+        let guarded = true;
+        let peers: Option<HashSet<NodeId>> = peers.map(HashSet::from_iter);
+        // Without shares there is no promise that could be missing.
+        let mut expected: BTreeSet<NodeId> = match &peers {
+            _ if keys.count() == 0 => BTreeSet::new(),
+            Some(peers) => peers.iter().copied().collect(),
+            None => keys.holders(),
+        };
+        expected.remove(&identity.id());
+        let witness = Witness::new(clock.now_ms(), expected, claims.stored_peers());
         Ok(Self {
             name,
             boot,
-            post: Post::new(identity, bus, Arc::clone(&entropy)),
+            resumption,
+            witness,
+            evidence,
+            guarded,
+            post: Post::new(identity, bus, Arc::clone(&entropy) as Arc<dyn Entropy>),
             clock,
             entropy,
             pool,
             trusted,
-            peers: peers.map(HashSet::from_iter),
+            peers,
+            rules: Rules::new(rules),
+            permits,
             check,
             shares: Box::new(shares),
             primes: Arc::new(primes),
             claims,
+            statements,
             keys,
             life,
             pools,
+            ledger,
             sessions: Sessions::default(),
             unverified: AtomicUsize::new(0),
             waiting: Mutex::default(),
@@ -344,6 +440,12 @@ impl Node {
         meter::holdings(&self.name, self.keys.count(), bans.len());
         let nonces = self.pools.nonces.levels();
         meter::nonces(&self.name, nonces.iter().map(|(_, level)| level).sum());
+        let Said {
+            count,
+            height,
+            halted,
+            others,
+        } = self.said(at_ms);
         let announcement = Announcement {
             name: self.name.clone(),
             at_ms,
@@ -352,6 +454,10 @@ impl Node {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             keys: u32::try_from(self.keys.count()).unwrap_or(u32::MAX),
             bans,
+            count,
+            height,
+            halted,
+            others,
         };
         let header = Header {
             kind: Kind::Announcement,
@@ -379,6 +485,12 @@ impl Node {
         };
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
+            Kind::Announcement => {
+                let known = from == self.post.id() || self.is_watched(&from);
+                if to != EVERYONE || !known || envelope.size() > MAX_ANNOUNCEMENT {
+                    return;
+                }
+            }
             _ if to != self.post.id() => {
                 return self.drop_message(&from, EnvelopeError::Misdirected.into());
             }
@@ -386,7 +498,8 @@ impl Node {
             | Kind::KeygenOrder
             | Kind::ReshareOrder
             | Kind::Activate
-            | Kind::BackupOrder => {
+            | Kind::BackupOrder
+            | Kind::AttestOrder => {
                 if !self.trusted.contains(&from) {
                     return self.drop_message(&from, Refusal::Stranger);
                 }
@@ -405,7 +518,12 @@ impl Node {
                     return self.drop_message(&from, Refusal::NoPeer);
                 }
             }
-            Kind::Reply | Kind::Announcement => return,
+            Kind::Witness => {
+                if !self.is_watched(&from) {
+                    return self.drop_message(&from, Refusal::NoPeer);
+                }
+            }
+            Kind::Reply => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
@@ -418,7 +536,18 @@ impl Node {
         self.pool.spawn(Lane::Signing, move || {
             node.admitted(from, size);
             match node.post.open(&envelope) {
+                Ok(opened) if kind == Kind::Announcement => node.announced(&envelope, &opened),
+                // Anybody can announce anything.
+                Err(_) if kind == Kind::Announcement => {}
+                Ok(opened) if kind == Kind::Witness => node.witness_news(from, &opened),
                 Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
+                // Long, and nothing is signed with a share meanwhile.
+                Ok(opened) if kind == Kind::AttestOrder => {
+                    let pool = Arc::clone(&node.pool);
+                    pool.spawn(Lane::Keygen, move || {
+                        node.order(&envelope.header, &opened, received_ms);
+                    });
+                }
                 Ok(opened) if kind == Kind::Protocol => node.protocol(envelope.header, opened),
                 Ok(opened) => node.order(&envelope.header, &opened, received_ms),
                 Err(error) => node.drop_message(&from, error.into()),

@@ -1,7 +1,7 @@
 //! What a node does with orders, and the keys it holds.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
@@ -22,6 +22,7 @@ use super::{
     sessions::Begin,
 };
 use crate::{
+    attest::transcript,
     backend::{self, Index, KeygenSetup, MadeNonce, SignSetup, Signer},
     claims::{Claim, ClaimError},
     envelope::{Header, Kind, Opened},
@@ -33,7 +34,7 @@ use crate::{
     pool::Lane,
     primes,
     runner::Run,
-    shares::{FIRST_EPOCH, ShareRecord},
+    shares::{FIRST_EPOCH, Lineage, ShareRecord},
 };
 
 /// More inputs than a transaction needs; the queue of a session has room for the messages of all.
@@ -51,6 +52,8 @@ type MakeRun = Box<dyn FnOnce(Vec<MadeNonce>) -> Result<Run, Fault> + Send>;
 pub(super) struct Key {
     pub(super) record: ShareRecord,
     pub(super) signer: Arc<dyn Signer>,
+    /// Of the run that made the share.
+    pub(super) transcript: [u8; 32],
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
 
@@ -100,11 +103,13 @@ impl Keys {
     /// Loads a share.
     pub(super) fn open(mut record: ShareRecord) -> Result<Key, Fault> {
         let signer = life::signer(&record)?;
+        let transcript = transcript(&record)?;
         // The signer has it now; one copy is enough.
         record.key.secret = Vec::new().into();
         Ok(Key {
             record,
             signer,
+            transcript,
             children: Mutex::default(),
         })
     }
@@ -151,6 +156,12 @@ impl Keys {
         keys.values().cloned().collect()
     }
 
+    /// The root public keys of those in use.
+    pub(super) fn roots(&self) -> HashSet<Vec<u8>> {
+        let keys = self.by_root.read().unwrap_or_else(PoisonError::into_inner);
+        keys.keys().cloned().collect()
+    }
+
     pub(super) fn get(&self, root: &[u8]) -> Option<Arc<Key>> {
         self.by_root
             .read()
@@ -165,6 +176,13 @@ impl Keys {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .contains(node)
+    }
+
+    /// Who holds shares of our keys, this node too.
+    pub(super) fn holders(&self) -> BTreeSet<NodeId> {
+        let holders = self.holders.read();
+        let holders = holders.unwrap_or_else(PoisonError::into_inner);
+        holders.iter().copied().collect()
     }
 
     fn of_session(&self, session: SessionId) -> Option<Arc<Key>> {
@@ -197,6 +215,7 @@ impl Node {
         self.shares.save(&record)?;
         let root = record.key.root.clone();
         self.keys.insert(record)?;
+        self.state_keys();
         tracing::info!(node = %self.name, curve = root.curve.name(), "share stored");
         Ok(root)
     }
@@ -229,6 +248,9 @@ impl Node {
             Kind::BackupOrder => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.backup_order(header, &request)),
+            Kind::AttestOrder => decode(&opened.body)
+                .ok_or_else(unreadable)
+                .and_then(|request| self.attest_order(header, &request)),
             _ => decode(&opened.body)
                 .ok_or_else(unreadable)
                 .and_then(|request| self.keygen_order(header, request, received_ms)),
@@ -241,7 +263,12 @@ impl Node {
                 from,
                 ..
             } = *header;
-            self.refuse(from, epoch, session, attempt, fault);
+            if header.kind == Kind::ReshareOrder && *fault.class() == Class::Forbidden {
+                tracing::warn!(node = %self.name, %session, ?fault, "order refused");
+                self.reply(from, epoch, session, attempt, &Reply::NotPermitted);
+            } else {
+                self.refuse(from, epoch, session, attempt, fault);
+            }
         }
     }
 
@@ -293,6 +320,8 @@ impl Node {
             return Ok(());
         }
         self.check_request(session, &request)?;
+        let inputs = request.order.inputs.len();
+        let room = self.ledger.session(orchestrator, inputs)?;
         if self.clock.now_ms() >= until_ms {
             // It waited too long here; the orchestrator asks others by now.
             return Ok(());
@@ -315,6 +344,15 @@ impl Node {
         // Told to use these nonces, a peer that was told to use others sees something else.
         let named = Sha256::digest(encode(&nonces)?);
         let order_id = order.id()?;
+        let view: [u8; 32] = Sha256::new()
+            .chain_update(b"covault/view")
+            .chain_update(order_id)
+            .chain_update(session.as_bytes())
+            .chain_update(attempt.to_be_bytes())
+            .chain_update(named)
+            .chain_update(Sha256::digest(encode(&signers)?))
+            .finalize()
+            .into();
         let setups = (0_u32..).zip(&order.inputs).map(|(input, what)| SignSetup {
             context: Sha256::new()
                 .chain_update(b"covault/sign")
@@ -353,7 +391,7 @@ impl Node {
                 let sessions = setups
                     .map(|setup| key.signer.sign(setup))
                     .collect::<Result<Vec<_>, Fault>>()?;
-                let run = Run::signing(sessions, peers, root);
+                let run = Run::signing(sessions, peers, root, view);
                 (None, Box::new(move |_| Ok(run)))
             }
             Some(Ahead { take, peers: made }) => {
@@ -364,7 +402,7 @@ impl Node {
                     let sessions = parts
                         .map(|((setup, own), made)| signer.sign_ahead(setup, own, made))
                         .collect::<Result<Vec<_>, Fault>>()?;
-                    Ok(Run::signing(sessions, peers, root))
+                    Ok(Run::signing(sessions, peers, root, view))
                 };
                 (Some(take), Box::new(run))
             }
@@ -378,6 +416,7 @@ impl Node {
         let epoch = order.epoch;
         let begin = move |own| {
             Ok(Begin {
+                room,
                 key: (session, attempt),
                 run: run(own)?,
                 orchestrator,
@@ -395,7 +434,15 @@ impl Node {
             spending,
             now_ms: self.clock.now_ms(),
         };
-        self.claim_then_begin(claim, take, orchestrator, (epoch, Lane::Signing), begin);
+        let uses = Some(order.root_public_key);
+        self.claim_then_begin(
+            claim,
+            take,
+            uses,
+            orchestrator,
+            (epoch, Lane::Signing),
+            begin,
+        );
         Ok(())
     }
 
@@ -476,7 +523,11 @@ impl Node {
             return Ok(());
         }
         self.check_time(sent_at_ms, order.issued_at_ms, order.expires_at_ms)?;
-        self.check_peers("signers", &order.signers)?;
+        self.check_single()?;
+        self.check_peers(order.vault, "signers", &order.signers)?;
+        let limits = self.rules.limits(order.vault);
+        limits.check(order.threshold, order.signers.len(), None)?;
+        let room = self.room_for_key(from, order.vault)?;
         // By our clock, which may not be theirs.
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
@@ -525,6 +576,7 @@ impl Node {
             threshold,
             holders: signers,
             order: None,
+            lineage: Lineage::default(),
             restored: false,
             key,
         };
@@ -532,6 +584,7 @@ impl Node {
             return Ok(());
         }
         let begin = Begin {
+            room,
             key: (session, 0),
             run,
             orchestrator: from,
@@ -556,15 +609,16 @@ impl Node {
             now_ms: self.clock.now_ms(),
         };
         let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.lane));
-        self.claim_then_begin(claim, None, orchestrator, place, move |_| Ok(begin));
+        self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
     }
 
     /// Nothing of the share is used before the claim is on disk, and with it the deletion of the
-    /// nonces that the session is to use.
+    /// nonces that the session is to use; nor before the key that it `uses` is noted as one that signs.
     fn claim_then_begin(
         self: &Arc<Self>,
         claim: Claim,
         take: Option<Take>,
+        uses: Option<Vec<u8>>,
         orchestrator: NodeId,
         (epoch, lane): (u32, Lane),
         begin: impl FnOnce(Vec<MadeNonce>) -> Result<Begin, Fault> + Send + 'static,
@@ -574,7 +628,12 @@ impl Node {
         let of = take.as_ref().map(|take| take.of.clone());
         self.runtime.spawn(async move {
             let began = Instant::now();
-            let claimed = node.pools.nonces.claim(&node.claims, claim, take).await;
+            let mut claimed = node.pools.nonces.claim(&node.claims, claim, take).await;
+            if let (Ok(_), Some(root)) = (&claimed, uses)
+                && let Err(error) = node.note_used(&root).await
+            {
+                claimed = Err(error);
+            }
             meter::claimed(&node.name, began.elapsed());
             match claimed {
                 Ok(taken) => {
@@ -605,6 +664,9 @@ impl Node {
     }
 }
 
+const SPENDING_FORGOTTEN: &str = "promises of this node were missing in its claims file less than a \
+                                  day ago, so that its limits count as used up";
+
 fn refused_claim(error: &ClaimError) -> Fault {
     match error {
         ClaimError::SessionUsed => {
@@ -614,7 +676,8 @@ fn refused_claim(error: &ClaimError) -> Fault {
             Class::WrongState,
             "request: this request was to sign something else before; it never will",
         ),
-        ClaimError::OverDay(asset) => over_day(asset),
+        ClaimError::OverDay(counter) => over_day(counter),
+        ClaimError::SpendingForgotten => Fault::field("policy", SPENDING_FORGOTTEN),
         ClaimError::NonceGone | ClaimError::Store(_) => {
             Fault::unavailable("a signer's disk failed")
         }
@@ -671,6 +734,7 @@ mod tests {
                         message: message.to_vec(),
                     })
                     .collect(),
+                recipient_indices: Vec::new(),
                 issued_at_ms: 0,
                 expires_at_ms: 0,
             })

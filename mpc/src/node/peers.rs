@@ -1,6 +1,8 @@
 //! Whom a node works with, and whom it no longer does.
 
-use covault_core::{fault::Fault, order::NodeId};
+use std::collections::HashSet;
+
+use covault_core::{fault::Fault, ids::VaultId, order::NodeId};
 
 use super::Node;
 use crate::{
@@ -9,27 +11,50 @@ use crate::{
 };
 
 impl Node {
-    /// Whether the node's own configuration lets it work with this one.
+    /// Whether the node's own configuration lets it work with this one, for any vault.
     pub(super) fn is_peer(&self, node: &NodeId) -> bool {
-        *node == self.post.id() || self.peers.as_ref().is_none_or(|peers| peers.contains(node))
+        let pinned = |peers: &HashSet<NodeId>| peers.contains(node);
+        *node == self.post.id()
+            || self.peers.as_ref().is_none_or(pinned)
+            || self.rules.vault_peers().any(pinned)
     }
 
-    /// Refuses an order that names a node outside the configured peers, whoever signed it.
+    /// The nodes that the configuration pins for a vault; `None`: any.
+    pub(super) fn peers_of(&self, vault: VaultId) -> Option<&HashSet<NodeId>> {
+        self.rules.peers(vault).or(self.peers.as_ref())
+    }
+
+    /// The setting that pins the peers of a vault.
+    pub(super) fn peers_setting(&self, vault: VaultId) -> String {
+        match self.rules.peers(vault) {
+            Some(_) => format!("signer.vaults.\"{vault}\".peers"),
+            None => "signer.peers".to_owned(),
+        }
+    }
+
+    /// Refuses an order that names a node outside the configured peers of its vault, whoever signed
+    /// it.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming the field and the node.
     pub(super) fn check_peers<'a>(
         &self,
+        vault: VaultId,
         field: &str,
         named: impl IntoIterator<Item = &'a NodeId>,
     ) -> Result<(), Fault> {
-        match named.into_iter().find(|node| !self.is_peer(node)) {
+        let peers = self.peers_of(vault);
+        let known = |node: &NodeId| {
+            *node == self.post.id() || peers.is_none_or(|peers| peers.contains(node))
+        };
+        match named.into_iter().find(|node| !known(node)) {
             None => Ok(()),
             Some(stranger) => Err(Fault::field(
                 field,
                 format_args!(
-                    "name {}, which signer.peers of this node does not list",
-                    openssh_line(stranger, "")
+                    "name {}, which {} of this node does not list",
+                    openssh_line(stranger, ""),
+                    self.peers_setting(vault)
                 ),
             )),
         }

@@ -2,20 +2,23 @@
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
+    fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
 use covault_core::{
+    fault::Fault,
     ids::SessionId,
     order::{NodeId, ReshareOrder},
 };
 
 use tokio::time::sleep;
 
-use super::{Node, REAP, orders::MAX_INPUTS, refusals::Refusal};
+use super::{Node, REAP, bounds::Room, orders::MAX_INPUTS, refusals::Refusal};
 use crate::{
     envelope::{Header, Kind, Opened},
+    evidence::Equivocation,
     message::Reply,
     meter,
     pool::Lane,
@@ -42,6 +45,8 @@ const MAX_SESSIONS_EACH: usize = 10_000;
 /// protocol has. What a run keeps is bounded by itself.
 const MAX_QUEUED: usize = 8 * MAX_INPUTS;
 const MAX_QUEUED_BYTES: usize = 16 << 20;
+/// Files of evidence that a node keeps.
+const MAX_EVIDENCE: usize = 1_000;
 /// What a message costs besides its body, about.
 const OVERHEAD: usize = 256;
 
@@ -104,6 +109,8 @@ enum Work {
 }
 
 struct Running {
+    /// Taken while it runs.
+    _room: Room,
     run: Run,
     orchestrator: NodeId,
     epoch: u32,
@@ -126,6 +133,7 @@ impl Running {
 
 /// A run that is about to begin.
 pub(super) struct Begin {
+    pub room: Room,
     pub key: Key,
     pub run: Run,
     pub orchestrator: NodeId,
@@ -341,6 +349,7 @@ impl Node {
                 culprits: Vec::new(),
                 missing: Vec::new(),
                 reason: "the session panicked".into(),
+                evidence: String::new(),
             };
             self.reply(
                 running.orchestrator,
@@ -355,6 +364,7 @@ impl Node {
     /// Begins a claimed run, on a pool thread: its first step, then whatever came early.
     pub(super) fn begin(self: &Arc<Self>, begin: Begin) {
         let Begin {
+            room,
             key,
             run,
             orchestrator,
@@ -364,6 +374,10 @@ impl Node {
             record,
             reshare,
         } = begin;
+        if self.resumption.noticed().is_some() {
+            // Its nonces may be in another machine too. The node is about to end.
+            return;
+        }
         if self.clock.now_ms() >= until_ms {
             // Whoever asked has given up; what is late must not delay what is not.
             tracing::info!(node = %self.name, session = %key.0, "too late to begin");
@@ -401,6 +415,7 @@ impl Node {
             cell
         };
         let running = Running {
+            _room: room,
             run,
             orchestrator,
             epoch,
@@ -414,7 +429,7 @@ impl Node {
                 if let Work::Running(running) = &mut *work {
                     let outcome = match self.banned_in(&running.run) {
                         Some(failed) => Err(failed),
-                        None => running.run.start(&*self.entropy),
+                        None => running.run.start(&self.entropy.session(key)),
                     };
                     self.proceed(&cell, &mut work, outcome);
                 }
@@ -439,6 +454,10 @@ impl Node {
             let Work::Running(running) = &mut *work else {
                 continue;
             };
+            if self.resumption.noticed().is_some() {
+                // Another machine may answer something else from the same state.
+                continue;
+            }
             if self.clock.now_ms() >= until_ms {
                 // The reaper says so; computing on would only make others late.
                 continue;
@@ -456,7 +475,13 @@ impl Node {
                 Some(failed) => Err(failed),
                 None => running
                     .run
-                    .receive(from, round, sequence, opened.fingerprint, opened.body)
+                    .receive(
+                        from,
+                        round,
+                        sequence,
+                        (opened.fingerprint, opened.signed),
+                        opened.body,
+                    )
                     .and_then(|progress| self.banned_in(&running.run).map_or(Ok(progress), Err)),
             };
             self.proceed(cell, &mut work, outcome);
@@ -472,6 +497,7 @@ impl Node {
             reason: "a party is banned from this key".into(),
             culprits: vec![banned],
             ban: Vec::new(),
+            evidence: None,
         })
     }
 
@@ -499,15 +525,7 @@ impl Node {
                     }
                     Finished::KeyMade(share) => {
                         let Some(record) = running.record else { return };
-                        let reply = match self.keep(record(share)) {
-                            Ok(root) => Reply::KeyMade(root),
-                            Err(fault) => {
-                                tracing::error!(node = %self.name, ?fault, "share not stored");
-                                Reply::Refused(fault)
-                            }
-                        };
-                        self.reply(running.orchestrator, epoch, session, attempt, &reply);
-                        self.tend(true);
+                        self.keep_and_reply(record(share), running.orchestrator, epoch, cell.key);
                     }
                     Finished::Reshared(share) => {
                         let Some(order) = running.reshare else { return };
@@ -523,6 +541,7 @@ impl Node {
                 reason,
                 culprits,
                 ban,
+                evidence,
             }) => {
                 let Work::Running(running) = std::mem::replace(work, Work::Over) else {
                     return;
@@ -533,10 +552,63 @@ impl Node {
                     culprits,
                     missing: Vec::new(),
                     reason,
+                    evidence: evidence
+                        .map_or_else(String::new, |it| self.keep_evidence(cell.key, &it)),
                 };
                 self.ban_then_reply(cell.key, &running, ban, reply);
             }
         }
+    }
+
+    /// Writes what shows that somebody has said two things into the node's folder, as text.
+    fn keep_evidence(&self, (session, attempt): Key, found: &Equivocation) -> String {
+        let text = found.write();
+        let path = self.evidence.join(format!("{session}-{attempt}.json"));
+        let written = fs::create_dir_all(&self.evidence).and_then(|()| {
+            if fs::read_dir(&self.evidence)?.count() >= MAX_EVIDENCE {
+                return Err(io::Error::other("there are too many files of evidence"));
+            }
+            fs::write(&path, &text)
+        });
+        match written {
+            Ok(()) => {
+                tracing::error!(node = %self.name, path = %path.display(), "a node has said two things: check with covault node evidence");
+            }
+            Err(error) => tracing::warn!(node = %self.name, %error, "evidence is not kept"),
+        }
+        text
+    }
+
+    /// Keeps a new share, and says so once it is noted for whom it was made.
+    fn keep_and_reply(
+        self: &Arc<Self>,
+        record: ShareRecord,
+        orchestrator: NodeId,
+        epoch: u32,
+        (session, attempt): Key,
+    ) {
+        let vault = record.vault;
+        let root = match self.keep(record) {
+            Ok(root) => root,
+            Err(fault) => {
+                tracing::error!(node = %self.name, ?fault, "share not stored");
+                let reply = Reply::Refused(fault);
+                return self.reply(orchestrator, epoch, session, attempt, &reply);
+            }
+        };
+        self.tend(true);
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let noted = node.note_made(&root.public_key, orchestrator, vault).await;
+            let reply = match noted {
+                Ok(()) => Reply::KeyMade(root),
+                // The node ends; the share is there, and counts from the next start on.
+                Err(error) => {
+                    Reply::Refused(Fault::unavailable("a signer's disk failed").caused_by(error))
+                }
+            };
+            node.reply(orchestrator, epoch, session, attempt, &reply);
+        });
     }
 
     /// A ban is on disk before anybody hears of the failure: the next attempt may come at once.
@@ -640,12 +712,21 @@ impl Node {
             };
             let (session, attempt) = cell.key;
             let missing = running.run.missing();
+            let misled = running.run.misled();
+            let reason = match misled.is_empty() {
+                true => "timed out",
+                false => {
+                    tracing::error!(node = %self.name, %session, attempt, ?misled, orchestrator = ?running.orchestrator, "the orchestrator has ordered other things of these nodes, or they say so");
+                    "timed out: the orchestrator has ordered different things of the signers"
+                }
+            };
             meter::session_ended(&self.name, running.kind(), "timed_out");
             tracing::info!(node = %self.name, %session, attempt, ?missing, "session timed out");
             let reply = Reply::Failed {
                 culprits: Vec::new(),
                 missing,
-                reason: "timed out".into(),
+                reason: reason.into(),
+                evidence: String::new(),
             };
             self.reply(
                 running.orchestrator,

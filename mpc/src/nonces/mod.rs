@@ -17,12 +17,18 @@ pub(crate) mod table;
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use covault_core::{fault::Fault, port::Entropy};
+use covault_core::{
+    fault::Fault,
+    port::{Clock, Entropy},
+};
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zeroize::Zeroizing;
 
 pub(crate) use peers::PeerNonces;
 #[cfg(not(feature = "simulation"))]
@@ -35,6 +41,7 @@ pub use table::{ShareEpoch, Take};
 use crate::{
     backend::MadeNonce,
     claims::{Claim, ClaimError, Claims},
+    entropy::Hedge,
 };
 
 /// How many nonces a node keeps ready for a key.
@@ -67,24 +74,38 @@ type Ready = BTreeMap<ShareEpoch, BTreeMap<u64, Vec<u8>>>;
 /// The nonces of one node.
 pub struct Nonces {
     sealer: Sealer,
+    hedging: Zeroizing<[u8; 32]>,
+    start: u64,
     next: AtomicU64,
     ready: Mutex<Ready>,
 }
 
 impl Nonces {
-    /// Takes charge of what is in `claims`. `secret` seals: it must come back at every start, and
-    /// must be nowhere near the claims file in the clear.
+    /// Takes charge of what is in `claims`. `secret` seals, and hedges what is drawn: it must come
+    /// back at every start, and must be nowhere near the claims file in the clear.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when there is no such cipher.
     pub fn new(secret: &[u8], claims: &Claims) -> Result<Self, Fault> {
-        let Stored { next, ready } = claims.stored_nonces();
+        let Stored { next, start, ready } = claims.stored_nonces();
         let sealer = Sealer::new(secret).ok_or_else(|| Fault::bug("no key for the nonces"))?;
+        let mut hedging = Zeroizing::new([0; 32]);
+        Hkdf::<Sha256>::new(None, secret)
+            .expand(b"covault/hedge/1", hedging.as_mut_slice())
+            .map_err(Fault::bug)?;
         Ok(Self {
             sealer,
+            hedging,
+            start,
             next: AtomicU64::new(next),
             ready: Mutex::new(ready),
         })
+    }
+
+    /// The node's randomness from its start to its end, hedged with a secret made from `secret` and
+    /// the number of this start.
+    pub(crate) fn hedge(&self, system: Arc<dyn Entropy>, clock: Arc<dyn Clock>) -> Hedge {
+        Hedge::new(system, clock, self.hedging.clone(), self.start)
     }
 
     fn lock(&self) -> MutexGuard<'_, Ready> {

@@ -10,6 +10,8 @@ type Rows<'a> = TableDefinition<'a, (&'static [u8], u32, u64), (&'static [u8], &
 const NONCES: Rows<'_> = TableDefinition::new("nonces.1");
 /// The number that the next nonce gets: never a smaller one, whatever was deleted.
 const NEXT: TableDefinition<'_, (), u64> = TableDefinition::new("next-nonce.1");
+/// How often the file was opened to be written.
+const STARTS: TableDefinition<'_, (), u64> = TableDefinition::new("starts.1");
 
 /// Names a generation of the shares of a key: nonces are bound to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,14 +43,19 @@ pub(crate) struct NonceRow {
 pub(crate) struct Stored {
     /// The number that the next one gets.
     pub next: u64,
+    /// Which opening of the file this is: never the same number twice.
+    pub start: u64,
     /// By the shares that they are for.
     pub ready: BTreeMap<ShareEpoch, BTreeMap<u64, Vec<u8>>>,
 }
 
-/// Makes the tables that are missing.
+/// Makes the tables that are missing, and counts this opening of the file.
 pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(NONCES)?;
     transaction.open_table(NEXT)?;
+    let mut starts = transaction.open_table(STARTS)?;
+    let known = starts.get(())?.map_or(0, |known| known.value());
+    starts.insert((), known.saturating_add(1))?;
     Ok(())
 }
 
@@ -57,6 +64,9 @@ pub(crate) fn load(transaction: &ReadTransaction) -> Result<Stored, redb::Error>
     let mut stored = Stored::default();
     if let Some(next) = transaction.open_table(NEXT)?.get(())? {
         stored.next = next.value();
+    }
+    if let Some(starts) = transaction.open_table(STARTS)?.get(())? {
+        stored.start = starts.value();
     }
     for entry in transaction.open_table(NONCES)?.iter()? {
         let (key, row) = entry?;

@@ -10,15 +10,22 @@ use std::{
 use covault_core::{
     amount::{U256, parse_u256},
     fault::{Class, Fault},
+    ids::VaultId,
+    network::Network,
     payload::{
         Kind,
-        outflow::{Asset, Place},
+        outflow::{AccountChange, Asset, Place},
     },
 };
 use toml::{Table, Value};
 
-use super::{Limit, Policy};
+use super::{
+    Policy,
+    rules::{Limit, Rules},
+};
 
+/// The version of the file, which has to say it.
+const VERSION: i64 = 2;
 /// Larger than any list that makes sense.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -58,40 +65,88 @@ impl Policy {
             let sentence = format!("line {line} is not TOML: {}", error.message());
             Fault::new(Class::Invalid, sentence)
         })?;
-        let mut keys = Keys {
-            path: String::new(),
-            table,
-            known: Vec::new(),
-        };
-        let defaults = Self::production();
+        let mut keys = Keys::of(String::new(), table);
+        match keys.take("version") {
+            Some((_, Value::Integer(VERSION))) => {}
+            Some((path, _)) => return Err(wrong(path, NOT_TWO)),
+            None => return Err(wrong("version", NOT_TWO)),
+        }
         let policy = Self {
-            networks: keys.list("networks", place)?,
-            kinds: keys.list("kinds", kind)?,
-            raw_signing: keys.switch("raw_signing")?.unwrap_or(defaults.raw_signing),
-            messages: keys.switch("messages")?.unwrap_or(defaults.messages),
-            typed_data: keys.list("typed_data", place)?,
-            custom_calls: keys.list("custom_calls", place)?,
-            only_listed_assets: keys
-                .switch("only_listed_assets")?
-                .unwrap_or(defaults.only_listed_assets),
-            recipients: recipients(&mut keys)?,
-            most_fee: most_fee(&mut keys)?,
-            limits: limits(&mut keys)?,
+            node: Rules::take(&mut keys)?,
+            each_vault: keys.rules("each_vault")?,
+            vaults: vaults(&mut keys)?,
+            each_wallet: keys.rules("each_wallet")?,
+            wallets: wallets(&mut keys)?,
         };
         keys.finish()?;
         Ok(policy)
     }
 }
 
+const NOT_TWO: &str = "must be 2: this Covault reads policy files that begin with version = 2 \
+                       (docs/policy-floor.md says what that means)";
+
+impl Rules {
+    /// Takes the keys that every scope has.
+    fn take(keys: &mut Keys) -> Result<Self, Fault> {
+        Ok(Self {
+            networks: keys.list("networks", place)?,
+            kinds: keys.list("kinds", kind)?,
+            raw_signing: keys.switch("raw_signing")?,
+            messages: keys.switch("messages")?,
+            typed_data: keys.list("typed_data", place)?,
+            custom_calls: keys.list("custom_calls", place)?,
+            unseen_recipients: keys.list("unseen_recipients", place)?.unwrap_or_default(),
+            account_changes: keys.list("account_changes", account_change)?,
+            only_listed_assets: keys.switch("only_listed_assets")?.unwrap_or_default(),
+            only_listed_recipients: keys.switch("only_listed_recipients")?.unwrap_or_default(),
+            own_wallets: keys.switch("own_wallets")?.unwrap_or_default(),
+            recipients: recipients(keys)?,
+            most_fee: most_fee(keys)?,
+            limits: limits(keys)?,
+        })
+    }
+}
+
+fn vaults(keys: &mut Keys) -> Result<BTreeMap<VaultId, Rules>, Fault> {
+    let mut vaults = BTreeMap::new();
+    for (path, key, rules) in keys.scopes("vaults")? {
+        let vault = key
+            .parse()
+            .map_err(|_| wrong(&path, "must be the UUID of a vault"))?;
+        if vaults.insert(vault, rules).is_some() {
+            return Err(wrong(&path, "has rules already"));
+        }
+    }
+    Ok(vaults)
+}
+
+/// An address that is one on several networks (Aptos, Sui) is a wallet on each of them.
+fn wallets(keys: &mut Keys) -> Result<BTreeMap<(Network, String), Rules>, Fault> {
+    let mut wallets = BTreeMap::new();
+    for (path, key, rules) in keys.scopes("wallets")? {
+        let mut known = false;
+        for network in Network::ALL {
+            let Ok(address) = network.chain().parse_address(&key) else {
+                continue;
+            };
+            known = true;
+            if wallets.insert((network, address), rules.clone()).is_some() {
+                return Err(wrong(&path, "has rules already"));
+            }
+        }
+        if !known {
+            return Err(wrong(&path, "must be the address of a wallet"));
+        }
+    }
+    Ok(wallets)
+}
+
 fn recipients(keys: &mut Keys) -> Result<BTreeMap<Place, BTreeSet<String>>, Fault> {
     let mut lists = BTreeMap::new();
     for (path, at, value) in keys.by_place("recipients")? {
         let chain = at.network.chain();
-        let list = list(&path, value, |text| chain.parse_address(text))?;
-        // Like no list at all.
-        if !list.is_empty() {
-            lists.insert(at, list);
-        }
+        lists.insert(at, list(&path, value, |text| chain.parse_address(text))?);
     }
     Ok(lists)
 }
@@ -116,11 +171,7 @@ fn limits(keys: &mut Keys) -> Result<BTreeMap<Asset, Limit>, Fault> {
         let Value::Table(table) = entry else {
             return Err(wrong(&path, "must be a table under [[limits]]"));
         };
-        let mut keys = Keys {
-            path: format!("{path}."),
-            table,
-            known: Vec::new(),
-        };
+        let mut keys = Keys::of(format!("{path}."), table);
         let (at, asset) = keys
             .take("asset")
             .ok_or_else(|| wrong(format_args!("{path}.asset"), "is required, e.g. \"evm:1\""))?;
@@ -156,6 +207,40 @@ struct Keys {
 }
 
 impl Keys {
+    fn of(path: String, table: Table) -> Self {
+        Self {
+            path,
+            table,
+            known: Vec::new(),
+        }
+    }
+
+    /// The rules in a table of this name; none where it is left out.
+    fn rules(&mut self, key: &'static str) -> Result<Rules, Fault> {
+        match self.take(key) {
+            None => Ok(Rules::default()),
+            Some((path, value)) => rules(&path, value),
+        }
+    }
+
+    /// Tables of rules, each with its path and its key.
+    fn scopes(&mut self, key: &'static str) -> Result<Vec<(String, String, Rules)>, Fault> {
+        let Some((path, value)) = self.take(key) else {
+            return Ok(Vec::new());
+        };
+        let Value::Table(table) = value else {
+            return Err(wrong(path, "must be a table of tables"));
+        };
+        table
+            .into_iter()
+            .map(|(key, value)| {
+                let path = format!("{path}.{key:?}");
+                let rules = rules(&path, value)?;
+                Ok((path, key, rules))
+            })
+            .collect()
+    }
+
     fn take(&mut self, key: &'static str) -> Option<(String, Value)> {
         self.known.push(key);
         let value = self.table.remove(key)?;
@@ -209,6 +294,16 @@ impl Keys {
     }
 }
 
+fn rules(path: &str, value: Value) -> Result<Rules, Fault> {
+    let Value::Table(table) = value else {
+        return Err(wrong(path, "must be a table of rules"));
+    };
+    let mut keys = Keys::of(format!("{path}."), table);
+    let rules = Rules::take(&mut keys)?;
+    keys.finish()?;
+    Ok(rules)
+}
+
 fn wrong(path: impl Display, problem: impl Display) -> Fault {
     Fault::field(path, problem)
 }
@@ -249,6 +344,19 @@ fn amount(path: &str, value: &Value) -> Result<U256, Fault> {
 
 fn place(text: &str) -> Result<Place, Fault> {
     Place::parse(text)
+}
+
+fn account_change(text: &str) -> Result<AccountChange, Fault> {
+    let all = AccountChange::ALL;
+    let named = all.iter().copied().find(|change| change.name() == text);
+    named.ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|change| change.name()).collect();
+        let sentence = format!(
+            "is no change of an account: use one of {}",
+            names.join(", ")
+        );
+        Fault::new(Class::Invalid, sentence)
+    })
 }
 
 fn kind(text: &str) -> Result<Kind, Fault> {

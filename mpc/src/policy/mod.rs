@@ -3,10 +3,16 @@
 //! The operator of the node writes it into a file of the node's own ([`Policy::read`]); orders
 //! cannot change it. It goes by what the signed bytes bind
 //! ([`covault_core::payload::outflow`]), not by what an order calls them.
+//!
+//! It has three scopes: the node, the vault and the wallet. An order has to satisfy the rules of
+//! each, and each has counters of its own: what one vault spends or fails to spend takes nothing of
+//! another's limits.
 
 mod file;
+mod rules;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,292 +21,167 @@ use std::{
 
 use covault_core::{
     amount::U256,
-    fault::{Class, ExecuteCode, Fault},
+    derive::RootKey,
+    fault::Fault,
+    ids::VaultId,
+    network::Network,
     order::SigningOrder,
-    payload::{
-        Kind, Payload,
-        outflow::{Asset, Nature, Outflow, Place},
-    },
+    payload::{Payload, outflow::AccountChange},
 };
 
+use rules::Rules;
+
 /// What a node signs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// `None`: everywhere.
-    networks: Option<BTreeSet<Place>>,
-    /// `None`: all.
-    kinds: Option<BTreeSet<Kind>>,
-    raw_signing: bool,
-    messages: bool,
-    /// `None`: where nothing is limited.
-    typed_data: Option<BTreeSet<Place>>,
-    /// `None`: where nothing is limited.
-    custom_calls: Option<BTreeSet<Place>>,
-    only_listed_assets: bool,
-    /// None of them is empty.
-    recipients: BTreeMap<Place, BTreeSet<String>>,
-    most_fee: BTreeMap<Place, U256>,
-    limits: BTreeMap<Asset, Limit>,
+    node: Rules,
+    /// Of every vault without rules of its own.
+    each_vault: Rules,
+    vaults: BTreeMap<VaultId, Rules>,
+    /// Of every wallet without rules of its own.
+    each_wallet: Rules,
+    /// By network and address.
+    wallets: BTreeMap<(Network, String), Rules>,
 }
 
-/// The most of one asset, in its smallest unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Limit {
-    per_request: Option<U256>,
-    per_day: Option<U256>,
-}
-
-/// An amount of one asset that an order would let go, to be counted for the day when the order's
-/// claim is granted.
+/// Whose rules and counters they are. Printed as refusals name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spending {
+pub enum Scope {
+    /// All that the node signs.
+    Node,
+    /// One vault.
+    Vault(VaultId),
+    /// One wallet, by its address.
+    Wallet(String),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this signer's policy")?;
+        match self {
+            Scope::Node => Ok(()),
+            Scope::Vault(vault) => write!(f, " (vault {vault})"),
+            Scope::Wallet(address) => write!(f, " (wallet {address})"),
+        }
+    }
+}
+
+/// What is counted: an asset in a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Whose counter it is.
+    pub scope: Scope,
     /// The asset, e.g. `evm:1`.
     pub asset: String,
+}
+
+impl Counter {
+    /// The name under which the claims keep it.
+    pub fn name(&self) -> String {
+        let asset = &self.asset;
+        match &self.scope {
+            Scope::Node => asset.clone(),
+            Scope::Vault(vault) => format!("vault {vault} {asset}"),
+            Scope::Wallet(address) => format!("wallet {address} {asset}"),
+        }
+    }
+}
+
+/// What somebody wants to have signed.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The vault of the wallet, whose address the payload names.
+    pub vault: VaultId,
+    /// The network of the wallet.
+    pub network: Network,
+    /// The payload.
+    pub payload: &'a Payload,
+    /// The most that the network can take for it.
+    pub fee: U256,
+    /// The recipients that are wallets of the vault, as the node itself has derived them.
+    pub own_wallets: &'a BTreeSet<String>,
+}
+
+/// An amount of one asset that an order would let go, to be counted when the order's claim is
+/// granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spending {
+    /// What counts it.
+    pub counter: Counter,
     /// In its smallest unit.
     pub amount: U256,
-    /// What may go per day.
+    /// What may go in any 24 hours.
     pub most_per_day: Option<U256>,
 }
 
 impl Policy {
-    /// What a node without a policy file goes by: everything but raw signing.
+    /// What a node without a policy file goes by: everything but raw signing, with the default
+    /// highest fees.
     pub fn production() -> Self {
-        Self {
-            networks: None,
-            kinds: None,
-            raw_signing: false,
-            messages: true,
-            typed_data: None,
-            custom_calls: None,
-            only_listed_assets: false,
-            recipients: BTreeMap::new(),
-            most_fee: BTreeMap::new(),
-            limits: BTreeMap::new(),
-        }
+        Self::default()
     }
 
-    /// For development: everything, raw signing too.
+    /// For development: raw signing too, and every change of an account.
     pub fn development() -> Self {
-        Self {
-            raw_signing: true,
-            ..Self::production()
-        }
+        let mut policy = Self::default();
+        policy.node.raw_signing = Some(true);
+        policy.node.account_changes = Some(AccountChange::ALL.iter().copied().collect());
+        policy
     }
 
     /// Whether `rawMessage` is signed, which no limit can hold.
     pub fn raw_signing(&self) -> bool {
-        self.raw_signing
+        self.node.raw_signing.unwrap_or(false)
     }
 
-    /// Checks a verified order and its payload. What has to be counted for the day: the limits
-    /// per day hold only when the claims count it too.
+    /// Checks a verified order of a key below `root`, and its payload. What has to be counted: the
+    /// limits per day hold only when the claims count it too.
     ///
     /// # Errors
-    /// [`Class::Invalid`] that begins with what is forbidden: `network`, `kind`, `recipient`,
-    /// `amount` or `fee`.
-    pub fn check(&self, order: &SigningOrder, payload: &Payload) -> Result<Vec<Spending>, Fault> {
-        let outflow = payload.outflow(order.network);
-        self.check_kind(&outflow, payload.which())?;
-        self.check_network(&outflow)?;
-        self.check_recipients(&outflow)?;
+    /// [`covault_core::fault::Class::Invalid`] that begins with what is forbidden: `network`,
+    /// `kind`, `recipient`, `amount` or `fee`; or `recipientIndices` that are wrong.
+    pub fn check(
+        &self,
+        order: &SigningOrder,
+        root: &RootKey,
+        payload: &Payload,
+    ) -> Result<Vec<Spending>, Fault> {
+        let own_wallets = order.own_recipients(root, payload)?;
         let fee = order.network.chain().most_fee(&order.unsigned)?;
-        for (place, most) in &self.most_fee {
-            if place.meets(&outflow.place) && fee > *most {
-                let sentence = format_args!("could take more than {FLOOR} allows for {place}");
-                return Err(Fault::field("fee", sentence));
-            }
-        }
-        self.check_amounts(&outflow, fee)
+        self.judge(&Asked {
+            vault: order.vault,
+            network: order.network,
+            payload,
+            fee,
+            own_wallets: &own_wallets,
+        })
     }
 
-    fn check_network(&self, outflow: &Outflow) -> Result<(), Fault> {
-        let Some(allowed) = &self.networks else {
-            return Ok(());
-        };
-        let place = &outflow.place;
-        let fits = allowed.iter().any(|allowed| match outflow.nature {
-            // No chain does what a text says.
-            Nature::Message => allowed.meets(place),
-            Nature::Transfer | Nature::Custom | Nature::TypedData | Nature::Raw => {
-                allowed.covers(place)
-            }
-        });
-        if fits {
-            return Ok(());
-        }
-        let sentence = match place.chain_id {
-            Some(_) => format!("{FLOOR} does not allow {place}"),
-            None => format!("{FLOOR} does not allow all of {place}, where this is good"),
-        };
-        Err(Fault::field("network", sentence))
-    }
-
-    fn check_kind(&self, outflow: &Outflow, kind: Kind) -> Result<(), Fault> {
-        let forbidden = |why: fmt::Arguments<'_>| Err(Fault::field("kind", why));
-        let name = kind.name();
-        if let Some(kinds) = &self.kinds
-            && !kinds.contains(&kind)
-        {
-            return forbidden(format_args!("{FLOOR} does not allow {name}"));
-        }
-        let opaque = match outflow.nature {
-            Nature::Transfer => return Ok(()),
-            Nature::Raw if self.raw_signing => return Ok(()),
-            Nature::Raw => {
-                return forbidden(format_args!("raw signing ({name}) is off in {FLOOR}"));
-            }
-            Nature::Message if self.messages => return Ok(()),
-            Nature::Message => {
-                return forbidden(format_args!("messages ({name}) are off in {FLOOR}"));
-            }
-            Nature::TypedData => ("typed data", "typed_data", &self.typed_data),
-            Nature::Custom => ("custom calls", "custom_calls", &self.custom_calls),
-        };
-        let place = &outflow.place;
-        let (what, switch, allowed) = opaque;
-        match allowed {
-            Some(allowed) if allowed.iter().any(|allowed| allowed.covers(place)) => Ok(()),
-            Some(_) => forbidden(format_args!(
-                "{FLOOR} does not allow {what} ({name}) for {place}"
-            )),
-            // What moves with it cannot be told, so no limit would hold.
-            None if self.limited(place) => forbidden(format_args!(
-                "{FLOOR} limits {place}, and nobody can tell what {what} ({name}) move; its \
-                 operator can allow them under {switch}"
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether amounts or recipients are limited for something that is good at `place`.
-    fn limited(&self, place: &Place) -> bool {
-        self.only_listed_assets
-            || self.recipients.keys().any(|other| other.meets(place))
-            || self.limits.keys().any(|asset| asset.place.meets(place))
-    }
-
-    fn check_recipients(&self, outflow: &Outflow) -> Result<(), Fault> {
-        let lists: Vec<_> = self
-            .recipients
-            .iter()
-            .filter(|(place, _)| place.meets(&outflow.place))
-            .map(|(_, list)| list)
-            .collect();
-        if lists.is_empty() {
-            return Ok(());
-        }
-        let listed = |recipient: &Option<String>| {
-            recipient
-                .as_ref()
-                .is_some_and(|one| lists.iter().any(|list| list.contains(one)))
-        };
-        if outflow.spends.iter().all(|spend| listed(&spend.recipient)) {
-            return Ok(());
-        }
-        let sentence = format_args!("is not in the list of {FLOOR} for {}", outflow.place);
-        Err(Fault::field("recipient", sentence).with_code(ExecuteCode::AddressNotInWhitelist))
-    }
-
-    /// The fee counts as an amount of the coin: whoever sets it may be who gets it.
-    fn check_amounts(&self, outflow: &Outflow, fee: U256) -> Result<Vec<Spending>, Fault> {
-        let mut totals: BTreeMap<Asset, U256> = BTreeMap::new();
-        for spend in outflow
-            .spends
-            .iter()
-            .filter(|spend| !spend.amount.is_zero())
-        {
-            if self.only_listed_assets && !self.limits.contains_key(&spend.asset) {
-                let sentence = format_args!("{FLOOR} has no limits for {}", spend.asset);
-                return Err(Fault::field("amount", sentence));
-            }
-            add(&mut totals, spend.asset.clone(), spend.amount)?;
-        }
-        if !fee.is_zero() {
-            let coin = Asset::coin(outflow.place);
-            let limited = self.limits.contains_key(&coin)
-                || self
-                    .most_fee
-                    .keys()
-                    .any(|place| place.meets(&outflow.place));
-            if self.only_listed_assets && !limited {
-                let sentence = format_args!(
-                    "{FLOOR} allows listed assets only, and limits neither {coin} nor its fees"
-                );
-                return Err(Fault::field("fee", sentence));
-            }
-            add(&mut totals, coin, fee)?;
-        }
-        let mut spending = Vec::with_capacity(totals.len());
-        for (asset, amount) in totals {
-            let limit = self.limits.get(&asset).copied().unwrap_or_default();
-            if limit.per_request.is_some_and(|most| amount > most) {
-                let sentence =
-                    format_args!("with the fee, more {asset} than {FLOOR} allows per request");
-                return Err(Fault::field("amount", sentence));
-            }
-            spending.push(Spending {
-                asset: asset.to_string(),
-                amount,
-                most_per_day: limit.per_day,
-            });
+    /// Judges what is asked, by the rules of node, vault and wallet. What has to be counted.
+    ///
+    /// # Errors
+    /// As [`Policy::check`].
+    pub fn judge(&self, asked: &Asked<'_>) -> Result<Vec<Spending>, Fault> {
+        let outflow = asked.payload.outflow(asked.network);
+        let of_vault = self.vaults.get(&asked.vault).unwrap_or(&self.each_vault);
+        let wallet = (asked.network, asked.payload.from().to_owned());
+        let of_wallet = self.wallets.get(&wallet).unwrap_or(&self.each_wallet);
+        let scopes = [
+            (Scope::Node, &self.node),
+            (Scope::Vault(asked.vault), of_vault),
+            (Scope::Wallet(wallet.1), of_wallet),
+        ];
+        let mut spending = Vec::new();
+        for (scope, rules) in scopes {
+            spending.extend(rules.check(&scope, asked, &outflow)?);
         }
         Ok(spending)
     }
 }
 
-/// The refusal when the day's total would be too high.
-pub(crate) fn over_day(asset: &str) -> Fault {
-    let sentence = format_args!("with the fee, more {asset} than {FLOOR} allows per day (UTC)");
+/// The refusal when the total of 24 hours would be too high.
+pub(crate) fn over_day(counter: &Counter) -> Fault {
+    let Counter { scope, asset } = counter;
+    let sentence = format_args!("with the fee, more {asset} than {scope} allows in 24 hours");
     Fault::field("amount", sentence)
-}
-
-const FLOOR: &str = "this signer's policy";
-
-fn add(totals: &mut BTreeMap<Asset, U256>, asset: Asset, amount: U256) -> Result<(), Fault> {
-    let total = totals.entry(asset).or_default();
-    *total = total
-        .checked_add(amount)
-        .ok_or_else(|| Fault::new(Class::Invalid, "amount: is more than there can be"))?;
-    Ok(())
-}
-
-/// One line for the log.
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places = |places: &Option<BTreeSet<Place>>, none: &str| match places {
-            None => none.to_owned(),
-            Some(places) => format!("[{}]", join(places)),
-        };
-        write!(
-            f,
-            "networks {}, kinds {}, raw signing {}, messages {}, typed data {}, custom calls {}, \
-             {} limits{}, {} recipient lists, {} fee limits",
-            places(&self.networks, "all"),
-            match &self.kinds {
-                None => "all".to_owned(),
-                Some(kinds) => kinds.len().to_string(),
-            },
-            on(self.raw_signing),
-            on(self.messages),
-            places(&self.typed_data, "where nothing is limited"),
-            places(&self.custom_calls, "where nothing is limited"),
-            self.limits.len(),
-            if self.only_listed_assets {
-                " and no other assets"
-            } else {
-                ""
-            },
-            self.recipients.len(),
-            self.most_fee.len(),
-        )
-    }
-}
-
-fn on(switch: bool) -> &'static str {
-    if switch { "on" } else { "off" }
-}
-
-fn join(places: &BTreeSet<Place>) -> String {
-    let names: Vec<String> = places.iter().map(ToString::to_string).collect();
-    names.join(", ")
 }

@@ -1,11 +1,14 @@
 #![allow(non_snake_case)]
 
+mod calls;
+
 use covault_core::{
     chain::{Facts, evm, solana},
-    derive::KeyPath,
+    derive::{KeyPath, RootKey},
+    fault::{Class, ExecuteCode},
     ids::{RequestId, VaultId},
     network::Network,
-    payload::WireKind,
+    payload::{Payload, WireKind},
     schema::wire::{self, evm_message},
     signature::Curve,
 };
@@ -53,6 +56,7 @@ fn order(network: Network, kind: &WireKind, facts: Facts) -> (SigningOrder, Payl
         facts,
         unsigned: unsigned.bytes,
         inputs: unsigned.signing,
+        recipient_indices: Vec::new(),
         issued_at_ms: 0,
         expires_at_ms: 0,
     };
@@ -162,17 +166,41 @@ fn lamports(to: &str, value: u64) -> (SigningOrder, Payload) {
 }
 
 fn policy(text: &str) -> Policy {
-    Policy::parse(text).unwrap()
+    Policy::parse(&format!("version = 2\n{text}")).unwrap()
+}
+
+/// Asset, amount and limit of the counters of the node.
+fn of_node(spending: &[Spending]) -> Vec<(String, U256, Option<U256>)> {
+    let of_node = |spending: &&Spending| spending.counter.scope == Scope::Node;
+    let counted = spending.iter().filter(of_node);
+    counted
+        .map(
+            |Spending {
+                 counter,
+                 amount,
+                 most_per_day,
+             }| { (counter.asset.clone(), *amount, *most_per_day) },
+        )
+        .collect()
+}
+
+/// The vault's root key.
+fn root() -> RootKey {
+    RootKey {
+        curve: Curve::Secp256k1,
+        public_key: public_key(Curve::Secp256k1),
+        chain_code: [3; 32],
+    }
 }
 
 #[track_caller]
 fn allowed(policy: &Policy, (order, payload): (SigningOrder, Payload)) -> Vec<Spending> {
-    policy.check(&order, &payload).unwrap()
+    policy.check(&order, &root(), &payload).unwrap()
 }
 
 #[track_caller]
 fn refused(policy: &Policy, (order, payload): (SigningOrder, Payload), starts: &str) -> Fault {
-    let fault = policy.check(&order, &payload).unwrap_err();
+    let fault = policy.check(&order, &root(), &payload).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     assert!(fault.public().starts_with(starts), "{fault}");
     fault
@@ -259,8 +287,8 @@ fn recipients__should_be_those_that_are_listed() {
     allowed(&listed, native(10, BOB, 5));
     allowed(&listed, native(1, TOKEN, 5));
     allowed(&listed, token(TOKEN, BOB, 5));
-    // An empty list is none.
-    allowed(&listed, lamports(SOL, 5));
+    // An empty list is nobody.
+    refused(&listed, lamports(SOL, 5), "recipient: is not in the list");
     // The contract that is called.
     allowed(&listed, call(BOB, vec![1]));
     for order in [
@@ -268,7 +296,6 @@ fn recipients__should_be_those_that_are_listed() {
         native(10, TOKEN, 5),
         token(TOKEN, EVE, 5),
         call(EVE, vec![1]),
-        call("", vec![1]),
         // Tokens in disguise.
         call(TOKEN, transfer(EVE, 1)),
     ] {
@@ -276,6 +303,8 @@ fn recipients__should_be_those_that_are_listed() {
         assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
     }
     allowed(&listed, call(TOKEN, transfer(BOB, 1)));
+    // A contract that does not exist yet.
+    refused(&listed, call("", vec![1]), "recipient: cannot be seen");
     let solana = policy(&format!("recipients.solana = [\"{SOL}\"]"));
     allowed(&solana, lamports(SOL, 5));
     refused(&solana, lamports(OTHER_SOL, 5), "recipient: ");
@@ -299,12 +328,12 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
         most * 10
     ));
     let counted = allowed(&limited, native(1, BOB, 5));
-    let expected = Spending {
-        asset: "evm:1".into(),
-        amount: U256::from(most),
-        most_per_day: Some(U256::from(most * 10)),
-    };
-    assert_eq!(counted, [expected]);
+    let expected = (
+        "evm:1".to_owned(),
+        U256::from(most),
+        Some(U256::from(most * 10)),
+    );
+    assert_eq!(of_node(&counted), [expected]);
     let fault = refused(&limited, native(1, BOB, 6), "amount: ");
     assert!(
         fault
@@ -313,9 +342,10 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
     );
     // Another chain is another coin.
     allowed(&limited, native(10, BOB, 6));
-    let tokens: Vec<String> = allowed(&policy(""), token(TOKEN, BOB, 7))
+    let counted = allowed(&policy(""), token(TOKEN, BOB, 7));
+    let tokens: Vec<String> = of_node(&counted)
         .into_iter()
-        .map(|spending| format!("{} {}", spending.amount, spending.asset))
+        .map(|(asset, amount, _)| format!("{amount} {asset}"))
         .collect();
     assert_eq!(
         tokens,
@@ -408,7 +438,9 @@ fn what_nobody_can_tell__should_be_refused_where_something_is_limited() {
         refused(&limited, typed("{}"), "kind: ");
         // Where nothing is unknown, there is no doubt.
         allowed(&limited, message());
-        let open = format!("custom_calls = [\"evm:1\"]\ntyped_data = [\"evm\"]\n{limit}");
+        let open = format!(
+            "custom_calls = [\"evm:1\"]\ntyped_data = [\"evm\"]\nunseen_recipients = [\"evm\"]\n{limit}"
+        );
         allowed(&policy(&open), typed("{}"));
     }
     let elsewhere = policy("limits = [{ asset = \"evm:10\", per_day = \"1\" }]");
@@ -435,7 +467,7 @@ fn file__should_name_the_key_that_is_wrong() {
     for (text, problem) in [
         (
             "raw_singing = true",
-            "raw_singing: unknown key; here can stand: networks, kinds, raw_",
+            "raw_singing: unknown key; here can stand: version, networks, kinds, raw_",
         ),
         ("raw_signing = 1", "raw_signing: must be true or false"),
         ("networks = \"evm\"", "networks: must be a list of strings"),
@@ -486,13 +518,35 @@ fn file__should_name_the_key_that_is_wrong() {
             "[[limits]]\nasset = \"evm:1\"\nper_day = \"1\"\n[[limits]]\nasset = \"evm:1\"\nper_day = \"2\"",
             "limits[1].asset: has limits already",
         ),
-        ("\nraw_signing = maybe", "line 2 is not TOML: "),
+        ("\nraw_signing = maybe", "line 3 is not TOML: "),
         (
             "raw_signing = true\nraw_signing = false",
-            "line 2 is not TOML: ",
+            "line 3 is not TOML: ",
+        ),
+        ("each_vault = 1", "each_vault: must be a table of rules"),
+        (
+            "[each_wallet]\nversion = 2",
+            "each_wallet.version: unknown key; here can stand: networks, ",
+        ),
+        ("vaults = []", "vaults: must be a table of tables"),
+        (
+            "[vaults.treasury]",
+            "vaults.\"treasury\": must be the UUID of a vault",
+        ),
+        (
+            "[vaults.\"02020202-0202-0202-0202-020202020202\".recipients]\nevm = [\"0x1\"]",
+            "vaults.\"02020202-0202-0202-0202-020202020202\".recipients.\"evm\"[0]: must be 0x",
+        ),
+        (
+            "[vaults.\"02020202-0202-0202-0202-02020202020A\"]\n[vaults.\"02020202-0202-0202-0202-02020202020a\"]",
+            "vaults.\"02020202-0202-0202-0202-02020202020a\": has rules already",
+        ),
+        (
+            "[wallets.\"0x12\"]",
+            "wallets.\"0x12\": must be the address of a wallet",
         ),
     ] {
-        let fault = Policy::parse(text).unwrap_err();
+        let fault = Policy::parse(&format!("version = 2\n{text}")).unwrap_err();
         assert!(fault.public().starts_with(problem), "{text}: {fault}");
         assert_eq!(fault.class(), &Class::Invalid);
     }
@@ -503,7 +557,7 @@ fn file__should_be_named_when_it_cannot_be_used() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.toml");
     assert_eq!(Policy::read(&path).unwrap(), None);
-    std::fs::write(&path, "raw = true").unwrap();
+    std::fs::write(&path, "version = 2\nraw = true").unwrap();
     let fault = Policy::read(&path).unwrap_err();
     let expected = format!("policy file {}: raw: unknown key", path.display());
     assert!(fault.public().starts_with(&expected), "{fault}");
@@ -525,30 +579,316 @@ fn file__should_be_named_when_it_cannot_be_used() {
 }
 
 #[test]
-fn sample__should_work_as_it_stands_and_with_its_examples() {
-    let sample = include_str!("../../../deploy/policy.toml");
-    assert_eq!(policy(sample), Policy::production());
-    let open: String = sample
+fn file__should_say_its_version() {
+    for text in ["", "raw_signing = true", "version = 1", "version = \"2\""] {
+        let fault = Policy::parse(text).unwrap_err();
+        let starts =
+            "version: must be 2: this Covault reads policy files that begin with version = 2";
+        assert!(fault.public().starts_with(starts), "{text}: {fault}");
+    }
+}
+
+#[test]
+fn fees__should_have_a_ceiling_without_any_keys() {
+    let dear = |priority_fee| {
+        let (mut order, payload) = native(1, BOB, 5);
+        let Facts::Evm(facts) = &mut order.facts else {
+            panic!("not of EVM");
+        };
+        let fees = facts.fees.as_mut().unwrap();
+        (fees.estimate_gas, fees.max_priority_fee) = (21_000, priority_fee);
+        let chain = Network::Evm.chain();
+        let unsigned = chain
+            .build(&payload, &order.facts, &order.public_key)
+            .unwrap();
+        (order.unsigned, order.inputs) = (unsigned.bytes, unsigned.signing);
+        (order, payload)
+    };
+    // 0.1 ether for 21,000 gas.
+    let fair = 100_000_000_000_000_000 / 21_000 - 20;
+    for floor in [policy(""), Policy::production(), Policy::development()] {
+        allowed(&floor, dear(fair));
+        refused(
+            &floor,
+            dear(fair + 1),
+            "fee: could take more than this signer's policy allows for evm; its operator can raise",
+        );
+    }
+    // Raised by the operator alone, and for the chain that is named.
+    let raised = "most_fee.\"evm:1\" = \"200000000000000000\"";
+    allowed(&policy(raised), dear(fair + 1));
+    let elsewhere = "most_fee.\"evm:10\" = \"200000000000000000\"";
+    refused(&policy(elsewhere), dear(fair + 1), "fee: ");
+    let of_vault = "[each_vault]\nmost_fee.evm = \"200000000000000000\"";
+    refused(&policy(of_vault), dear(fair + 1), "fee: ");
+}
+
+#[test]
+fn recipients__should_be_nobody_where_the_list_is_empty() {
+    let nobody = policy("recipients.evm = []");
+    for order in [native(1, BOB, 5), native(10, BOB, 5), token(TOKEN, BOB, 5)] {
+        refused(
+            &nobody,
+            order,
+            "recipient: is not in the list of this signer's policy for evm:",
+        );
+    }
+    refused(
+        &nobody,
+        call(BOB, vec![1]),
+        "kind: this signer's policy limits evm:1",
+    );
+    allowed(&nobody, lamports(SOL, 5));
+    let listed = policy(&format!(
+        "only_listed_recipients = true\nrecipients.evm = [\"{BOB}\"]"
+    ));
+    allowed(&listed, native(1, BOB, 5));
+    refused(&listed, native(1, EVE, 5), "recipient: ");
+    refused(
+        &listed,
+        lamports(SOL, 5),
+        "recipient: is not in the list of this signer's policy for solana",
+    );
+}
+
+const VAULT: &str = "02020202-0202-0202-0202-020202020202";
+
+/// The same order of another vault.
+fn in_vault(vault: u8, (mut order, payload): (SigningOrder, Payload)) -> (SigningOrder, Payload) {
+    order.vault = VaultId::from_bytes([vault; 16]);
+    (order, payload)
+}
+
+#[test]
+fn vaults__should_have_recipients_of_their_own() {
+    // A deposit vault sends to its treasury alone; the treasury to whom the node allows.
+    let split = policy(&format!(
+        "recipients.evm = [\"{BOB}\", \"{EVE}\"]\n[vaults.\"{VAULT}\".recipients]\nevm = [\"{BOB}\"]"
+    ));
+    allowed(&split, native(1, BOB, 5));
+    let fault = refused(
+        &split,
+        native(1, EVE, 5),
+        &format!("recipient: is not in the list of this signer's policy (vault {VAULT}) for evm:1"),
+    );
+    assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
+    allowed(&split, in_vault(3, native(1, EVE, 5)));
+    // A vault never allows what the node does not.
+    let wider = policy(&format!(
+        "recipients.evm = [\"{BOB}\"]\n[vaults.\"{VAULT}\".recipients]\nevm = [\"{EVE}\"]"
+    ));
+    for to in [BOB, EVE] {
+        refused(&wider, native(1, to, 5), "recipient: ");
+    }
+    // Nor calls that would go round its list, nor raw bytes, unless it says so itself.
+    let quiet = format!("[vaults.\"{VAULT}\"]\nrecipients.evm = [\"{BOB}\"]\n");
+    let open = format!("raw_signing = true\ncustom_calls = [\"evm\"]\n{quiet}");
+    refused(
+        &policy(&open),
+        call(BOB, vec![1]),
+        &format!("kind: this signer's policy (vault {VAULT}) limits"),
+    );
+    refused(
+        &policy(&open),
+        raw(Network::Evm),
+        "kind: raw signing (rawMessage) is off in this signer's policy (vault",
+    );
+    allowed(&policy(&open), in_vault(3, raw(Network::Evm)));
+    let said = format!("{open}raw_signing = true\ncustom_calls = [\"evm:1\"]");
+    allowed(&policy(&said), call(BOB, vec![1]));
+    allowed(&policy(&said), raw(Network::Evm));
+    let alone = format!("{quiet}raw_signing = true");
+    refused(
+        &policy(&alone),
+        raw(Network::Evm),
+        "kind: raw signing (rawMessage) is off in this signer's policy",
+    );
+}
+
+/// An order of the vault `root`'s wallet 0 that pays `to`, and calls it its wallets `indices`.
+fn to_own(root: &RootKey, to: &str, indices: &[u32]) -> (SigningOrder, Payload) {
+    let (mut order, payload) = native(1, to, 5);
+    order.root_public_key = root.public_key.clone();
+    order.recipient_indices = indices.to_vec();
+    (order, payload)
+}
+
+#[test]
+fn own_wallets__should_be_derived_by_the_node_itself() {
+    let own = policy("[each_vault]\nown_wallets = true");
+    let root = root();
+    let wallet = |network, index| {
+        let child = root.child(&KeyPath::of_wallet(network, index).unwrap());
+        Network::Evm
+            .chain()
+            .address(&child.unwrap().public_key)
+            .unwrap()
+    };
+    let ninth = wallet(Network::Evm, 9);
+    allowed(&own, to_own(&root, &ninth, &[9]));
+    // What it says itself is worth nothing: it is the vault's key that says it.
+    let starts = "recipientIndices[0]: is no further wallet of this vault that the payload pays";
+    refused(&own, to_own(&root, EVE, &[9]), starts);
+    refused(&own, to_own(&root, &ninth, &[8]), starts);
+    refused(&own, to_own(&root, &ninth, &[u32::MAX]), starts);
+    // The same key under another network's path, which nobody here can spend from.
+    refused(&own, to_own(&root, &wallet(Network::Tron, 9), &[9]), starts);
+    let starts = "recipientIndices[1]: ";
+    refused(&own, to_own(&root, &ninth, &[9, 9]), starts);
+    let fault = refused(
+        &own,
+        to_own(&root, &ninth, &[]),
+        "recipient: is not in the list of",
+    );
+    assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
+    refused(&own, to_own(&root, EVE, &[]), "recipient: ");
+    // Of networks without a list, too, and beside those in a list.
+    refused(&own, lamports(SOL, 5), "recipient: ");
+    let listed = policy(&format!("own_wallets = true\nrecipients.evm = [\"{BOB}\"]"));
+    allowed(&listed, to_own(&root, &ninth, &[9]));
+    allowed(&listed, native(1, BOB, 5));
+    refused(&listed, native(1, EVE, 5), "recipient: ");
+    // Without the switch it is an address like others.
+    let bob = policy(&format!("recipients.evm = [\"{BOB}\"]"));
+    refused(&bob, to_own(&root, &ninth, &[9]), "recipient: ");
+    refused(&own, call(BOB, vec![1]), "kind: ");
+}
+
+#[test]
+fn each_vault__should_have_limits_and_counters_of_its_own() {
+    let limit = |most: u64| format!("limits = [{{ asset = \"evm:1\", per_day = \"{most}\" }}]\n");
+    let split = policy(&format!(
+        "[each_vault]\n{}[vaults.\"{VAULT}\"]\n{}[each_wallet]\n{}",
+        limit(1_000_000),
+        limit(2_000_000),
+        limit(500_000)
+    ));
+    let counted = |order| -> Vec<(String, Option<U256>)> {
+        let spending = allowed(&split, order);
+        assert!(spending.iter().all(|one| one.amount == U256::from(FEE + 5)));
+        let name = |one: Spending| (one.counter.name(), one.most_per_day);
+        spending.into_iter().map(name).collect()
+    };
+    let wallet = format!("wallet {} evm:1", sender(Network::Evm));
+    let of = |vault: &str, most: u64| {
+        let most = [None, Some(U256::from(most)), Some(U256::from(500_000))];
+        let names = [
+            "evm:1".to_owned(),
+            format!("vault {vault} evm:1"),
+            wallet.clone(),
+        ];
+        names.into_iter().zip(most).collect::<Vec<_>>()
+    };
+    assert_eq!(counted(native(1, BOB, 5)), of(VAULT, 2_000_000));
+    let other = "03030303-0303-0303-0303-030303030303";
+    assert_eq!(
+        counted(in_vault(3, native(1, BOB, 5))),
+        of(other, 1_000_000)
+    );
+    // Without limits, wallets are not counted: there may be any number of them.
+    let names = |policy: &Policy| -> Vec<String> {
+        let spending = allowed(policy, native(1, BOB, 5));
+        spending.iter().map(|one| one.counter.name()).collect()
+    };
+    assert_eq!(
+        names(&policy("")),
+        ["evm:1".to_owned(), format!("vault {VAULT} evm:1")]
+    );
+}
+
+#[test]
+fn wallets__should_have_rules_of_their_own() {
+    let address = sender(Network::Evm);
+    let own = policy(&format!(
+        "[each_wallet]\nrecipients.evm = []\n[wallets.\"{}\"]\nkinds = [\"evmSendNative\"]\n\
+         limits = [{{ asset = \"evm:1\", per_request = \"{}\" }}]",
+        address.to_lowercase(),
+        FEE + 5
+    ));
+    allowed(&own, native(1, BOB, 5));
+    refused(
+        &own,
+        native(1, BOB, 6),
+        &format!(
+            "amount: with the fee, more evm:1 than this signer's policy (wallet {address}) allows"
+        ),
+    );
+    refused(&own, message(), "kind: this signer's policy (wallet ");
+    // Its network's: the same key has other wallets elsewhere.
+    allowed(&own, lamports(SOL, 5));
+    let others = policy("[each_wallet]\nrecipients.evm = []");
+    refused(
+        &others,
+        native(1, BOB, 5),
+        "recipient: is not in the list of this signer's policy (wallet ",
+    );
+}
+
+#[test]
+fn explain__should_tell_all_rules() {
+    let explained = policy(&format!(
+        "recipients.evm = []\nmost_fee.evm = \"7\"\n\
+         limits = [{{ asset = \"solana\", per_request = \"5\", per_day = \"9\" }}]\n\
+         [each_vault]\nnetworks = []\n[each_wallet]\n[vaults.\"{VAULT}\"]\nraw_signing = false\n"
+    ))
+    .explain();
+    for line in [
+        "This signer, for all that it signs:",
+        "  raw signing: off",
+        "  recipients on evm: none",
+        "  recipients elsewhere: anybody",
+        "  fee of a transaction on evm: at most 7",
+        "  fee of a transaction on solana: at most 50000000 (default)",
+        "  solana: at most 5 per request, at most 9 in any 24 hours, with fees",
+        "Each vault that is not named below, by itself:",
+        "  networks: none alone",
+        "Vault 02020202-0202-0202-0202-020202020202, by itself:",
+    ] {
+        assert!(
+            explained.iter().any(|one| one == line),
+            "{line}: {explained:#?}"
+        );
+    }
+    assert!(!explained.iter().any(|line| line.starts_with("Each wallet")));
+}
+
+/// The lines of the sample, with its examples.
+fn with_examples(sample: &str) -> String {
+    sample
         .lines()
         .map(|line| match line.strip_prefix('#') {
             Some(example) if !example.starts_with([' ', '#']) => format!("{example}\n"),
             _ => format!("{line}\n"),
         })
-        .collect();
-    let open = policy(&open);
-    assert_eq!(
-        (
-            open.limits.len(),
-            open.recipients.len(),
-            open.most_fee.len()
-        ),
-        (3, 2, 2)
-    );
-    allowed(&open, native(1, BOB, 5));
-    refused(&open, native(10, BOB, 5), "network: ");
+        .collect()
+}
+
+#[test]
+fn sample__should_be_closed_as_it_stands_and_work_with_its_examples() {
+    let sample = include_str!("../../../deploy/policy.toml");
+    let closed = Policy::parse(sample).unwrap();
+    for order in [
+        native(1, BOB, 5),
+        token(TOKEN, BOB, 5),
+        call(BOB, vec![1]),
+        call("", vec![1]),
+        message(),
+        typed("{}"),
+        lamports(SOL, 5),
+        raw(Network::Evm),
+        raw(Network::Solana),
+    ] {
+        refused(&closed, order, "");
+    }
+    let open = Policy::parse(&with_examples(sample)).unwrap();
+    allowed(&open, in_vault(3, native(1, BOB, 5)));
+    refused(&open, in_vault(3, native(1, EVE, 5)), "recipient: ");
+    refused(&open, in_vault(3, native(10, BOB, 5)), "network: ");
+    refused(&open, in_vault(3, raw(Network::Evm)), "kind: ");
+    refused(&open, in_vault(3, call(BOB, vec![1])), "kind: ");
     let shown = open.to_string();
     assert!(
-        shown.contains("3 limits, 2 recipient lists, 2 fee limits"),
+        shown.contains("1 vaults and 1 wallets with rules of their own"),
         "{shown}"
     );
 }

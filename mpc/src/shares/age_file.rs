@@ -3,7 +3,8 @@
 //! `keyring.age` holds an X25519 identity and is encrypted with a passphrase (scrypt);
 //! `shares/*.age` are encrypted to that identity. So unlocking costs scrypt once per start. A
 //! share's plaintext is a version byte, then BCS. `shares/*.pending` are shares that are not in use
-//! yet. A file's name says which: vault, curve, epoch, and the first 8 bytes of the root key.
+//! yet. A file's name says which: vault, curve, epoch, and the first 8 bytes of the root key. In
+//! `retired/` are shares that a later generation has replaced, with the time in their names.
 
 use std::{
     fs, io,
@@ -24,7 +25,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{ShareRecord, ShareStore};
+use super::{Lineage, Retired, ShareRecord, ShareStore};
 use crate::{
     backend::KeyShare, claims::Claims, identity::write_private, nonces::Nonces, primes::Primes,
 };
@@ -33,6 +34,10 @@ use crate::{
 pub const KEYRING: &str = "keyring.age";
 /// The folder of primes in a node's folder.
 const PRIMES: &str = "primes";
+/// The folder of shares that an operator has cleared, in a node's folder.
+pub const CLEARED: &str = "cleared";
+/// The folder of retired shares in a node's folder.
+const RETIRED: &str = "retired";
 /// Version of a share's plaintext.
 const VERSION: u8 = 1;
 /// The highest scrypt work factor that is tried; each step doubles time and memory.
@@ -53,6 +58,7 @@ struct Stored {
     threshold: u16,
     holders: Vec<NodeId>,
     order: Option<[u8; 32]>,
+    lineage: Lineage,
     restored: bool,
     root: RootKey,
     secret: Vec<u8>,
@@ -68,6 +74,7 @@ impl Stored {
             threshold: record.threshold,
             holders: record.holders.clone(),
             order: record.order,
+            lineage: record.lineage.clone(),
             restored: record.restored,
             root: record.key.root.clone(),
             secret: record.key.secret.to_vec(),
@@ -98,11 +105,13 @@ impl AgeFiles {
             )
         };
         let failed = |cause: io::Error| refuse("cannot be read or written").caused_by(cause);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&shares)
-            .map_err(failed)?;
+        for folder in [&shares, &folder.join(RETIRED)] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(failed)?;
+        }
         let identity = match fs::read(&path) {
             Ok(sealed) => {
                 let mut lock = age::scrypt::Identity::new(passphrase.clone());
@@ -119,7 +128,12 @@ impl AgeFiles {
                     .ok_or_else(|| refuse("is damaged"))?
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                for (folder, what) in [(&shares, "shares"), (&folder.join(PRIMES), "primes")] {
+                let places = [
+                    (shares.clone(), "shares"),
+                    (folder.join(RETIRED), "retired shares"),
+                    (folder.join(PRIMES), "primes"),
+                ];
+                for (folder, what) in &places {
                     if holds_any(folder).map_err(failed)? {
                         let problem = format!("is missing, but there are {what} that need it");
                         return Err(refuse(&problem));
@@ -204,6 +218,34 @@ impl AgeFiles {
         Ok(forgotten)
     }
 
+    /// Moves all shares of a key, in use and pending, into the folder [`CLEARED`], from where they can
+    /// be put back; on disk when it returns. Only for who has the folder for itself.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when a folder cannot be read, [`Class::Unavailable`] when the disk fails.
+    pub fn clear(&self, vault: VaultId, root: &RootKey) -> Result<(), Fault> {
+        let cleared = self.folder.with_file_name(CLEARED);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&cleared)
+            .map_err(disk)?;
+        let (before, after) = place(vault, root);
+        for path in self.files(IN_USE)?.into_iter().chain(self.files(PENDING)?) {
+            let stem = path.file_stem().and_then(|name| name.to_str());
+            let is_of_key =
+                stem.is_some_and(|name| name.starts_with(&before) && name.ends_with(&after));
+            if let (true, Some(name)) = (is_of_key, path.file_name()) {
+                fs::rename(&path, cleared.join(name)).map_err(disk)?;
+            }
+        }
+        // There before it is gone from here.
+        fs::File::open(&cleared)
+            .and_then(|folder| folder.sync_all())
+            .map_err(disk)?;
+        self.sync()
+    }
+
     fn read(&self, path: &Path) -> Result<ShareRecord, Fault> {
         let refuse = || {
             Fault::new(
@@ -230,6 +272,7 @@ impl AgeFiles {
             threshold: stored.threshold,
             holders: std::mem::take(&mut stored.holders),
             order: stored.order,
+            lineage: std::mem::take(&mut stored.lineage),
             restored: stored.restored,
             key: KeyShare {
                 root: stored.root.clone(),
@@ -308,29 +351,78 @@ impl AgeFiles {
     }
 
     fn files(&self, extension: &str) -> Result<Vec<PathBuf>, Fault> {
-        let failed = |cause: io::Error| {
-            Fault::new(
-                Class::Invalid,
-                format!("folder {}: cannot be read", self.folder.display()),
-            )
-            .caused_by(cause)
-        };
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            // Anything else is an interrupted write: it was never complete.
-            if path.extension().is_some_and(|found| found == extension) {
-                files.push(path);
-            }
-        }
-        Ok(files)
+        files_in(&self.folder, extension)
     }
 
-    /// Names are on the disk when this returns.
+    fn retired_folder(&self) -> PathBuf {
+        self.folder.with_file_name(RETIRED)
+    }
+
+    /// The files of retired shares, with their times and whether they were in use.
+    fn retired_files(&self) -> Result<Vec<(PathBuf, u64, bool)>, Fault> {
+        let folder = self.retired_folder();
+        let mut found = Vec::new();
+        for (extension, in_use) in [(IN_USE, true), (PENDING, false)] {
+            for path in files_in(&folder, extension)? {
+                let name = path.file_stem().and_then(|name| name.to_str());
+                let at_ms = name.and_then(|name| name.rsplit('.').next()?.parse().ok());
+                // Of no time that we have written: it stays.
+                let Some(at_ms) = at_ms else { continue };
+                found.push((path, at_ms, in_use));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The retired shares, oldest first.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] naming the one that cannot be read.
+    pub fn retired(&self) -> Result<Vec<Retired>, Fault> {
+        let files = self.retired_files()?.into_iter();
+        let mut retired = files
+            .map(|(path, at_ms, was_in_use)| {
+                Ok(Retired {
+                    record: self.read(&path)?,
+                    at_ms,
+                    was_in_use,
+                })
+            })
+            .collect::<Result<Vec<_>, Fault>>()?;
+        retired.sort_by_key(|it| (it.at_ms, it.record.epoch));
+        Ok(retired)
+    }
+}
+
+fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, Fault> {
+    let failed = |cause: io::Error| {
+        Fault::new(
+            Class::Invalid,
+            format!("folder {}: cannot be read", folder.display()),
+        )
+        .caused_by(cause)
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        // Anything else is an interrupted write: it was never complete.
+        if path.extension().is_some_and(|found| found == extension) {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// Names are on the disk when this returns.
+fn sync_folder(folder: &Path) -> Result<(), Fault> {
+    fs::File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(disk)
+}
+
+impl AgeFiles {
     fn sync(&self) -> Result<(), Fault> {
-        fs::File::open(&self.folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(disk)
+        sync_folder(&self.folder)
     }
 }
 
@@ -381,21 +473,56 @@ impl ShareStore for AgeFiles {
         self.sync()
     }
 
-    fn erase(&self, vault: VaultId, root: &RootKey, below: u32) -> Result<(), Fault> {
+    fn retire(&self, vault: VaultId, root: &RootKey, below: u32, now_ms: u64) -> Result<(), Fault> {
         let (before, after) = place(vault, root);
+        let folder = self.retired_folder();
         let mut found = false;
-        for path in self.files(IN_USE)?.into_iter().chain(self.files(PENDING)?) {
-            let epoch = path
-                .file_stem()
-                .and_then(|name| name.to_str())
-                .and_then(|name| name.strip_prefix(&before)?.strip_suffix(&after))
-                .and_then(|epoch| epoch.parse::<u32>().ok());
-            if epoch.is_some_and(|epoch| epoch < below) {
-                fs::remove_file(&path).map_err(disk)?;
-                found = true;
+        for extension in [IN_USE, PENDING] {
+            for path in self.files(extension)? {
+                let Some(name) = path.file_stem().and_then(|name| name.to_str()) else {
+                    continue;
+                };
+                let epoch = name
+                    .strip_prefix(&before)
+                    .and_then(|rest| rest.strip_suffix(&after)?.parse::<u32>().ok());
+                if epoch.is_some_and(|epoch| epoch < below) {
+                    let retired = folder.join(format!("{name}.{now_ms}.{extension}"));
+                    fs::rename(&path, retired).map_err(disk)?;
+                    found = true;
+                }
             }
         }
-        if found { self.sync() } else { Ok(()) }
+        if found {
+            // Where it is now, before it is gone from where it was.
+            sync_folder(&folder)?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn count_retired(&self, vault: VaultId, root: &RootKey) -> Result<usize, Fault> {
+        let (before, after) = place(vault, root);
+        let after = format!("{after}.");
+        let of_key = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&before) && name.contains(&after))
+        };
+        let files = self.retired_files()?;
+        Ok(files.iter().filter(|(path, ..)| of_key(path)).count())
+    }
+
+    fn erase_retired(&self, before_ms: u64) -> Result<usize, Fault> {
+        let mut erased: usize = 0;
+        for (path, at_ms, _) in self.retired_files()? {
+            if at_ms < before_ms {
+                fs::remove_file(&path).map_err(disk)?;
+                erased = erased.saturating_add(1);
+            }
+        }
+        if erased > 0 {
+            sync_folder(&self.retired_folder())?;
+        }
+        Ok(erased)
     }
 }
 

@@ -14,6 +14,7 @@ fn record() -> ShareRecord {
         threshold: 2,
         holders: vec![NodeId([3; 32]), NodeId([4; 32])],
         order: None,
+        lineage: Lineage::default(),
         restored: false,
         key: KeyShare {
             root: RootKey {
@@ -167,7 +168,7 @@ fn epochs(records: &[ShareRecord]) -> Vec<u32> {
 }
 
 #[test]
-fn shares__should_be_pending_until_activated_and_gone_when_erased() {
+fn shares__should_be_pending_until_activated_and_retired_with_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let files = open(folder.path(), "right").unwrap();
     let (vault, root) = (record().vault, record().key.root);
@@ -189,14 +190,32 @@ fn shares__should_be_pending_until_activated_and_gone_when_erased() {
             let files = open(folder.path(), "right").unwrap();
             assert!(epochs(&files.load_all().unwrap()).contains(&2));
         }
-        files.erase(vault, &root, 2).unwrap();
+        files.retire(vault, &root, 2, 7_000).unwrap();
     }
     assert_eq!(epochs(&files.load_all().unwrap()), [0, 2]);
     assert_eq!(epochs(&files.load_pending().unwrap()), [11]);
     assert!(files.load(vault, &root, 0, false).is_err());
     let loaded = files.load(vault, &root, 2, false).unwrap();
     assert_eq!((loaded.order, loaded.restored), (Some([8; 32]), false));
-    files.erase(vault, &root, u32::MAX).unwrap();
+    files.retire(vault, &root, u32::MAX, 8_000).unwrap();
     assert_eq!(epochs(&files.load_all().unwrap()), [0]);
     assert!(files.load_pending().unwrap().is_empty());
+    // They are all there, sealed as they were, until their time has come.
+    let retired = |files: &AgeFiles| -> Vec<(u32, u64, bool)> {
+        let retired = files.retired().unwrap();
+        let retired = retired.iter();
+        retired
+            .map(|it| (it.record.epoch, it.at_ms, it.was_in_use))
+            .collect()
+    };
+    let all = [(0, 7_000, true), (2, 8_000, true), (11, 8_000, false)];
+    assert_eq!(retired(&files), all);
+    assert_eq!(
+        *files.retired().unwrap()[0].record.key.secret,
+        *record().key.secret
+    );
+    assert_eq!(files.count_retired(vault, &root).unwrap(), 3);
+    assert_eq!(files.count_retired(vault, &other.key.root).unwrap(), 0);
+    assert_eq!(files.erase_retired(8_000).unwrap(), 1);
+    assert_eq!(retired(&files), all[1..]);
 }

@@ -7,9 +7,10 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::{SessionId, VaultId},
-    order::NodeId,
+    order::{Generation, NodeId},
     scheme::Scheme,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::backend::{Index, KeyShare};
 
@@ -32,6 +33,8 @@ pub struct ShareRecord {
     pub holders: Vec<NodeId>,
     /// The id of the reshare order that made it; none for key generation.
     pub order: Option<[u8; 32]>,
+    /// The generations that it comes from.
+    pub lineage: Lineage,
     /// Whether it was put back from a backup. Such a share deals in the next refresh, and does not
     /// sign before: what was signed and claimed after the backup is not known here. Its secret is
     /// the plain share ([`crate::backend::PlainShare::encode`]), not the backend's encoding.
@@ -40,7 +43,36 @@ pub struct ShareRecord {
     pub key: KeyShare,
 }
 
+/// The generations that a generation comes from, as its holder knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// Their ids ([`Generation::id`]), the last one's last.
+    pub known: Vec<[u8; 32]>,
+    /// The holder had a share of the last one, or its operator has permitted the change of it: it is
+    /// not on the word of an orchestrator alone.
+    pub sure: bool,
+}
+
+/// A share that a later generation has replaced. It signs nothing and is kept for recovery.
+pub struct Retired {
+    /// The share.
+    pub record: ShareRecord,
+    /// When it was retired, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// It was in use, and not only prepared.
+    pub was_in_use: bool,
+}
+
 impl ShareRecord {
+    /// The generation that it is of.
+    pub fn generation(&self) -> Generation {
+        Generation {
+            epoch: self.epoch,
+            threshold: self.threshold,
+            holders: self.holders.clone(),
+        }
+    }
+
     /// A holder's index.
     pub fn index_of(&self, node: &NodeId) -> Option<Index> {
         let place = self.holders.iter().position(|holder| holder == node)?;
@@ -70,7 +102,7 @@ pub trait ShareStore: Send + Sync {
     fn any(&self) -> Result<bool, Fault>;
 
     /// All shares in use. More than one of a key only when an activation was interrupted: the one of
-    /// the highest epoch counts, and [`ShareStore::erase`] finishes the work.
+    /// the highest epoch counts, and [`ShareStore::retire`] finishes the work.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] naming the one that cannot be read.
@@ -102,10 +134,22 @@ pub trait ShareStore: Send + Sync {
     /// all.
     fn activate(&self, vault: VaultId, root: &RootKey, epoch: u32) -> Result<(), Fault>;
 
-    /// Erases all shares of a key, in use and pending, whose epoch is below this one; gone from the
-    /// disk when it returns.
+    /// Retires all shares of a key, in use and pending, whose epoch is below this one: on disk when
+    /// it returns.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the disk fails; some may be left.
-    fn erase(&self, vault: VaultId, root: &RootKey, below: u32) -> Result<(), Fault>;
+    fn retire(&self, vault: VaultId, root: &RootKey, below: u32, now_ms: u64) -> Result<(), Fault>;
+
+    /// How many shares of a key are retired.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when nobody can tell.
+    fn count_retired(&self, vault: VaultId, root: &RootKey) -> Result<usize, Fault>;
+
+    /// Erases what was retired before this time, in milliseconds since the Unix epoch; how many.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when the disk fails; some may be left.
+    fn erase_retired(&self, before_ms: u64) -> Result<usize, Fault>;
 }

@@ -107,7 +107,7 @@ async fn backup_story(curve: Curve) {
 }
 
 /// That a private key has this public one, by libraries that did not recover it.
-fn check_private(curve: Curve, private: &str, public: &[u8]) {
+pub fn check_private(curve: Curve, private: &str, public: &[u8]) {
     let bytes: [u8; 32] = hex::decode(private).unwrap().try_into().unwrap();
     match curve {
         Curve::Secp256k1 => {

@@ -8,6 +8,7 @@
     clippy::panic
 )]
 
+mod attack;
 mod backup;
 mod cut;
 mod hostile;
@@ -23,7 +24,7 @@ use support::{SystemEntropy, start_cluster};
 use world::{Life, Statements};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn life__should_refresh_and_reshare_and_erase_what_is_old() {
+async fn life__should_refresh_and_reshare_and_retire_what_is_old() {
     let mut life = Life::start(Curve::Ed25519, 5, 3, 2).await;
     life.signs().await;
     let first = life.generation.clone();
@@ -39,7 +40,7 @@ async fn life__should_refresh_and_reshare_and_erase_what_is_old() {
     life.signs().await;
     // Across a restart of all, which may now go back to 2-of-n.
     for place in 0..5 {
-        life.test.nodes[place].least_threshold = Some(2);
+        life.test.nodes[place].rules.limits.least_threshold = Some(2);
         life.restart(place).await;
     }
     life.signs().await;

@@ -95,7 +95,11 @@ impl Life {
         proof: &ReshareProof,
         nodes: &[NodeId],
     ) -> Vec<(NodeId, Result<(), Fault>)> {
-        self.test.cluster.tell(order, proof, nodes).await.unwrap()
+        self.test
+            .cluster
+            .tell(order, proof, &[], nodes)
+            .await
+            .unwrap()
     }
 
     pub async fn reshare(&mut self, dealers: &[usize], holders: &[usize], threshold: u16) {
@@ -140,6 +144,18 @@ impl Life {
             epochs
         };
         (of(".age"), of(".pending"))
+    }
+
+    /// The epochs of a node's retired shares.
+    pub fn retired(&self, place: usize) -> Vec<u32> {
+        let folder = self.test.nodes[place].folder.join("retired");
+        let mut epochs: Vec<u32> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .map(|name| name.split('.').nth(2).unwrap().parse().unwrap())
+            .collect();
+        epochs.sort_unstable();
+        epochs
     }
 
     pub fn live(&self) -> usize {

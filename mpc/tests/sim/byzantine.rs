@@ -151,7 +151,7 @@ impl Byzantine {
                 }
                 self.say(header, &body);
             }
-            // Others are to blame: Reply::Failed { culprits, missing, reason }.
+            // Others are to blame: Reply::Failed { culprits, missing, reason, evidence }.
             9 if header.kind == Kind::Reply => {
                 let mut body = vec![3];
                 let (culprits, missing) = if self.dice.chance(500) {
@@ -159,7 +159,7 @@ impl Byzantine {
                 } else {
                     (Vec::new(), self.others.clone())
                 };
-                body.extend(bcs::to_bytes(&(culprits, missing, "it was not me")).unwrap());
+                body.extend(bcs::to_bytes(&(culprits, missing, "it was not me", "")).unwrap());
                 self.say(header, &body);
             }
             // A signature that is none: Reply::Signed of one Signature::Ed25519.

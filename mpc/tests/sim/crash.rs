@@ -23,7 +23,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     envelope::{Envelope, Kind},
     identity::NodeIdentity,
-    node::{Node, NodeConfig, Rebuild},
+    node::{Bounds, Node, NodeConfig, Rebuild, Unwatched},
     nonces::Marks,
     pool::CpuPool,
 };
@@ -138,6 +138,7 @@ impl Pair {
             _ => (Arc::default(), Loses::default()),
         };
         let config = NodeConfig {
+            bounds: Bounds::default(),
             name: format!("node-{place}"),
             identity: Arc::clone(&self.identities[place]),
             bus: Arc::new(Deadly {
@@ -148,17 +149,18 @@ impl Pair {
             }),
             clock: Arc::new(self.clock),
             entropy: Arc::clone(&self.dice) as _,
-            pool: CpuPool::simulated(machine(&self.dice, &life)),
+            pool: CpuPool::simulated(machine(&self.dice, &life, Some([place as u8; 32]), false)),
             folder: self.folder(place),
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
             trusted: vec![self.identities[0].id()],
             peers: None,
             backup_recipients: Vec::new(),
-            least_threshold: None,
+            rules: crate::support::free(),
             check: Arc::new(Rebuild),
             heartbeat: ms(1_000),
             nonces: Marks { low: 0, high: 0 },
+            resumption: Arc::new(Unwatched),
         };
         let (shutdown, receiver) = watch::channel(false);
         (life, shutdown, tokio::spawn(Node::run(config, receiver)))

@@ -18,7 +18,7 @@ use covault_core::{
 };
 use covault_mpc::{
     identity::NodeIdentity,
-    node::{Node, NodeConfig, Rebuild},
+    node::{Bounds, Node, NodeConfig, Rebuild, Unwatched},
     nonces::Marks,
     pool::CpuPool,
 };
@@ -30,7 +30,8 @@ use crate::{
     net::{Net, Port, Weather},
     oracle::Oracle,
     story::{Pools, Sabotage, Setting},
-    world::{Dice, Life, SimClock, Trace, machine, ms},
+    support::free,
+    world::{Dice, Life, SimClock, Stuck, Trace, machine, ms},
 };
 
 const HEARTBEAT_MS: u64 = 1_000;
@@ -62,6 +63,8 @@ pub struct World {
     /// Who makes the key.
     pub first: Generation,
     pub vault: VaultId,
+    /// The places of the nodes that work for a hostile orchestrator.
+    pub hostile: Vec<usize>,
     /// How long nodes have to make new shares.
     pub reshare_ms: u64,
     pub nodes: Vec<SimNode>,
@@ -139,6 +142,8 @@ impl World {
         };
         // Some have a node more than hold shares at first.
         let spare = usize::from(dice.chance(400));
+        // With a hostile orchestrator there are nodes that everybody pins and that hold nothing.
+        let spare = if setting.hostile.is_some() { 2 } else { spare };
         let identities: Vec<_> = (0..=count + spare)
             .map(|_| Arc::new(NodeIdentity::generate(&*dice)))
             .collect();
@@ -187,6 +192,21 @@ impl World {
             })
             .collect();
         let vault = VaultId::from_random(random_16(&*dice));
+        let mut hostile = Vec::new();
+        if setting.hostile.is_some() {
+            let mut places: Vec<usize> = (1..=count + spare).collect();
+            for _ in 0..dice.below(usize::from(threshold)) + usize::from(threshold) / 3 {
+                hostile.push(places.swap_remove(dice.below(places.len())));
+            }
+            hostile.truncate(usize::from(threshold) - 1);
+            // A key that needs all of its holders is lost by the silence of one.
+            let mut lost = count - usize::from(threshold);
+            hostile.retain(|place| {
+                let fits = *place > count || lost > 0;
+                lost -= usize::from(fits && *place <= count);
+                fits
+            });
+        }
         trace.note(format_args!(
             "{threshold} of {count} and {spare}, liar {liar:?}, {marks:?}"
         ));
@@ -206,6 +226,7 @@ impl World {
             },
             ids,
             vault,
+            hostile,
             reshare_ms: skew_ms + 9_000,
             nodes,
             folder,
@@ -244,13 +265,19 @@ impl World {
 
     fn config(self: &Arc<Self>, place: usize, life: &Arc<Life>) -> NodeConfig {
         let node = self.node(place);
+        let hedged = self.setting.sabotage != Sabotage::RepeatedRandomness;
+        let hedging = hedged.then_some([place as u8; 32]);
         NodeConfig {
+            bounds: Bounds::default(),
             name: format!("node-{place}"),
             identity: Arc::clone(&self.identities[place]),
             bus: self.port(place, life),
             clock: Arc::new(self.clock.skewed(node.skew_ms)),
-            entropy: Arc::clone(&*node.entropy.lock().unwrap()) as _,
-            pool: CpuPool::simulated(machine(&self.dice, life)),
+            entropy: match self.setting.sabotage.stuck() {
+                true => Arc::new(Stuck),
+                false => Arc::clone(&*node.entropy.lock().unwrap()) as _,
+            },
+            pool: CpuPool::simulated(machine(&self.dice, life, hedging, self.setting.unguarded)),
             folder: node.folder.clone(),
             passphrase: SecretString::from("a passphrase"),
             work_factor: 1,
@@ -259,10 +286,14 @@ impl World {
             peers: Some(self.ids[1..].to_vec()),
             backup_recipients: Vec::new(),
             // Thresholds go up and down.
-            least_threshold: Some(2),
+            rules: match self.setting.hostile {
+                Some(planted) if !self.hostile.contains(&place) => planted.rules(),
+                _ => free(),
+            },
             check: Arc::new(Rebuild),
             heartbeat: ms(HEARTBEAT_MS),
             nonces: self.marks,
+            resumption: Arc::new(Unwatched),
         }
     }
 
@@ -387,6 +418,10 @@ impl World {
             die: rate(15),
             cut: BTreeSet::new(),
         }
+    }
+
+    pub fn kill(&self, place: usize) {
+        self.node(place).life().end();
     }
 
     /// All nodes at once.

@@ -16,6 +16,7 @@
 
 mod byzantine;
 mod crash;
+mod hostile;
 mod lost;
 mod machines;
 mod net;
@@ -50,7 +51,9 @@ fn setting(seed: u64) -> Setting {
         scheme: Scheme::FrostEd25519,
         verbose: false,
         sabotage: Sabotage::None,
+        unguarded: false,
         pools: Pools::Some,
+        hostile: None,
     }
 }
 
@@ -159,6 +162,7 @@ fn sees(sabotage: Sabotage, what: &str) {
     let seen = (0..60).any(|seed| {
         let report = run(Setting {
             sabotage,
+            unguarded: true,
             pools: Pools::All,
             ..setting(seed)
         });
@@ -177,9 +181,54 @@ fn simulation__should_notice_a_nonce_that_is_used_twice() {
     sees(Sabotage::RepeatedRandomness, "shows one commitment as");
 }
 
+/// The same worlds, with a hedge and a generator that always gives the same, and with old folders put
+/// back besides.
+#[test]
+fn simulation__should_use_no_nonce_twice_when_the_generator_stands_still() {
+    let mut sum = Report::default();
+    for seed in 0..40 {
+        let sabotage = match seed % 2 {
+            0 => Sabotage::ConstantRandomness,
+            _ => Sabotage::ConstantAndRestored,
+        };
+        let report = run(Setting {
+            sabotage,
+            pools: Pools::All,
+            ..setting(seed)
+        });
+        let twice = |it: &&String| it.contains("uses a nonce") || it.contains("one commitment");
+        assert_eq!(report.violations.iter().find(twice), None, "{seed}");
+        sum.add(&report);
+    }
+    assert!(sum.one_round > 40 && sum.crashes > 40 && sum.signed > 40);
+}
+
 #[test]
 fn simulation__should_notice_a_second_digest() {
     sees(Sabotage::RestoredFolders, "signs a second digest");
+}
+
+/// What the planted fault does where nodes notice that their claims were put back. Not nothing: here
+/// what peers remember is put back too, announcements are lost, and what was claimed since the last one
+/// is known to nobody.
+#[test]
+fn simulation__should_have_few_second_digests_where_old_claims_are_noticed() {
+    let worlds = |unguarded| {
+        let second = (0..60).filter(|seed| {
+            let report = run(Setting {
+                sabotage: Sabotage::RestoredFolders,
+                unguarded,
+                pools: Pools::All,
+                ..setting(*seed)
+            });
+            let second = |it: &String| it.contains("signs a second digest");
+            report.violations.iter().any(second)
+        });
+        second.count()
+    };
+    let (unnoticed, noticed) = (worlds(true), worlds(false));
+    eprintln!("of 60 worlds with a second digest: {unnoticed} unnoticed, {noticed} noticed");
+    assert!(2 * noticed < unnoticed, "{noticed} of {unnoticed}");
 }
 
 /// A start deletes what was made ahead: nobody can tell an old copy of a folder from the folder.
@@ -189,6 +238,7 @@ fn simulation__should_use_no_nonce_twice_when_old_folders_are_put_back() {
     for seed in 0..20 {
         let report = run(Setting {
             sabotage: Sabotage::RestoredFolders,
+            unguarded: true,
             pools: Pools::All,
             ..setting(seed)
         });

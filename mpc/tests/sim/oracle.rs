@@ -346,7 +346,9 @@ impl Oracle {
             && let Some(opened) = opened()
         {
             let slot = (session, attempt, sequence);
-            frost_message(&mut seen, from, slot, round, opened.body.to_vec());
+            // Behind what was ordered of the sender.
+            let body = opened.body.get(32..).unwrap_or_default();
+            frost_message(&mut seen, from, slot, round, body.to_vec());
         }
     }
 

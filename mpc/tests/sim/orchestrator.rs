@@ -385,7 +385,7 @@ impl Orchestrator {
     /// Who has confirmed.
     async fn tell_once(&self, cluster: &Cluster, now: &Activation) -> Vec<NodeId> {
         let world = &self.world;
-        let call = cluster.tell(&now.order, &now.proof, &now.untold);
+        let call = cluster.tell(&now.order, &now.proof, &now.before, &now.untold);
         let outcome = timeout(ms(TELLING_MS + SLACK_MS), call).await;
         let epoch = now.order.new.epoch;
         match outcome {

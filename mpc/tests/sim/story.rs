@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use crate::{
+    hostile::Planted,
     machines::{LIVE_MS, World},
     orchestrator::Orchestrator,
     requests::{once, order, request, sign, strange_order},
@@ -32,8 +33,13 @@ const RESHARE_MS: u64 = 180_000;
 pub enum Sabotage {
     #[default]
     None,
-    /// Machines are snapshots: after each start the same randomness comes again.
+    /// Machines are snapshots: after each start the same randomness comes again, and nodes take it as
+    /// it comes, without their hedge.
     RepeatedRandomness,
+    /// The system gives the same bytes always.
+    ConstantRandomness,
+    /// Both: each start finds an old folder too.
+    ConstantAndRestored,
     /// Each start finds the folder as it was when all nonces were there, and nothing was signed.
     RestoredFolders,
     /// In the end, somebody puts all folders back as they were before the last reshare.
@@ -44,7 +50,20 @@ pub enum Sabotage {
 
 impl Sabotage {
     pub fn restores(self) -> bool {
-        matches!(self, Self::RestoredFolders | Self::RestoredShares)
+        matches!(
+            self,
+            Self::RestoredFolders | Self::RestoredShares | Self::ConstantAndRestored
+        )
+    }
+
+    /// Whether the system's randomness stands still.
+    pub fn stuck(self) -> bool {
+        matches!(self, Self::ConstantRandomness | Self::ConstantAndRestored)
+    }
+
+    /// Whether folders are kept once all pools are full.
+    fn keeps(self) -> bool {
+        matches!(self, Self::RestoredFolders | Self::ConstantAndRestored)
     }
 }
 
@@ -63,7 +82,11 @@ pub struct Setting {
     pub scheme: Scheme,
     pub verbose: bool,
     pub sabotage: Sabotage,
+    /// Nodes do not notice that their claims were put back.
+    pub unguarded: bool,
     pub pools: Pools,
+    /// The orchestrator is hostile, and some nodes are; what is switched off in the others.
+    pub hostile: Option<Planted>,
 }
 
 /// What came of a world.
@@ -127,7 +150,7 @@ async fn story(setting: Setting) -> Report {
         return report(&world, &orchestrator, (0, 0));
     };
     orchestrator.take(root.clone());
-    if setting.sabotage == Sabotage::RestoredFolders {
+    if setting.sabotage.keeps() {
         // The pools are full by then.
         sleep(ms(2_000)).await;
         world.nodes.iter().for_each(|node| node.keep());

@@ -43,6 +43,7 @@ pub enum Reply {
         culprits: Vec<NodeId>,
         missing: Vec<NodeId>,
         reason: String,
+        evidence: String,
     },
     Prepared(Vec<u8>),
     Activated,
@@ -50,6 +51,8 @@ pub enum Reply {
     NoNonces {
         of: NodeId,
     },
+    Attested(Vec<u8>),
+    NotPermitted,
 }
 
 /// `None` where somebody has sent something else.

@@ -60,6 +60,15 @@ impl Dice {
     }
 }
 
+/// A generator that stands still.
+pub struct Stuck;
+
+impl Entropy for Stuck {
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+}
+
 impl Entropy for Dice {
     fn fill(&self, bytes: &mut [u8]) {
         self.0.lock().unwrap().fill_bytes(bytes);
@@ -140,7 +149,12 @@ impl Life {
 
 /// The machine of one life of a node: jobs take a moment, and overtake each other. Idle jobs are
 /// begun one at a time, when nothing else waits.
-pub fn machine(dice: &Arc<Dice>, life: &Arc<Life>) -> Machine {
+pub fn machine(
+    dice: &Arc<Dice>,
+    life: &Arc<Life>,
+    hedging: Option<[u8; 32]>,
+    unguarded: bool,
+) -> Machine {
     let (dice, disk) = (Arc::clone(dice), Arc::clone(&life.disk));
     let life = Arc::clone(life);
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -168,6 +182,8 @@ pub fn machine(dice: &Arc<Dice>, life: &Arc<Life>) -> Machine {
             });
         }),
         disk,
+        hedging,
+        unguarded,
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -32,7 +32,9 @@ use covault_mpc::{
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig, NodeStatus},
     identity::NodeIdentity,
-    node::{Node, NodeConfig, OrderCheck, Rebuild},
+    node::{
+        Bounds, KeyRules, Limits, Node, NodeConfig, OrderCheck, Rebuild, Resumption, Unwatched,
+    },
     nonces::Marks,
     policy::Spending,
     pool::CpuPool,
@@ -60,12 +62,26 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that is wrong by so much.
-pub struct SkewedClock(pub i64);
+/// A clock that is wrong by so much, and that somebody can move.
+pub struct SkewedClock(pub i64, pub Arc<AtomicI64>);
 
 impl Clock for SkewedClock {
     fn now_ms(&self) -> u64 {
-        now_ms().saturating_add_signed(self.0)
+        let moved = self.1.load(Ordering::Relaxed);
+        now_ms().saturating_add_signed(self.0 + moved)
+    }
+}
+
+/// Rules for keys whose thresholds and holders go up and down.
+pub fn free() -> KeyRules {
+    KeyRules {
+        limits: Limits {
+            least_threshold: Some(2),
+            most_threshold: Some(u16::MAX),
+            least_spare: Some(0),
+        },
+        permits: false,
+        ..KeyRules::default()
     }
 }
 
@@ -113,18 +129,20 @@ impl Medium {
     }
 }
 
-type Running = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
+pub type Running = (watch::Sender<bool>, JoinHandle<Result<(), Fault>>);
 
 /// A node that can be stopped and started.
 pub struct TestNode {
     pub identity: Arc<NodeIdentity>,
     /// How wrong its clock is, in milliseconds.
     pub skew_ms: i64,
+    /// How far it was moved since, also while it runs.
+    pub moved_ms: Arc<AtomicI64>,
     pub folder: PathBuf,
     /// To whom it encrypts backups.
     pub backup_recipients: Vec<String>,
-    /// How far thresholds may be lowered.
-    pub least_threshold: Option<u16>,
+    /// What it lets an orchestrator make of keys. At first everything, without a permit.
+    pub rules: KeyRules,
     /// Whom it knows; everybody when empty, and nobody is pinned when `None`.
     pub peers: Option<Vec<NodeId>>,
     name: String,
@@ -139,9 +157,15 @@ pub struct TestCluster {
     pub vault: VaultId,
     /// Nonces that a node which is started makes ahead.
     pub marks: Marks,
+    /// How many keys a node which is started makes.
+    pub bounds: Bounds,
+    /// Other orchestrators that such a node obeys.
+    pub also_trusted: Vec<NodeId>,
     pool: Arc<CpuPool>,
     check: Arc<dyn OrderCheck>,
     entropy: Arc<dyn Entropy>,
+    /// What tells nodes that are started that their machine was resumed.
+    pub resumption: Arc<dyn Resumption>,
     _folder: tempfile::TempDir,
 }
 
@@ -189,10 +213,11 @@ impl TestCluster {
             .map(|number| TestNode {
                 identity: Arc::new(NodeIdentity::generate(&SystemEntropy)),
                 skew_ms: 0,
+                moved_ms: Arc::default(),
                 name: format!("node-{number}"),
                 folder: folder.path().join(number.to_string()),
                 backup_recipients: Vec::new(),
-                least_threshold: None,
+                rules: free(),
                 peers: Some(Vec::new()),
                 running: None,
             })
@@ -204,9 +229,16 @@ impl TestCluster {
             nodes,
             vault: VaultId::from_random(random_16(&SystemEntropy)),
             marks,
+            bounds: Bounds {
+                keys_per_vault_per_day: 10_000,
+                keys_per_day: 10_000,
+                unused_keys: 10_000,
+            },
+            also_trusted: Vec::new(),
             pool: CpuPool::per_core().unwrap(),
             check,
             entropy,
+            resumption: Arc::new(Unwatched),
             _folder: folder,
         };
         for place in 0..count {
@@ -217,32 +249,40 @@ impl TestCluster {
 
     /// Starts a node from its folder.
     pub fn start_node(&mut self, place: usize) {
+        let folder = self.nodes[place].folder.clone();
+        self.nodes[place].running = Some(self.start_from(place, folder));
+    }
+
+    /// Starts a process of a node from this folder.
+    pub fn start_from(&self, place: usize, folder: PathBuf) -> Running {
         let (shutdown, receiver) = watch::channel(false);
         let everybody = self.holders();
-        let node = &mut self.nodes[place];
+        let node = &self.nodes[place];
         let peers = node.peers.clone().map(|peers| match peers.as_slice() {
             [] => everybody,
             _ => peers,
         });
         let config = NodeConfig {
+            bounds: self.bounds,
             name: node.name.clone(),
             identity: Arc::clone(&node.identity),
             bus: self.medium.bus(),
-            clock: Arc::new(SkewedClock(node.skew_ms)),
+            clock: Arc::new(SkewedClock(node.skew_ms, Arc::clone(&node.moved_ms))),
             entropy: Arc::clone(&self.entropy),
             pool: Arc::clone(&self.pool),
-            folder: node.folder.clone(),
+            folder,
             passphrase: SecretString::from("a passphrase"),
             work_factor: 2,
-            trusted: vec![self.orchestrator.id()],
+            trusted: [&[self.orchestrator.id()], self.also_trusted.as_slice()].concat(),
             peers,
             check: Arc::clone(&self.check),
             backup_recipients: node.backup_recipients.clone(),
-            least_threshold: node.least_threshold,
+            rules: node.rules.clone(),
             heartbeat: Duration::from_millis(200),
             nonces: self.marks,
+            resumption: Arc::clone(&self.resumption),
         };
-        node.running = Some((shutdown, tokio::spawn(Node::run(config, receiver))));
+        (shutdown, tokio::spawn(Node::run(config, receiver)))
     }
 
     /// Stops a node in good order.
@@ -317,7 +357,7 @@ impl TestCluster {
         self.raw_message(root, u32::try_from(number % 7).unwrap(), &content)
     }
 
-    /// A rawMessage of the wallet at `m/0/{wallet}`.
+    /// A rawMessage of the vault's wallet with this index.
     pub fn raw_message(&self, root: &RootKey, wallet: u32, content: &[u8]) -> SigningOrder {
         raw_message(self.vault, root, wallet, content)
     }
@@ -360,13 +400,13 @@ impl TestCluster {
     }
 }
 
-/// A rawMessage of the vault's wallet at `m/0/{wallet}`.
+/// A rawMessage of the vault's wallet with this index, of EVM or Solana.
 pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) -> SigningOrder {
-    let path = KeyPath::new(vec![0, wallet]).unwrap();
     let network = match root.curve {
         Curve::Secp256k1 => Network::Evm,
         Curve::Ed25519 => Network::Solana,
     };
+    let path = KeyPath::of_wallet(network, wallet).unwrap();
     let chain = network.chain();
     let public_key = root.child(&path).unwrap().public_key;
     let address = chain.address(&public_key).unwrap();
@@ -393,6 +433,7 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         facts: Facts::Nothing,
         unsigned: unsigned.bytes,
         inputs: unsigned.signing,
+        recipient_indices: Vec::new(),
         issued_at_ms: now_ms(),
         expires_at_ms: now_ms() + 600_000,
     }
@@ -402,7 +443,9 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
 pub fn announcement(name: &str, at_ms: u64) -> Vec<u8> {
     let (leaving, boot, version, keys) = (false, [9_u8; 16], "0", 1_u32);
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
-    bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans)).unwrap()
+    let (count, height, halted, others) = (at_ms, 0_u64, Vec::<u8>::new(), Vec::<[u8; 16]>::new());
+    let claims = (count, height, halted, others);
+    bcs::to_bytes(&(name, at_ms, leaving, boot, version, keys, bans, claims)).unwrap()
 }
 
 pub async fn start_cluster(medium: &Medium, orchestrator: &Arc<NodeIdentity>) -> Arc<Cluster> {

@@ -36,7 +36,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load(args.config.as_deref())?;
+    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
     let node = &config.signer;
     let vault: VaultId = args.vault.parse().context("--vault is not a uuid")?;
     let scheme = Scheme::parse(&args.scheme).context("--scheme is unknown")?;

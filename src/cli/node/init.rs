@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, ignored) = Config::load(args.config.as_deref())?;
+    let (config, ignored) = Config::load_of_signer(args.config.as_deref())?;
     super::super::start_logging(&config, &ignored)?;
     let signer = &config.signer;
     let name = args.name.as_deref().unwrap_or(&signer.name);

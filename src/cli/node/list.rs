@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use comfy_table::{Table, presets::NOTHING};
 
 use super::{super::client::Target, answer};
-use crate::http::nodes::{Node, NodesAnswer};
+use crate::http::nodes::{Halted, Node, NodesAnswer};
 
 pub async fn run(json: bool, target: Target) -> anyhow::Result<()> {
     let nodes: NodesAnswer = target
@@ -43,7 +43,7 @@ fn table(answer: &NodesAnswer) -> String {
         let seen = node.last_seen_ms.is_some();
         let or_dash = |text: String| if seen { text } else { "-".to_owned() };
         table.add_row([
-            if node.live { "live" } else { "away" }.to_owned(),
+            state(node).to_owned(),
             node.name.clone(),
             node.last_seen_ms.map_or_else(
                 || "not since the orchestrator started".to_owned(),
@@ -62,7 +62,33 @@ fn table(answer: &NodesAnswer) -> String {
         .join("\n")
 }
 
-/// What does not fit into the table: bans, and nodes that want to join.
+fn state(node: &Node) -> &'static str {
+    match node.live {
+        false => "away",
+        true if node.halted.is_empty() => "live",
+        true => "halted",
+    }
+}
+
+/// What to do about a node that does not sign.
+fn advice(halted: Halted) -> &'static str {
+    match halted {
+        Halted::ClockWrong => {
+            "does not sign: its clock was moved, or differs from those of its peers. Set it right."
+        }
+        Halted::ClaimsMissing => {
+            "does not sign with some shares: promises of it are missing in its claims file, which was \
+             put back. Find out why, then refresh its vaults (covault vault refresh)."
+        }
+        Halted::RunsTwice => {
+            "runs twice: two processes have its identity (a copied folder, or a cloned machine), and \
+             sign nothing. Stop one of them, start the other again, then refresh its vaults (covault \
+             vault refresh)."
+        }
+    }
+}
+
+/// What does not fit into the table: why nodes do not sign, bans, and nodes that want to join.
 fn notes(answer: &NodesAnswer) -> Vec<String> {
     let name = |line: &str| {
         let key = |line: &str| line.split(' ').nth(1).map(str::to_owned);
@@ -74,6 +100,9 @@ fn notes(answer: &NodesAnswer) -> Vec<String> {
     };
     let mut lines = Vec::new();
     for node in &answer.nodes {
+        for halted in &node.halted {
+            lines.push(format!("{} {}", node.name, advice(*halted)));
+        }
         for ban in &node.bans {
             lines.push(format!(
                 "{} has banned {} from the key {}..: it cheated in signing. Find out why, and replace it.",
@@ -99,7 +128,7 @@ fn notes(answer: &NodesAnswer) -> Vec<String> {
 }
 
 /// "12 s ago".
-fn ago(ms: u64) -> String {
+pub(super) fn ago(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..120 => format!("{seconds} s ago"),
@@ -139,6 +168,7 @@ mod tests {
             keys: 2,
             bans: Vec::new(),
             clock_skew_ms: 0,
+            halted: Vec::new(),
         };
         NodesAnswer {
             nodes: vec![
@@ -148,6 +178,7 @@ mod tests {
                         peer: "ssh-ed25519 BBBB".into(),
                     }],
                     clock_skew_ms: -61_530,
+                    halted: vec![Halted::RunsTwice, Halted::ClaimsMissing],
                     ..node("vienna", "AAAA")
                 },
                 Node {
@@ -171,13 +202,16 @@ mod tests {
         let table = table(&nodes);
         let rows: Vec<&str> = table.lines().collect();
         assert_eq!(rows.len(), 3, "{table}");
-        for word in ["live", "vienna", "1 s ago", "0.1.0", "-61.5 s", "AAAA"] {
+        for word in ["halted", "vienna", "1 s ago", "0.1.0", "-61.5 s", "AAAA"] {
             assert!(rows[1].contains(word), "{table}");
         }
         for word in ["away", "graz", "not since", "BBBB"] {
             assert!(rows[2].contains(word), "{table}");
         }
         let notes = notes(&nodes).join("\n");
+        for halted in ["vienna runs twice", "vienna does not sign with some shares"] {
+            assert!(notes.contains(halted), "{notes}");
+        }
         assert!(
             notes.contains("vienna has banned graz from the key 02ab"),
             "{notes}"

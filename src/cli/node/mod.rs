@@ -1,10 +1,15 @@
 //! `covault node`: making signer nodes, and the ones that an orchestrator knows.
 
+mod clear;
+mod evidence;
 mod forget;
 mod init;
+mod keys;
 mod list;
+mod permit;
 mod primes;
 mod restore;
+mod retired;
 
 pub use self::init::keyring;
 use super::{answer, client::Target, public_key};
@@ -16,6 +21,10 @@ pub enum Command {
     Init(init::Args),
     Primes(primes::Args),
     ForgetPrepared(forget::Args),
+    Keys(keys::Args),
+    ClearUnused(clear::Args),
+    Permit(permit::Args),
+    Retired(retired::Args),
     /// Let signer nodes be used, by their keys.
     ///
     /// A node that was not admitted is ignored. `covault node init` and `covault node list` print
@@ -50,6 +59,7 @@ pub enum Command {
         target: Target,
     },
     Restore(restore::Args),
+    Evidence(evidence::Args),
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -87,7 +97,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::List { json, target } => list::run(json, target).await,
         Command::Restore(args) => restore::run(args),
+        Command::Evidence(args) => evidence::run(&args),
         Command::ForgetPrepared(args) => forget::run(args),
+        Command::Keys(args) => keys::run(args),
+        Command::ClearUnused(args) => clear::run(args),
+        Command::Permit(args) => permit::run(args),
+        Command::Retired(args) => retired::run(args),
     }
 }
 

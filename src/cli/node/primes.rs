@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, ignored) = Config::load(args.config.as_deref())?;
+    let (config, ignored) = Config::load_of_signer(args.config.as_deref())?;
     super::super::start_logging(&config, &ignored)?;
     if backend::of(Scheme::Cggmp24).is_err() {
         bail!("{}", backend::MISSING);

@@ -9,7 +9,7 @@ use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, Signing
 use covault_core::{
     derive::RootKey,
     fault::Fault,
-    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
 };
 use covault_mpc::identity::openssh_line;
@@ -48,9 +48,9 @@ impl Signers for Held {
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
         until(&self.shares).await;
-        let holders = order.new.holders.iter();
+        let parties = order.parties().into_iter();
         Ok(ReshareProof(
-            holders.map(|node| (*node, vec![0; 64])).collect(),
+            parties.map(|node| (node, vec![0; 64])).collect(),
         ))
     }
 
@@ -58,6 +58,7 @@ impl Signers for Held {
         &self,
         _: &ReshareOrder,
         _: &ReshareProof,
+        _: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Confirmations, Fault> {
         Ok(nodes.iter().map(|node| (*node, Ok(()))).collect())

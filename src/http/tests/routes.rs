@@ -13,7 +13,7 @@ use covault_actors::{
 };
 use covault_core::{
     derive::RootKey,
-    order::{BackupOrder, KeygenOrder, NodeId, ReshareOrder, ReshareProof, SigningOrder},
+    order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
     port::Entropy,
     schema::service::Family,
     signature::{Curve, Signature},
@@ -67,6 +67,7 @@ impl Signers for NoSigners {
         &self,
         _: &ReshareOrder,
         _: &ReshareProof,
+        _: &[Proven],
         _: &[NodeId],
     ) -> Result<Confirmations, Fault> {
         Err(Fault::unavailable("no signers"))
@@ -351,7 +352,7 @@ async fn admin__should_tell_vaults_and_refuse_what_is_no_key() {
     let (status, _, body) = admin("/admin/v1/admitNode", node).of(&app).await;
     assert_eq!(status, 200, "{body}");
     let expected = json!({"publicKey": key, "name": "vienna", "live": false, "lastSeenMs": null,
-        "version": "", "keys": 0, "bans": [], "clockSkewMs": 0});
+        "version": "", "keys": 0, "bans": [], "clockSkewMs": 0, "halted": []});
     assert_eq!(body["node"], expected);
     let (_, _, body) = admin("/admin/v1/listNodes", json!({})).of(&app).await;
     assert_eq!(body["nodes"], json!([expected]));

@@ -6,7 +6,7 @@ use super::{World, assert_keys, keys};
 use crate::support::*;
 
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
-const WALLET: [&str; 9] = [
+const WALLET: [&str; 10] = [
     "vaultUuid",
     "keyType",
     "keyPath",
@@ -16,6 +16,7 @@ const WALLET: [&str; 9] = [
     "ref",
     "status",
     "name",
+    "addressProof",
 ];
 
 #[tokio::test]

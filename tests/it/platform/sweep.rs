@@ -143,7 +143,7 @@ async fn sweep__should_make_addresses_once_and_give_every_reason() {
             all.iter()
                 .all(|(status, answer)| (*status, answer) == (200, first))
         );
-        assert_keys(first, &["address", "network", "ref"]);
+        assert_keys(first, &["address", "network", "ref", "addressProof"]);
         assert_eq!(
             (&first["network"], &first["ref"]),
             (&body["network"], &body["ref"])

@@ -38,14 +38,38 @@ impl Cluster {
         policy: &str,
         prepare: impl FnOnce(&Path),
     ) -> Self {
+        let open = |folder: &Path| {
+            for index in 1..=3 {
+                let path = folder.join(format!("signer-{index}.toml"));
+                let sample = fs::read_to_string(&path).unwrap();
+                fs::write(&path, open_to_all(&sample)).unwrap();
+            }
+            prepare(folder);
+        };
+        Self::start_from_samples(deadline_ms, Some(policy), open).await
+    }
+
+    /// As [`Cluster::start_prepared`], with all that the samples pin; without `policy` their policy too.
+    pub async fn start_from_samples(
+        deadline_ms: u64,
+        policy: Option<&str>,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let redis = Redis::start(folder.path()).await;
         let port = free_port();
         let policy_file = folder.path().join("policy.toml");
-        fs::write(&policy_file, policy).unwrap();
+        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+        match policy {
+            Some(policy) => {
+                fs::write(&policy_file, format!("version = 2\n{policy}")).unwrap();
+            }
+            None => {
+                fs::copy(samples.join("policy.toml"), &policy_file).unwrap();
+            }
+        }
         for name in ["serve", "signer-1", "signer-2", "signer-3"] {
-            let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("deploy/{name}.toml"));
-            let text = fs::read_to_string(sample)
+            let text = fs::read_to_string(samples.join(format!("{name}.toml")))
                 .unwrap()
                 .replace("redis://127.0.0.1:6379", &redis.url())
                 .replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"))
@@ -231,6 +255,42 @@ impl Cluster {
         command
     }
 
+    /// Has the operator of every signer permit what its node was asked for.
+    pub fn permit_asked(&self) {
+        for index in 0..self.signers.len() {
+            let permit = |code: &[&str]| {
+                let mut command = covault();
+                let file = format!("signer-{}.toml", index + 1);
+                command.args(["node", "permit"]).args(code).arg("--config");
+                outcome_of(command.arg(self.folder.path().join(file)))
+            };
+            let (_, asked, _) = permit(&[]);
+            for line in asked.lines().filter(|line| line.contains("not permitted")) {
+                let code = line.split_whitespace().next().unwrap();
+                let (done, printed, err) = permit(&[code]);
+                // What needs no permit of this node may have happened meanwhile.
+                let over = err.contains("was not asked for the change");
+                assert!(
+                    over || done && printed.contains("permitted"),
+                    "{printed}{err}"
+                );
+            }
+        }
+    }
+
+    /// `covault vault ...`, while the operators permit what is asked for.
+    pub fn run_permitted(&self, arguments: &[&str]) -> String {
+        let mut command = self.vault_command(arguments);
+        let running = std::thread::spawn(move || outcome_of(&mut command));
+        while !running.is_finished() {
+            self.permit_asked();
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        let (done, printed, err) = running.join().unwrap();
+        assert!(done, "{printed}\n{err}");
+        printed
+    }
+
     /// Runs it: whether it succeeded, standard output, standard error.
     pub fn vault(&self, arguments: &[&str]) -> (bool, String, String) {
         outcome_of(&mut self.vault_command(arguments))
@@ -334,6 +394,15 @@ fn listen_of(folder: &Path) -> String {
     let mut lines = text.lines();
     let listen = lines.find_map(|line| line.strip_prefix("listen = "));
     listen.unwrap().trim_matches('"').to_owned()
+}
+
+/// A signer's configuration without what the sample pins: tests name nodes that it does not know.
+fn open_to_all(sample: &str) -> String {
+    let pins = ["peers = ", "least_threshold = "];
+    let lines = sample.lines();
+    let open = lines.filter(|line| !pins.iter().any(|pin| line.starts_with(pin)));
+    let open = open.collect::<Vec<_>>().join("\n");
+    open.replace("[signer]", "[signer]\ndevelopment = true") + "\n"
 }
 
 /// `ssh-ed25519 AAAA...`, without what follows.

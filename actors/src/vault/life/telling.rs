@@ -31,6 +31,7 @@ impl Live {
         let Activation {
             order,
             proof,
+            before,
             untold,
             asked,
         } = activation;
@@ -55,7 +56,7 @@ impl Live {
             myself,
             TELLING,
             "not every node has confirmed that it uses the new shares",
-            async move { signers.activate(&told, &proof, &untold).await },
+            async move { signers.activate(&told, &proof, &before, &untold).await },
             move |result| VaultMsg::Life(Msg::ActivationEnded(Box::new(order), result)),
         ));
     }

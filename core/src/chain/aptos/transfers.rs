@@ -5,8 +5,9 @@ use sui_sdk_types::{Address, Identifier, StructTag, TypeTag};
 
 use super::{
     move_types::{Coin, special},
-    tx::{EntryFunction, ModuleId},
+    tx::{EntryFunction, ModuleId, Script},
 };
+use crate::payload::outflow::AccountChange;
 
 /// Coins that leave the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,57 @@ pub(super) fn find(module: &ModuleId, function: &Identifier) -> Option<&'static 
     KNOWN.iter().find(|known| {
         module.address == special(1) && module.name == *known.module && *function == *known.function
     })
+}
+
+/// Functions of the framework that give an account another key, somebody else a capability of it, or
+/// code the right to sign for it: in these modules, all but those that take such things back and
+/// those that only make another account.
+fn changes_account(module: &ModuleId, function: &Identifier) -> bool {
+    let function = function.as_str();
+    module.address == special(1)
+        && match module.name.as_str() {
+            "account" => !function.starts_with("revoke_"),
+            "account_abstraction" => !function.starts_with("remove_"),
+            "multisig_account" => function.starts_with("create_with_existing_account"),
+            _ => false,
+        }
+}
+
+/// The functions by which a script does what [`changes_account`] says: bytecode names what it calls.
+const IN_SCRIPTS: [&[u8]; 6] = [
+    b"rotate_authentication_key",
+    b"offer_signer_capability",
+    b"offer_rotation_capability",
+    b"upsert_ed25519_backup_key",
+    b"add_authentication_function",
+    b"create_with_existing_account",
+];
+
+impl EntryFunction {
+    /// What it changes about who may sign for the account.
+    pub(crate) fn account_change(&self) -> Option<AccountChange> {
+        changes_account(&self.module, &self.function).then_some(AccountChange::AptosKeyRotation)
+    }
+
+    /// Whom the call trusts besides those that it plainly sends to: the account that has published
+    /// the module, which gets the signature. `None` for the framework, of which everything else would
+    /// be trusted too.
+    pub(crate) fn publisher(&self) -> Option<Address> {
+        let (high, low) = self.module.address.inner().split_at(Address::LENGTH - 1);
+        let is_special = high.iter().all(|byte| *byte == 0) && low.iter().all(|byte| *byte < 16);
+        (!is_special).then_some(self.module.address)
+    }
+}
+
+impl Script {
+    /// What it plainly changes about who may sign for the account.
+    pub(crate) fn account_change(&self) -> Option<AccountChange> {
+        let names = |name: &&[u8]| self.code.windows(name.len()).any(|code| code == *name);
+        IN_SCRIPTS
+            .iter()
+            .any(names)
+            .then_some(AccountChange::AptosKeyRotation)
+    }
 }
 
 /// What a call plainly moves. Nothing, where the function is another one or its arguments are

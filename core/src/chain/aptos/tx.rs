@@ -11,7 +11,7 @@ use super::{
     move_types,
     transfers::{Transfer, transfers},
 };
-use crate::{amount::U256, chain::Signed, fault::Fault};
+use crate::{amount::U256, chain::Signed, fault::Fault, payload::outflow::AccountChange};
 
 /// The most bytes of a transaction (`max_transaction_size_in_bytes` of the gas schedule).
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
@@ -258,6 +258,40 @@ impl RawTransaction {
                     },
             }) => Some(entry),
             _ => None,
+        }
+    }
+
+    /// What it changes about who may sign: for the sender, or for a multisig account that it acts
+    /// for.
+    pub(crate) fn account_change(&self) -> Option<AccountChange> {
+        match &self.payload {
+            TransactionPayload::EntryFunction(entry)
+            | TransactionPayload::Multisig(Multisig {
+                transaction_payload: Some(MultisigTransactionPayload::EntryFunction(entry)),
+                ..
+            })
+            | TransactionPayload::Payload(TransactionPayloadInner::V1 {
+                executable: TransactionExecutable::EntryFunction(entry),
+                ..
+            }) => entry.account_change(),
+            TransactionPayload::Script(script)
+            | TransactionPayload::Multisig(Multisig {
+                transaction_payload: Some(MultisigTransactionPayload::Script(script)),
+                ..
+            })
+            | TransactionPayload::Payload(TransactionPayloadInner::V1 {
+                executable: TransactionExecutable::Script(script),
+                ..
+            }) => script.account_change(),
+            TransactionPayload::ModuleBundle(never) => match *never {},
+            TransactionPayload::Multisig(Multisig {
+                transaction_payload: None,
+                ..
+            })
+            | TransactionPayload::Payload(TransactionPayloadInner::V1 {
+                executable: TransactionExecutable::Empty,
+                ..
+            }) => None,
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod address;
 pub mod calls;
+pub(crate) mod effect;
 pub(crate) mod tx;
 pub(crate) mod typed_data;
 

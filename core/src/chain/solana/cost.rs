@@ -28,7 +28,7 @@ const TOKEN_ACCOUNT_BYTES: u64 = 165;
 /// pausable 0).
 const TOKEN_2022_ACCOUNT_BYTES: u64 = 195;
 
-const COMPUTE_BUDGET: Pubkey =
+pub(super) const COMPUTE_BUDGET: Pubkey =
     Pubkey::from_str_const("ComputeBudget111111111111111111111111111111");
 /// Programs that verify signatures; each costs as much as one of the transaction.
 const VERIFIERS: [Pubkey; 3] = [

@@ -78,25 +78,23 @@ pub fn account(message: &VersionedMessage, index: u8) -> Option<Account> {
     })
 }
 
-/// What the instructions of a message plainly move, in order. Programs may move more.
-pub fn moves(message: &VersionedMessage) -> impl Iterator<Item = Move> {
-    let instructions = message.instructions().iter();
-    instructions.filter_map(|instruction| movement(message, instruction))
-}
-
-fn movement(message: &VersionedMessage, instruction: &CompiledInstruction) -> Option<Move> {
-    let at = |place: usize| account(message, *instruction.accounts.get(place)?);
-    let data = instruction.data.as_slice();
-    let program = account(message, instruction.program_id_index)?.named()?;
-    if program == SYSTEM {
+/// What an instruction plainly moves, and the place of who signs for it among its accounts.
+pub(super) fn movement(
+    program: &Pubkey,
+    data: &[u8],
+    accounts: &[Account],
+) -> Option<(Move, usize)> {
+    let at = |place: usize| accounts.get(place).copied();
+    if *program == SYSTEM {
         let (from, to, lamports) = lamports(data)?;
-        Some(Move {
+        let moved = Move {
             authority: at(from)?,
             token: None,
             to: at(to)?,
             amount: lamports,
-        })
-    } else if program == TOKEN || program == TOKEN_2022 {
+        };
+        Some((moved, from))
+    } else if *program == TOKEN || *program == TOKEN_2022 {
         let (token, to, authority, amount) = match TokenInstruction::unpack(data) {
             Ok(TokenInstruction::Transfer { amount }) => (0, 1, 2, amount),
             Ok(TokenInstruction::TransferChecked { amount, .. }) => (1, 2, 3, amount),
@@ -106,15 +104,23 @@ fn movement(message: &VersionedMessage, instruction: &CompiledInstruction) -> Op
                 _ => return None,
             },
         };
-        Some(Move {
+        let moved = Move {
             authority: at(authority)?,
             token: Some(at(token)?),
             to: at(to)?,
             amount,
-        })
+        };
+        Some((moved, authority))
     } else {
         None
     }
+}
+
+fn movement_of(message: &VersionedMessage, instruction: &CompiledInstruction) -> Option<Move> {
+    let program = account(message, instruction.program_id_index)?.named()?;
+    let accounts = instruction.accounts.iter();
+    let accounts: Option<Vec<Account>> = accounts.map(|index| account(message, *index)).collect();
+    Some(movement(&program, &instruction.data, &accounts?)?.0)
 }
 
 /// An instruction of the system program that takes lamports from a signer: the places of who gives
@@ -153,7 +159,8 @@ pub fn difference(built: &VersionedMessage, shown: &VersionedMessage) -> Option<
         return Some("program");
     }
     for (ours, theirs) in pairs() {
-        let (Some(ours), Some(theirs)) = (movement(built, ours), movement(shown, theirs)) else {
+        let (Some(ours), Some(theirs)) = (movement_of(built, ours), movement_of(shown, theirs))
+        else {
             continue;
         };
         if ours.token != theirs.token {

@@ -4,9 +4,11 @@
 //! the order that the Rust SDK gives them. Transactions that were made elsewhere are signed as they
 //! are.
 
+pub(crate) mod acts;
 mod cost;
 pub mod effect;
 pub mod lifetime;
+pub mod offchain;
 #[cfg(test)]
 mod tests;
 pub mod token;

@@ -1,5 +1,6 @@
 #![allow(non_snake_case)]
 
+mod changes;
 mod custom;
 mod effects;
 mod lifetimes;
@@ -246,7 +247,7 @@ proptest! {
         prop_assert_eq!(message.header().num_required_signatures, 1);
         prop_assert_eq!(message.recent_blockhash().to_bytes(), hash);
         prop_assert_eq!(message.instructions().len(), 1);
-        let moved: Vec<_> = effect::moves(message).collect();
+        let moved: Vec<_> = acts::acts(message, &parse_key(&from()).unwrap()).moves;
         prop_assert_eq!(moved, [effect::Move {
             authority: effect::Account::Named(parse_key(&from()).unwrap()),
             token: None,

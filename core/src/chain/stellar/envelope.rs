@@ -151,7 +151,10 @@ fn parts_v1(envelope: &TransactionV1Envelope) -> Parts<'_> {
 
 impl<'a> Parts<'a> {
     /// The operations that an account runs.
-    pub fn operations_of(&self, key: &[u8; 32]) -> impl Iterator<Item = &'a OperationBody> {
+    pub fn operations_of<'k>(
+        &self,
+        key: &'k [u8; 32],
+    ) -> impl Iterator<Item = &'a OperationBody> + use<'a, 'k> {
         let source = self.source;
         self.operations
             .iter()

@@ -24,7 +24,7 @@ use sui_sdk_types::{
 };
 
 pub use self::coins::{Coin, MAX_COINS, Origin};
-pub(crate) use self::seen::{Seen, seen};
+pub(crate) use self::seen::{Seen, seen, sets_alias};
 pub use self::sent::{Owned, Sent, read_sent};
 use crate::{
     amount::U256,

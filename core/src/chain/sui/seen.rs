@@ -45,6 +45,16 @@ pub(crate) fn seen(transaction: &Transaction) -> Vec<Seen> {
     seen
 }
 
+/// Whether a transaction sets up which other addresses sign for the sender's
+/// (`0x2::address_alias`).
+pub(crate) fn sets_alias(transaction: &Transaction) -> bool {
+    let commands = program_of(transaction).map(|program| program.commands.as_slice());
+    commands.unwrap_or_default().iter().any(|command| {
+        matches!(command, Command::MoveCall(call)
+            if is_system(&call.package) && call.module.as_str() == "address_alias")
+    })
+}
+
 /// SUI that was split off the gas coin, by command and result, and was not handed on yet.
 #[derive(Default)]
 struct Split(BTreeMap<(usize, u16), u64>);

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{abort, between, blame_only, party_index, store};
+use super::{abort, between, blame_only, party_index, renew, store};
 use crate::backend::{
     Abort, Index, KeyShare, KeygenSetup, Outgoing, Turn,
     gather::{Bodies, Gather, Rounds, decode, encode},
@@ -297,6 +297,7 @@ impl Rounds for Keygen {
     }
 
     fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<KeyShare>, Abort> {
+        renew()?;
         let me = self.setup.me;
         let points = Zeroizing::new(self.session()?.phase1());
         let mut send = Vec::new();
@@ -319,6 +320,7 @@ impl Rounds for Keygen {
     }
 
     fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<KeyShare>, Abort> {
+        renew()?;
         match round {
             1 => self.first(&bodies),
             2 => self.second(&bodies),

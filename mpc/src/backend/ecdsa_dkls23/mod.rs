@@ -104,6 +104,14 @@ fn store(
     Ok(secret)
 }
 
+/// Before each step: the crate draws its own randomness, from a generator that is in memory.
+fn renew() -> Result<(), Abort> {
+    match crate::entropy::renew_thread_generator() {
+        true => Ok(()),
+        false => Err(Abort::new("the operating system gives no randomness")),
+    }
+}
+
 fn party_index(index: Index) -> Result<PartyIndex, Abort> {
     PartyIndex::new(index).map_err(|_| Abort::new("no such index"))
 }

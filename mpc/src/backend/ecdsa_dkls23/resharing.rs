@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{abort, between, blame_only, keygen::scalar, party_index, store};
+use super::{abort, between, blame_only, keygen::scalar, party_index, renew, store};
 use crate::backend::{
     Abort, Index, KeyShare, Outgoing, PlainShare, ReshareSetup, Session, Turn,
     gather::{Bodies, Gather, Rounds, decode, encode},
@@ -235,6 +235,7 @@ impl Refresh {
     }
 
     fn fragments(&mut self) -> Result<Vec<Outgoing>, Abort> {
+        renew()?;
         let points = Zeroizing::new(self.hollow.refresh_complete_phase1());
         let mut send = Vec::new();
         for (to, point) in (1..=Index::MAX).zip(points.iter()) {
@@ -436,6 +437,7 @@ impl Rounds for Refresh {
     }
 
     fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<KeyShare>>, Abort> {
+        renew()?;
         match round.saturating_sub(ROUNDS) {
             1 => self.fifth(&bodies).map(Turn::send),
             2 => self.sixth(&bodies).map(Turn::send),

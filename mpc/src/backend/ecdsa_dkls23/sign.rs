@@ -19,7 +19,7 @@ use dkls23::{
 use k256::Secp256k1;
 use zeroize::Zeroizing;
 
-use super::{abort, between, blame_only};
+use super::{abort, between, blame_only, renew};
 use crate::backend::{
     Abort, Index, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
     gather::{Bodies, Gather, Rounds, decode, encode},
@@ -261,6 +261,7 @@ impl Rounds for Sign {
     }
 
     fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+        renew()?;
         if !matches!(self.state, SignState::New) {
             return Err(Abort::new("out of order"));
         }
@@ -286,6 +287,7 @@ impl Rounds for Sign {
     }
 
     fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<Signature>>, Abort> {
+        renew()?;
         match round {
             1 => self.first(&bodies),
             2 => self.second(&bodies),

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 use super::{make_shares, open, quorums, sign_with};
 use crate::{
     backend::{Index, KeyShare},
-    shares::{ShareRecord, ShareStore as _, age_file::AgeFiles},
+    shares::{Lineage, ShareRecord, ShareStore as _, age_file::AgeFiles},
 };
 
 fn folder(party: Index) -> PathBuf {
@@ -78,6 +78,7 @@ fn wire__record_nodes() {
                 threshold: 2,
                 holders: (1..=parties(scheme)).map(|it| NodeId([it; 32])).collect(),
                 order: None,
+                lineage: Lineage::default(),
                 restored: false,
                 key,
             };

@@ -1,16 +1,21 @@
 //! What waits for its activation, and what the node's configuration says about its shares.
 
 use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{HashMap, VecDeque},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::ReshareOrder};
 
-use crate::shares::{ShareRecord, backup};
+use crate::shares::{Lineage, ShareRecord, backup};
 
 /// Keys whose latest proof is remembered although no share of them is left here.
 const MAX_TOLD: usize = 4096;
+/// Runs that are remembered although they have left no share here.
+const MAX_DEALT: usize = 256;
 
 /// What is prepared, and what the node's own configuration says about its shares.
 pub(in crate::node) struct Life {
@@ -18,8 +23,8 @@ pub(in crate::node) struct Life {
     waiting: Mutex<Waiting>,
     /// age recipients, as the configuration has them.
     pub(in crate::node) recipients: Vec<String>,
-    /// How far a reshare may lower a threshold; `None`: not at all.
-    pub(super) least_threshold: Option<u16>,
+    /// When it is to be looked next what may be erased, in milliseconds since the Unix epoch.
+    due_ms: AtomicU64,
 }
 
 /// What waits for its activation.
@@ -28,6 +33,9 @@ pub(super) struct Waiting {
     /// The latest generation that was proven to us as others', by key. A run that began before must
     /// not leave a share of an earlier one behind; runs end with the process.
     told: HashMap<(VaultId, Vec<u8>), u32>,
+    /// The ids of the orders by which we have dealt a share and got none. Who is asked again says
+    /// again that the run has ended well.
+    dealt: VecDeque<[u8; 32]>,
 }
 
 /// A share that waits for its activation on disk.
@@ -36,6 +44,9 @@ pub(super) struct Pending {
     pub(super) root: RootKey,
     pub(super) epoch: u32,
     pub(super) order: [u8; 32],
+    /// The id of its generation.
+    pub(super) generation: [u8; 32],
+    pub(super) lineage: Lineage,
 }
 
 impl Life {
@@ -44,31 +55,41 @@ impl Life {
     pub(in crate::node) fn new(
         records: Vec<ShareRecord>,
         recipients: Vec<String>,
-        least_threshold: Option<u16>,
     ) -> Result<Self, Fault> {
         backup::recipients(&recipients)?;
-        let shares = records
-            .into_iter()
-            .filter_map(|record| {
-                Some(Pending {
-                    vault: record.vault,
-                    epoch: record.epoch,
-                    order: record.order?,
-                    root: record.key.root.clone(),
-                })
-            })
-            .collect();
+        let mut shares = Vec::new();
+        for record in records {
+            shares.extend(Pending::of(&record)?);
+        }
         Ok(Self {
             waiting: Mutex::new(Waiting {
                 shares,
                 told: HashMap::new(),
+                dealt: VecDeque::new(),
             }),
             recipients: recipients
                 .iter()
                 .map(|line| line.trim().to_owned())
                 .collect(),
-            least_threshold,
+            due_ms: AtomicU64::new(0),
         })
+    }
+
+    /// Key and epoch of what is prepared.
+    pub(in crate::node) fn prepared_epochs(&self) -> Vec<(Vec<u8>, u32)> {
+        let waiting = self.waiting();
+        let of = |it: &Pending| (it.root.public_key.clone(), it.epoch);
+        waiting.shares.iter().map(of).collect()
+    }
+
+    /// Whether it is time to look, so long after the last time.
+    pub(super) fn is_due(&self, now_ms: u64, every_ms: u64) -> bool {
+        let due = now_ms >= self.due_ms.load(Ordering::Relaxed);
+        if due {
+            let next_ms = now_ms.saturating_add(every_ms);
+            self.due_ms.store(next_ms, Ordering::Relaxed);
+        }
+        due
     }
 
     pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -84,6 +105,18 @@ impl Waiting {
         shares.map(|it| it.epoch).chain(told.copied()).max()
     }
 
+    /// We have dealt by this order, and got no share.
+    pub(super) fn dealt(&mut self, order: [u8; 32]) {
+        if self.dealt.len() >= MAX_DEALT {
+            self.dealt.pop_front();
+        }
+        self.dealt.push_back(order);
+    }
+
+    pub(super) fn has_dealt(&self, order: &[u8; 32]) -> bool {
+        self.dealt.contains(order)
+    }
+
     /// A generation of others was proven to us.
     pub(super) fn remember(&mut self, order: &ReshareOrder) {
         let key = (order.vault, order.root_public_key.clone());
@@ -96,6 +129,21 @@ impl Waiting {
 }
 
 impl Pending {
+    /// None of a share that no order has made.
+    pub(super) fn of(record: &ShareRecord) -> Result<Option<Self>, Fault> {
+        let Some(order) = record.order else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            vault: record.vault,
+            root: record.key.root.clone(),
+            epoch: record.epoch,
+            order,
+            generation: record.generation().id()?,
+            lineage: record.lineage.clone(),
+        }))
+    }
+
     pub(super) fn is_of(&self, order: &ReshareOrder) -> bool {
         self.vault == order.vault && self.root.public_key == order.root_public_key
     }

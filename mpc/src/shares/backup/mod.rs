@@ -31,9 +31,9 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{ShareRecord, ShareStore as _, age_file::AgeFiles};
+use super::{Lineage, Retired, ShareRecord, ShareStore as _, age_file::AgeFiles};
 use crate::{
-    backend::{KeyShare, PlainShare},
+    backend::{self, KeyShare, PlainShare},
     claims::Claims,
 };
 
@@ -167,6 +167,28 @@ pub(crate) fn export(
     writer.write_all(&plain).map_err(Fault::bug)?;
     writer.finish().map_err(Fault::bug)?;
     Ok(sealed)
+}
+
+/// A retired share of the node `node` as a backup.
+///
+/// # Errors
+/// [`Class::Invalid`] naming a recipient that is none.
+pub fn of_retired(
+    retired: &Retired,
+    node: &NodeId,
+    recipients: &[String],
+) -> Result<Vec<u8>, Fault> {
+    let record = &retired.record;
+    let share = plain(record)?;
+    export(record, &share, node, &self::recipients(recipients)?)
+}
+
+/// The plain share in a stored record.
+pub(crate) fn plain(record: &ShareRecord) -> Result<PlainShare, Fault> {
+    if record.restored {
+        return PlainShare::decode(&record.key.root, &record.key.secret);
+    }
+    backend::of(record.scheme)?.plain(&record.key)
 }
 
 /// Whether a node's answer can be a backup: an age file for so many recipients, with something in it.
@@ -316,6 +338,7 @@ pub fn restore(
         threshold: backup.threshold,
         holders: backup.holders.clone(),
         order: None,
+        lineage: Lineage::default(),
         restored: true,
         key: KeyShare {
             root: backup.root.clone(),

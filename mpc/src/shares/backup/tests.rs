@@ -56,6 +56,7 @@ fn shared(threshold: u16, count: u8, known: bool) -> Vec<(ShareRecord, PlainShar
                 threshold,
                 holders: (1..=count).map(|node| NodeId([node; 32])).collect(),
                 order: None,
+                lineage: Lineage::default(),
                 restored: false,
                 key: KeyShare {
                     root: root.clone(),

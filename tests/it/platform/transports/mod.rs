@@ -152,7 +152,7 @@ async fn operations(world: &World, caller: &Caller, anvil: &Anvil) -> Made {
         world.command(&route.split_whitespace().collect::<Vec<_>>());
         let order = json!({"network": network, "ref": "order-1"});
         let deposit = sweep.same("sweep/wallets", order).await;
-        assert_keys(&deposit, &["address", "network", "ref"]);
+        assert_keys(&deposit, &["address", "network", "ref", "addressProof"]);
     }
     let watch = json!({"network": "TRON", "address": TRON});
     let watch = sweep.same("sweep/addWatchAddress", watch).await;

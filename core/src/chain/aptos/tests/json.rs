@@ -373,13 +373,21 @@ fn transfers__should_be_read_with_the_parameters_that_the_framework_has() {
     ));
     let spends = asset.unwrap().outflow(Network::Aptos).spends;
     assert_eq!(spends[0].asset.to_string(), "aptos:1");
-    // Unknown functions move nobody knows what.
-    assert!(
-        call(&[], json!([]))
-            .unwrap()
-            .outflow(Network::Aptos)
-            .spends
-            .is_empty()
+    // Unknown functions move nobody knows what; whose they are is known.
+    let unknown = call(&[], json!([])).unwrap().outflow(Network::Aptos);
+    assert_eq!(unknown.spends.len(), 1);
+    assert!(unknown.spends[0].amount.is_zero());
+    let staking = custom(&self::payload("0x1::stake::unlock", &[], json!(["1"])));
+    let staking = staking.unwrap().outflow(Network::Aptos);
+    assert_eq!(staking.spends[0].recipient, None);
+    let rotate = custom(&self::payload(
+        "0x1::account::offer_signer_capability",
+        &[],
+        json!([]),
+    ));
+    assert_eq!(
+        rotate.unwrap().account_changes(),
+        [crate::payload::outflow::AccountChange::AptosKeyRotation].into()
     );
 }
 

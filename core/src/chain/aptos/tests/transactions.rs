@@ -8,7 +8,7 @@ use super::{
 };
 use crate::payload::{
     aptos::{AptosAction, AptosPayload},
-    outflow::{Nature, Outflow},
+    outflow::{AccountChange, Nature, Outflow, Spend},
 };
 
 const METADATA: &str = "0x357b0b74bc833e95a115ad22604854d6b0fca151cecd94111770e5d6ffc9dc2b";
@@ -102,6 +102,56 @@ fn transfers__should_say_what_goes_where() {
 }
 
 #[test]
+fn account_changes__should_be_seen_in_calls_and_scripts() {
+    let bob = parse_address(BOB).unwrap();
+    let framework = |module: &str, function: &str| {
+        let mut entry = transfer();
+        entry.module.name = Identifier::new(module).unwrap();
+        entry.function = Identifier::new(function).unwrap();
+        entry
+    };
+    let changes = |payload| brought(&raw(payload)).unwrap().account_changes();
+    use TransactionExecutable::{EntryFunction as Entry, Script as Code};
+    for (module, function) in [
+        ("account", "rotate_authentication_key"),
+        ("account", "rotate_authentication_key_call"),
+        ("account", "offer_signer_capability"),
+        ("account", "offer_rotation_capability"),
+        ("account_abstraction", "add_authentication_function"),
+        ("multisig_account", "create_with_existing_account"),
+    ] {
+        let entry = framework(module, function);
+        let mut code = script();
+        code.code = [b"x", function.as_bytes(), b"y"].concat();
+        for payload in [
+            TransactionPayload::EntryFunction(entry.clone()),
+            newer(Entry(entry.clone()), None, Some(1)),
+            newer(Entry(entry.clone()), Some(bob), None),
+            TransactionPayload::Multisig(Multisig {
+                multisig_address: bob,
+                transaction_payload: Some(MultisigTransactionPayload::EntryFunction(entry)),
+            }),
+            TransactionPayload::Script(code.clone()),
+            newer(Code(code), None, None),
+        ] {
+            let expected = [AccountChange::AptosKeyRotation].into();
+            assert_eq!(changes(payload), expected, "{function}");
+        }
+    }
+    let mut elsewhere = framework("account", "rotate_authentication_key");
+    elsewhere.module.address = bob;
+    for entry in [
+        elsewhere,
+        framework("account", "revoke_signer_capability"),
+        framework("account_abstraction", "remove_authenticator"),
+        framework("multisig_account", "create"),
+        framework("coin", "transfer"),
+    ] {
+        assert!(changes(TransactionPayload::EntryFunction(entry)).is_empty());
+    }
+}
+
+#[test]
 fn custom_transactions__should_count_what_is_plain_to_see() {
     let native = || vec![owned("aptos:1", "5", BOB)];
     let entry = |entry| TransactionPayload::EntryFunction(entry);
@@ -143,9 +193,10 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
         ),
         (newer(Entry(transfer()), None, None), native()),
         (newer(Entry(transfer()), None, Some(1)), native()),
-        // Nothing is known to leave this wallet.
+        // Nobody can tell what leaves this wallet, or to whom.
         (entry(uneven), vec![]),
-        (entry(elsewhere), vec![]),
+        // But whose code gets the signature.
+        (entry(elsewhere), vec![owned("aptos:1", "0", BOB)]),
         (entry(broken), vec![]),
         (TransactionPayload::Script(script()), vec![]),
         (newer(Entry(transfer()), Some(bob), None), vec![]),
@@ -166,7 +217,12 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
         let outflow = outflow(&payload);
         assert_eq!(outflow.nature, Nature::Custom);
         assert_eq!(outflow.place.to_string(), "aptos:1");
-        assert_eq!(shown(&outflow), spends, "{raw:?}");
+        if spends.is_empty() {
+            assert_eq!(outflow.spends, [Spend::unseen(outflow.place)], "{raw:?}");
+        } else {
+            assert_eq!(shown(&outflow), spends, "{raw:?}");
+        }
+        assert!(payload.account_changes().is_empty());
         // Signed as it came, with nothing asked.
         assert_eq!(APTOS.needs(&payload), chain::Needs::Nothing);
         let unsigned = APTOS

@@ -5,6 +5,7 @@
 //! type. The same content then has several digests. Here every such content is refused, with the
 //! path of what is wrong, so that what is signed is what every library would have signed.
 
+mod permits;
 mod types;
 mod unique;
 
@@ -16,6 +17,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 use alloy_primitives::{B256, Keccak256, U256, keccak256};
 use serde_json::{Map, Value};
 
+pub(crate) use self::permits::permits;
 use self::types::{Field, Type, Types};
 use super::parse_address;
 use crate::{amount::parse_u256, fault::Fault};
@@ -61,14 +63,22 @@ pub(crate) fn signing_hash(content: &[u8], chain_id: Option<u64>) -> Result<B256
     digest(&object, chain_id).map_err(|fault| fault.under("content"))
 }
 
-fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, Fault> {
+/// The parts of a content; their own contents are not checked yet.
+struct Parts<'a> {
+    domain: &'a Map<String, Value>,
+    types: Types,
+    primary: &'a str,
+    message: &'a Map<String, Value>,
+}
+
+fn digest_parts(content: &Map<String, Value>) -> Result<Parts<'_>, Fault> {
     let part = |key: &str| {
         content
             .get(key)
             .ok_or_else(|| Fault::field(key, "is required in typed data"))
     };
     let domain = object(part("domain")?, "domain")?;
-    let mut types = Types::parse(object(part("types")?, "types")?)?;
+    let types = Types::parse(object(part("types")?, "types")?)?;
     let message = part("message")?;
     let Value::String(primary) = part("primaryType")? else {
         return Err(Fault::field("primaryType", "must be a string"));
@@ -79,6 +89,21 @@ fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, F
             "must be one of types, and not EIP712Domain",
         ));
     }
+    Ok(Parts {
+        domain,
+        types,
+        primary,
+        message: object(message, "message")?,
+    })
+}
+
+fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, Fault> {
+    let Parts {
+        domain,
+        mut types,
+        primary,
+        message,
+    } = digest_parts(content)?;
     declare_domain(&mut types, domain)?;
     check_chain(domain, chain_id)?;
 
@@ -89,7 +114,7 @@ fn digest(content: &Map<String, Value>, chain_id: Option<u64>) -> Result<B256, F
     let mut digest = Keccak256::new();
     digest.update([0x19, 0x01]);
     digest.update(hasher.structure(DOMAIN, domain, "domain")?);
-    digest.update(hasher.structure(primary, object(message, "message")?, "message")?);
+    digest.update(hasher.structure(primary, message, "message")?);
     Ok(digest.finalize())
 }
 
@@ -143,7 +168,11 @@ fn check_chain(domain: &Map<String, Value>, chain_id: Option<u64>) -> Result<(),
 /// is no chain id.
 pub(crate) fn domain_chain(content: &[u8]) -> Option<u64> {
     let object = unique::parse(content).ok()?;
-    match integer(object.get("domain")?.get("chainId")?) {
+    domain_chain_of(object.get("domain")?.as_object()?)
+}
+
+fn domain_chain_of(domain: &Map<String, Value>) -> Option<u64> {
+    match integer(domain.get("chainId")?) {
         Ok((false, id)) => u64::try_from(id).ok(),
         _ => None,
     }

@@ -11,7 +11,7 @@ use super::{
 use crate::{fault::Class, payload::KnownChains};
 
 pub(super) const MEMO: Pubkey =
-    Pubkey::from_str_const("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgLMDGEcGL");
+    Pubkey::from_str_const("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr");
 pub(super) const BUDGET: Pubkey =
     Pubkey::from_str_const("ComputeBudget111111111111111111111111111111");
 

@@ -133,8 +133,11 @@ fn outflow__should_show_plain_transfers_of_lamports() {
         coin(7, &at(3)),
         coin(8, &at(4)),
     ];
-    assert_eq!(spends(&[legacy(&wallet, &transfers)]), plain);
-    assert_eq!(spends(&[with_tables(&transfers, &[])]), plain);
+    // What the system program cannot read, nobody can.
+    let unseen = [("solana".to_owned(), "0".to_owned(), None)];
+    let all = [&plain[..], &unseen].concat();
+    assert_eq!(spends(&[legacy(&wallet, &transfers)]), all);
+    assert_eq!(spends(&[with_tables(&transfers, &[])]), all);
     assert_eq!(
         spends(&[simple(1), simple(2)]),
         [coin(1, &at(1)), coin(2, &at(1))]
@@ -180,6 +183,8 @@ fn outflow__should_show_plain_transfers_of_tokens() {
             token(&mint, 7),
             // The mint is not in the signed bytes.
             token(&source, 8),
+            // A delegate may take it.
+            token(&source, 10),
         ]
     );
 }

@@ -369,6 +369,108 @@ fn outflow__should_show_what_a_custom_transaction_pays() {
     assert_eq!((outflow.nature, outflow.spends.len()), (Nature::Custom, 0));
 }
 
+#[test]
+fn account_changes__should_be_those_of_the_wallets_own_operations() {
+    use crate::payload::outflow::AccountChange::{StellarBumpSequence, StellarSetOptions};
+    let none = stellar_xdr::SetOptionsOp::default();
+    let options = |options: stellar_xdr::SetOptionsOp| OperationBody::SetOptions(options);
+    let signer = Some(stellar_xdr::Signer {
+        key: stellar_xdr::SignerKey::Ed25519(Uint256([9; 32])),
+        weight: 255,
+    });
+    let handed = [
+        options(stellar_xdr::SetOptionsOp {
+            signer,
+            ..none.clone()
+        }),
+        options(stellar_xdr::SetOptionsOp {
+            master_weight: Some(0),
+            ..none.clone()
+        }),
+        options(stellar_xdr::SetOptionsOp {
+            high_threshold: Some(255),
+            ..none.clone()
+        }),
+    ];
+    for body in handed {
+        for envelope in [
+            v0(vec![by(None, native(TO, 1)), by(None, body.clone())]),
+            v1(&own_muxed(), vec![body.clone()]),
+            tx(ISSUER, vec![by(Some(&from()), body.clone())]).into(),
+            bump(&from(), 900, tx(ISSUER, vec![by(Some(&from()), body)])),
+        ] {
+            let changes = custom(&envelope).unwrap().account_changes();
+            assert_eq!(changes, [StellarSetOptions].into());
+        }
+    }
+    let bumped = OperationBody::BumpSequence(stellar_xdr::BumpSequenceOp {
+        bump_to: SequenceNumber(i64::MAX),
+    });
+    let changes = custom(&v1(&from(), vec![bumped.clone()])).unwrap();
+    assert_eq!(changes.account_changes(), [StellarBumpSequence].into());
+    let home = options(stellar_xdr::SetOptionsOp {
+        home_domain: Some(Default::default()),
+        set_flags: Some(1),
+        ..none
+    });
+    for envelope in [
+        v1(&from(), vec![home, native(TO, 1)]),
+        // Somebody else's.
+        tx(&from(), vec![by(Some(ISSUER), bumped)]).into(),
+    ] {
+        assert!(custom(&envelope).unwrap().account_changes().is_empty());
+    }
+}
+
+#[test]
+fn outflow__should_count_what_markets_and_contracts_may_take() {
+    let usdc = Credit::new("USDC", ISSUER).unwrap();
+    let token = usdc.to_string();
+    let price = |n, d| stellar_xdr::Price { n, d };
+    let sell = |amount| {
+        OperationBody::ManageSellOffer(stellar_xdr::ManageSellOfferOp {
+            selling: usdc.to_asset(),
+            buying: XdrAsset::Native,
+            amount,
+            price: price(1, 2),
+            offer_id: 0,
+        })
+    };
+    let buy = |amount, price| {
+        OperationBody::ManageBuyOffer(stellar_xdr::ManageBuyOfferOp {
+            selling: XdrAsset::Native,
+            buying: usdc.to_asset(),
+            buy_amount: amount,
+            price,
+            offer_id: 0,
+        })
+    };
+    let withdraw =
+        OperationBody::LiquidityPoolWithdraw(stellar_xdr::LiquidityPoolWithdrawOp::default());
+    let outflow = custom(&v1(
+        &from(),
+        vec![
+            sell(7),
+            sell(0),
+            buy(10, price(1, 3)),
+            buy(i64::MAX, price(i32::MAX, 1)),
+            buy(1, price(1, 0)),
+            withdraw,
+        ],
+    ));
+    let outflow = outflow.unwrap().outflow(Network::Stellar);
+    assert_eq!(
+        shown(&outflow),
+        [
+            (Some(token.as_str()), "7".to_owned(), None),
+            (None, "4".to_owned(), None),
+            (None, i64::MAX.to_string(), None),
+            (None, i64::MAX.to_string(), None),
+            (None, "0".to_owned(), None),
+        ]
+    );
+}
+
 proptest! {
     /// What can be read can be signed, whoever made it.
     #[test]

@@ -322,6 +322,23 @@ fn uses__should_name_the_objects_that_are_spent() {
 }
 
 #[test]
+fn account_changes__should_be_calls_of_address_aliases() {
+    use crate::payload::outflow::AccountChange;
+    let changes = |package: &str, module: &str| {
+        let Command::MoveCall(mut call) = call(package, vec![]) else {
+            unreachable!()
+        };
+        call.module = Identifier::new(module).unwrap();
+        let bytes = tx::encode(&transaction(vec![], vec![Command::MoveCall(call)])).unwrap();
+        custom(bytes).unwrap().account_changes()
+    };
+    let alias = [AccountChange::SuiAddressAlias].into();
+    assert_eq!(changes("0x2", "address_alias"), alias);
+    assert!(changes("0x2", "coin").is_empty());
+    assert!(changes("0xabc00000000000", "address_alias").is_empty());
+}
+
+#[test]
 fn outflow__should_show_what_is_plain_to_see() {
     let seen = |inputs: Vec<Input>, commands: Vec<Command>| {
         let bytes = tx::encode(&transaction(inputs, commands)).unwrap();

@@ -217,7 +217,11 @@ fn needs__should_name_what_the_request_does_not_bring() {
 #[test]
 fn message__should_be_a_message_whatever_it_says() {
     let transaction = build(&native(5), &facts(&[10_000], &[])).unwrap();
-    for content in [&b""[..], b"hello", &transaction.bytes] {
+    for (content, nature) in [
+        (&b""[..], (Nature::Message, 0)),
+        (b"hello", (Nature::Message, 0)),
+        (&transaction.bytes, (Nature::TypedData, 1)),
+    ] {
         let payload = Payload::parse(&WireKind::SuiMessage(wire::SuiMessage {
             from: from(),
             r#type: 0,
@@ -226,7 +230,7 @@ fn message__should_be_a_message_whatever_it_says() {
         .unwrap();
         assert_eq!(SUI_CHAIN.needs(&payload), chain::Needs::Nothing);
         let outflow = payload.outflow(Network::Sui);
-        assert_eq!((outflow.nature, outflow.spends.len()), (Nature::Message, 0));
+        assert_eq!((outflow.nature, outflow.spends.len()), nature);
         let unsigned = SUI_CHAIN
             .build(&payload, &chain::Facts::Nothing, &public_key())
             .unwrap();

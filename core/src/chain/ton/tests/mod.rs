@@ -20,7 +20,7 @@ use tycho_types::{
 use super::*;
 use crate::{
     chain::{self, Chain},
-    derive::{KeyPath, RootKey},
+    derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
     order::SigningOrder,
     payload::{
@@ -256,7 +256,11 @@ fn key__should_own_the_addresses_of_both_wallets() {
 
 #[test]
 fn order__should_hold_for_the_older_wallet_too() {
-    let path = KeyPath::new(Vec::new()).unwrap();
+    let path = KeyPath::of_wallet(Network::Ton, 0).unwrap();
+    let child = ChildKey {
+        public_key: public_key().to_vec(),
+        tweak: [0; 32],
+    };
     let root = RootKey {
         curve: Curve::Ed25519,
         public_key: public_key().to_vec(),
@@ -281,15 +285,16 @@ fn order__should_hold_for_the_older_wallet_too() {
             facts: facts(1),
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
+            recipient_indices: Vec::new(),
             issued_at_ms: 1,
             expires_at_ms: 2,
         };
-        assert_eq!(order.verify(&root).unwrap(), payload);
+        assert_eq!(order.verify_child(&root, &child).unwrap(), payload);
         let swapped = SigningOrder {
             address: from(other),
             ..order.clone()
         };
-        let fault = swapped.verify(&root).unwrap_err();
+        let fault = swapped.verify_child(&root, &child).unwrap_err();
         assert_eq!(
             fault.public(),
             "payload.tonSendNative.from: is not the address of the wallet"
@@ -298,7 +303,7 @@ fn order__should_hold_for_the_older_wallet_too() {
             address: BOB.into(),
             ..order
         };
-        let fault = foreign.verify(&root).unwrap_err();
+        let fault = foreign.verify_child(&root, &child).unwrap_err();
         assert!(fault.public().starts_with("address: "), "{fault}");
     }
     // A rawMessage as well.

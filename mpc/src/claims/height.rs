@@ -1,0 +1,217 @@
+//! How old a claims file is, in its own words: how much it has promised and until when. Other nodes
+//! remember the same from announcements ([`crate::message::Announcement`]), so that a file that was
+//! put back is noticed.
+
+use std::collections::BTreeMap;
+
+use covault_core::order::NodeId;
+use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransaction};
+
+use super::BANS;
+
+/// What [`Age`] has, by name.
+const AGE: TableDefinition<'_, &str, u64> = TableDefinition::new("age.1");
+/// Root public key -> the latest epoch whose shares must not sign.
+const BLOCKED: TableDefinition<'_, &[u8], u32> = TableDefinition::new("blocked.1");
+/// Node -> height and announcement (an envelope) with the highest height that was heard of it.
+const PEERS: TableDefinition<'_, &[u8; 32], (u64, &[u8])> = TableDefinition::new("peers.1");
+
+const HEIGHT: &str = "height";
+const NEWEST: &str = "newest";
+const FORGOTTEN: &str = "forgotten";
+
+/// How long limits count as used up after spending was forgotten: as long as one looks back, 24 hours
+/// and a bucket.
+const LOOKS_BACK_MS: u64 = 86_400_000 + super::windows::BUCKET_MS;
+
+/// The age of a claims file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Age {
+    /// Claims and bans granted so far. Never falls, unless the file is put back.
+    pub height: u64,
+    /// The latest time of a granted claim, in milliseconds since the Unix epoch: the time of the
+    /// limits never runs back behind it.
+    pub newest_ms: u64,
+    /// When it was noticed that promises of this node are missing here; 0: never.
+    pub forgotten_ms: u64,
+}
+
+impl Age {
+    /// The time that limits are counted at.
+    pub(super) fn time(&self, now_ms: u64) -> u64 {
+        now_ms.max(self.newest_ms)
+    }
+
+    /// Whether something that a limit still has to count may be missing.
+    pub(super) fn lacks_spending(&self, now_ms: u64) -> bool {
+        self.forgotten_ms > 0 && self.time(now_ms) < self.forgotten_ms.saturating_add(LOOKS_BACK_MS)
+    }
+
+    pub(super) fn granted(&mut self, now_ms: u64) {
+        self.height = self.height.saturating_add(1);
+        self.newest_ms = self.time(now_ms);
+    }
+}
+
+/// Epochs by root public key: no share of them, or of one before, signs.
+pub(super) type Blocked = BTreeMap<Vec<u8>, u32>;
+/// The highest height of other nodes, with the announcement that says so.
+pub(crate) type PeerHeights = BTreeMap<NodeId, (u64, Vec<u8>)>;
+
+/// Promises of this node are missing here.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forgotten {
+    /// The height that somebody has seen.
+    pub seen: u64,
+    /// Shares that must not sign: root public key and epoch, and all epochs before.
+    pub blocked: Vec<(Vec<u8>, u32)>,
+    /// Bans that were forgotten: root public key, and who.
+    pub bans: Vec<(Vec<u8>, NodeId)>,
+    /// Now, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
+pub(super) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+    transaction.open_table(AGE)?;
+    transaction.open_table(BLOCKED)?;
+    transaction.open_table(PEERS)?;
+    Ok(())
+}
+
+pub(super) fn load(
+    transaction: &ReadTransaction,
+) -> Result<(Age, Blocked, PeerHeights), redb::Error> {
+    let table = transaction.open_table(AGE)?;
+    let number = |name: &'static str| {
+        Ok::<_, redb::Error>(table.get(name)?.map_or(0, |entry| entry.value()))
+    };
+    let age = Age {
+        height: number(HEIGHT)?,
+        newest_ms: number(NEWEST)?,
+        forgotten_ms: number(FORGOTTEN)?,
+    };
+    let mut blocked = Blocked::new();
+    for entry in transaction.open_table(BLOCKED)?.iter()? {
+        let (root, epoch) = entry?;
+        blocked.insert(root.value().to_vec(), epoch.value());
+    }
+    let mut peers = PeerHeights::new();
+    for entry in transaction.open_table(PEERS)?.iter()? {
+        let (node, seen) = entry?;
+        let (height, announcement) = seen.value();
+        peers.insert(NodeId(*node.value()), (height, announcement.to_vec()));
+    }
+    Ok((age, blocked, peers))
+}
+
+pub(super) fn store(transaction: &WriteTransaction, age: &Age) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(AGE)?;
+    table.insert(HEIGHT, age.height)?;
+    table.insert(NEWEST, age.newest_ms)?;
+    table.insert(FORGOTTEN, age.forgotten_ms)?;
+    Ok(())
+}
+
+pub(super) fn block(blocked: &mut Blocked, root: &[u8], epoch: u32) -> u32 {
+    let until = blocked.entry(root.to_vec()).or_default();
+    *until = (*until).max(epoch);
+    *until
+}
+
+/// Notes what is missing. The height is above the one that was seen from then on: the same sign does
+/// not count twice.
+pub(super) fn forget(
+    transaction: &WriteTransaction,
+    forgotten: &Forgotten,
+    age: &mut Age,
+) -> Result<(), redb::Error> {
+    let mut blocked = transaction.open_table(BLOCKED)?;
+    for (root, epoch) in &forgotten.blocked {
+        let known = blocked.get(root.as_slice())?.map(|known| known.value());
+        blocked.insert(root.as_slice(), known.unwrap_or_default().max(*epoch))?;
+    }
+    let mut bans = transaction.open_table(BANS)?;
+    for (root, node) in &forgotten.bans {
+        bans.insert((root.as_slice(), &node.0), forgotten.now_ms)?;
+    }
+    age.height = age.height.max(forgotten.seen).saturating_add(1);
+    age.forgotten_ms = age.time(forgotten.now_ms);
+    Ok(())
+}
+
+pub(super) fn remember(
+    transaction: &WriteTransaction,
+    peers: &PeerHeights,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(PEERS)?;
+    for (node, (height, announcement)) in peers {
+        table.insert(&node.0, (*height, announcement.as_slice()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use std::{path::Path, time::Duration};
+
+    use covault_core::ids::SessionId;
+
+    use super::*;
+    use crate::claims::{Claim, Claims};
+
+    fn claim(session: u8, now_ms: u64) -> Claim {
+        Claim {
+            session: SessionId::from_bytes([session; 16]),
+            attempt: 0,
+            digest: None,
+            spending: Vec::new(),
+            now_ms,
+        }
+    }
+
+    async fn reopen(path: &Path) -> Claims {
+        for _ in 0..500 {
+            if let Ok(claims) = Claims::open(path, true) {
+                return claims;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the claims file stays locked");
+    }
+
+    #[tokio::test]
+    async fn claims__should_know_their_age_and_what_is_missing_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claims.redb");
+        let (root, peer) = ([5; 33], NodeId([6; 32]));
+        let claims = reopen(&path).await;
+        assert_eq!(claims.age(), Age::default());
+        claims.claim(claim(1, 5_000)).await.unwrap();
+        // Its time never runs back, and what is refused is no promise.
+        claims.claim(claim(2, 4_000)).await.unwrap();
+        claims.claim(claim(2, 9_000)).await.unwrap_err();
+        claims.ban(&root, peer, 1).await.unwrap();
+        let age = claims.age();
+        assert_eq!((age.height, age.newest_ms), (3, 5_000));
+        let seen = PeerHeights::from([(peer, (7, vec![1, 2]))]);
+        claims.remember(seen.clone()).await.unwrap();
+        let forgotten = Forgotten {
+            seen: 100,
+            blocked: vec![(root.to_vec(), 4), (root.to_vec(), 2)],
+            bans: vec![(root.to_vec(), NodeId([7; 32]))],
+            now_ms: 3_000,
+        };
+        claims.forgotten(forgotten).await.unwrap();
+        drop(claims);
+        let claims = reopen(&path).await;
+        let age = claims.age();
+        assert_eq!((age.height, age.forgotten_ms), (101, 5_000));
+        assert!(age.lacks_spending(5_000 + LOOKS_BACK_MS - 1));
+        assert!(!age.lacks_spending(5_000 + LOOKS_BACK_MS));
+        assert!(claims.blocked(&root, 2) && claims.blocked(&root, 4));
+        assert!(!claims.blocked(&root, 5) && !claims.blocked(&[4; 33], 0));
+        assert!(claims.banned(&root, &NodeId([7; 32])) && claims.banned(&root, &peer));
+        assert_eq!(claims.stored_peers(), seen);
+    }
+}

@@ -1,0 +1,171 @@
+//! What was let go in the last 24 hours, counted in buckets of ten minutes.
+//!
+//! A bucket counts until all of it is 24 hours old, so that no 24 hours ever hold more than a limit:
+//! an amount counts for 24 hours, and for up to ten minutes more.
+//!
+//! The time never goes back: what is claimed while the clock is behind an earlier claim counts as of
+//! that claim. So a clock that was set ahead and back again forgets nothing.
+
+use std::collections::{HashMap, VecDeque};
+
+use covault_core::amount::U256;
+use redb::{ReadableTable as _, Table, TableDefinition, WriteTransaction};
+
+use super::ClaimError;
+use crate::policy::Spending;
+
+/// (bucket, counter) -> what was let go, a big-endian number. Buckets since the Unix epoch.
+const SPENT: TableDefinition<'_, (u64, &str), &[u8; 32]> = TableDefinition::new("spent.1");
+
+/// Milliseconds of a bucket.
+pub(super) const BUCKET_MS: u64 = 600_000;
+/// Whole buckets of 24 hours.
+const BUCKETS: u64 = 144;
+/// Counters in memory at most; the others are read again.
+const CACHED: usize = 16_384;
+
+/// The windows of all counters.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    /// The last bucket that holds anything.
+    last: u64,
+    /// The counters that were used lately.
+    cached: HashMap<String, Window>,
+}
+
+/// The buckets of a counter from [`Windows::first`] on, in their order.
+#[derive(Debug, Default)]
+struct Window {
+    buckets: VecDeque<(u64, U256)>,
+    /// Of all of them.
+    total: U256,
+}
+
+impl Window {
+    fn of(buckets: VecDeque<(u64, U256)>) -> Self {
+        let total = sum(buckets.iter());
+        Self { buckets, total }
+    }
+
+    /// What counts from the bucket `first` on.
+    fn total_from(&self, first: u64) -> U256 {
+        match self.buckets.front() {
+            Some((oldest, _)) if *oldest < first => {
+                sum(self.buckets.iter().filter(|(bucket, _)| *bucket >= first))
+            }
+            _ => self.total,
+        }
+    }
+
+    /// Adds to a bucket, which is the last one, and forgets those before `first`. What the bucket
+    /// holds now.
+    fn add(&mut self, bucket: u64, amount: U256, first: u64) -> U256 {
+        while self.buckets.front().is_some_and(|(old, _)| *old < first) {
+            self.buckets.pop_front();
+        }
+        let held = match self.buckets.back_mut() {
+            Some((last, held)) if *last == bucket => {
+                *held = held.saturating_add(amount);
+                *held
+            }
+            _ => {
+                self.buckets.push_back((bucket, amount));
+                amount
+            }
+        };
+        self.total = sum(self.buckets.iter());
+        held
+    }
+}
+
+fn sum<'a>(buckets: impl Iterator<Item = &'a (u64, U256)>) -> U256 {
+    buckets.fold(U256::ZERO, |sum, (_, amount)| sum.saturating_add(*amount))
+}
+
+impl Windows {
+    /// Opens the table, and makes it where there is none.
+    pub(super) fn open(transaction: &WriteTransaction) -> Result<Self, redb::Error> {
+        let spent = transaction.open_table(SPENT)?;
+        let last = spent.last()?.map_or(0, |(key, _)| key.value().0);
+        Ok(Self {
+            last,
+            cached: HashMap::new(),
+        })
+    }
+
+    /// The first bucket that counts when `bucket` is the last.
+    fn first(bucket: u64) -> u64 {
+        bucket.saturating_sub(BUCKETS)
+    }
+
+    /// Adds to the counters; to none when one would be above its limit.
+    pub(super) fn count(
+        &mut self,
+        transaction: &WriteTransaction,
+        spending: &[Spending],
+        now_ms: u64,
+    ) -> Result<Result<(), ClaimError>, redb::Error> {
+        if spending.is_empty() {
+            return Ok(Ok(()));
+        }
+        let bucket = self.last.max(now_ms / BUCKET_MS);
+        let first = Self::first(bucket);
+        let mut spent = transaction.open_table(SPENT)?;
+        let mut names = Vec::with_capacity(spending.len());
+        for Spending {
+            counter,
+            amount,
+            most_per_day,
+        } in spending
+        {
+            let name = counter.name();
+            let total = self.window(&spent, &name)?.total_from(first);
+            if most_per_day.is_some_and(|most| total.saturating_add(*amount) > most) {
+                return Ok(Err(ClaimError::OverDay(counter.clone())));
+            }
+            names.push((name, *amount));
+        }
+        // Only now: a refused claim must not make the time go on.
+        if bucket > self.last {
+            self.last = bucket;
+            spent.retain_in(..(first, ""), |_, _| false)?;
+            self.cached.retain(|_, window| {
+                window
+                    .buckets
+                    .back()
+                    .is_some_and(|(last, _)| *last >= first)
+            });
+        }
+        for (name, amount) in names {
+            let held = self.window(&spent, &name)?.add(bucket, amount, first);
+            spent.insert((bucket, name.as_str()), &held.to_be_bytes::<32>())?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// The window of a counter: what it held when anything was counted last.
+    fn window(
+        &mut self,
+        spent: &Table<'_, (u64, &'static str), &'static [u8; 32]>,
+        name: &str,
+    ) -> Result<&mut Window, redb::Error> {
+        if self.cached.len() >= CACHED && !self.cached.contains_key(name) {
+            self.cached.clear();
+        }
+        if !self.cached.contains_key(name) {
+            let mut buckets = VecDeque::new();
+            for bucket in Self::first(self.last)..=self.last {
+                if let Some(amount) = spent.get((bucket, name))? {
+                    buckets.push_back((bucket, U256::from_be_bytes(*amount.value())));
+                }
+            }
+            self.cached.insert(name.to_owned(), Window::of(buckets));
+        }
+        Ok(self.cached.entry(name.to_owned()).or_default())
+    }
+}
+
+#[cfg(test)]
+#[path = "windows_tests.rs"]
+#[allow(non_snake_case)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Statements about addresses, as the orchestrator asks for them.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use covault_core::{
+    attest::{AttestOrder, NodeStatements},
+    fault::Fault,
+    order::NodeId,
+};
+use tokio::time::timeout;
+
+use super::{Cluster, LOOK, Shared, Wanted, choose::Trouble};
+use crate::{
+    attest::has_signed,
+    envelope::Kind,
+    message::{AttestRequest, Reply, encode},
+};
+
+/// Bytes of a signature.
+pub(super) const SIGNATURE: usize = 64;
+
+impl Cluster {
+    /// Asks the live `holders` to state that the order's addresses are the vault's. The statements of
+    /// `threshold` nodes, each verified; fails at once while too few holders live.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] naming who did not answer within `patience`.
+    pub async fn attest(
+        &self,
+        order: &AttestOrder,
+        holders: &[NodeId],
+        threshold: u16,
+        patience: Duration,
+    ) -> Result<Vec<NodeStatements>, Fault> {
+        self.shared
+            .attest(order, holders, threshold, patience)
+            .await
+    }
+}
+
+impl Shared {
+    async fn attest(
+        &self,
+        order: &AttestOrder,
+        holders: &[NodeId],
+        threshold: u16,
+        patience: Duration,
+    ) -> Result<Vec<NodeStatements>, Fault> {
+        let threshold = usize::from(threshold);
+        self.roster.want(holders);
+        let wanted = Wanted::Attestations(order.addresses.len());
+        let mut call = self.call(wanted, order.epoch, order.session, holders)?;
+        let mut silent: BTreeSet<NodeId> = holders.iter().copied().collect();
+        silent.retain(|node| self.roster.live(node));
+        let ends_ms = self
+            .clock
+            .now_ms()
+            .saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        if silent.len() >= threshold {
+            let body = encode(&AttestRequest {
+                order: order.clone(),
+                sent_at_ms: self.clock.now_ms(),
+            })?;
+            for node in &silent {
+                let place = (order.epoch, order.session, 0);
+                self.send(Kind::AttestOrder, place, *node, &body)?;
+            }
+        }
+        let texts: Vec<String> = order.statements().map(|it| it.text()).collect();
+        let texts = std::sync::Arc::new(texts);
+        let mut stated: Vec<NodeStatements> = Vec::new();
+        while stated.len() < threshold {
+            let left_ms = ends_ms.saturating_sub(self.clock.now_ms());
+            let live = silent.iter().filter(|node| self.roster.live(node)).count();
+            if stated.len().saturating_add(live) < threshold || left_ms == 0 {
+                let silent: Vec<NodeId> = silent.into_iter().collect();
+                let trouble = Trouble::of_silent(&silent);
+                return Err(self.roster.too_few(holders, threshold, &trouble));
+            }
+            let wait = LOOK.min(Duration::from_millis(left_ms));
+            match timeout(wait, call.replies.recv()).await {
+                Ok(Some((node, 0, Reply::Attested(bytes)))) if silent.remove(&node) => {
+                    // A hundred verifications take some milliseconds.
+                    let texts = std::sync::Arc::clone(&texts);
+                    let checked =
+                        tokio::task::spawn_blocking(move || signatures(&node, &texts, &bytes));
+                    match checked.await.map_err(Fault::bug)? {
+                        Some(signatures) => stated.push((node, signatures)),
+                        None => {
+                            let node = self.roster.name(&node);
+                            tracing::warn!(%node, "a node's statements about addresses are not signed by it; it is left out");
+                        }
+                    }
+                }
+                Ok(Some((node, 0, Reply::Refused(fault)))) if silent.remove(&node) => {
+                    let node = self.roster.name(&node);
+                    tracing::warn!(%node, ?fault, "a node refused to state addresses");
+                }
+                Ok(None) => return Err(Fault::bug("a call without an end")),
+                _ => {}
+            }
+        }
+        Ok(stated)
+    }
+}
+
+/// The signatures of a reply, when every one is the node's.
+fn signatures(node: &NodeId, texts: &[String], bytes: &[u8]) -> Option<Vec<[u8; SIGNATURE]>> {
+    let (signatures, rest) = bytes.as_chunks::<SIGNATURE>();
+    let signed = |(text, signature): (&String, &[u8; SIGNATURE])| has_signed(node, text, signature);
+    let sound = rest.is_empty()
+        && signatures.len() == texts.len()
+        && texts.iter().zip(signatures).all(signed);
+    sound.then(|| signatures.to_vec())
+}

@@ -1,0 +1,175 @@
+//! What shows that somebody has said two things in one place of a conversation: both envelopes, without
+//! their bodies. A signature is over the header and a hash of the body, so that anybody can check it.
+
+use covault_core::order::NodeId;
+use ed25519_dalek::Signature;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    envelope::{Header, read_header, signed_parts},
+    identity::{openssh_line, verifying_key},
+};
+
+/// An envelope without its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// As it was sent.
+    pub(crate) header: Header,
+    /// SHA-256 of the body as it was sent.
+    pub(crate) body: [u8; 32],
+    /// The sender's, over both.
+    pub(crate) signature: [u8; 64],
+}
+
+/// Two envelopes of one sender for one place, with different bodies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Equivocation(Signed, Signed);
+
+/// As it is written: the headers and signatures in hexadecimal.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    /// OpenSSH line.
+    accused: String,
+    envelopes: [WrittenEnvelope; 2],
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenEnvelope {
+    header: String,
+    body_sha256: String,
+    signature: String,
+}
+
+impl Signed {
+    fn is_signed(&self) -> bool {
+        let signed = signed_parts(&self.header, &self.body);
+        let signature = Signature::from_bytes(&self.signature);
+        verifying_key(&self.header.from)
+            .is_ok_and(|key| key.verify_strict(&signed, &signature).is_ok())
+    }
+
+    fn write(&self) -> WrittenEnvelope {
+        WrittenEnvelope {
+            header: hex::encode(self.header.to_bytes()),
+            body_sha256: hex::encode(self.body),
+            signature: hex::encode(self.signature),
+        }
+    }
+
+    fn read(written: &WrittenEnvelope) -> Option<Self> {
+        let mut signed = Self {
+            header: read_header(&hex::decode(&written.header).ok()?)?,
+            body: [0; 32],
+            signature: [0; 64],
+        };
+        hex::decode_to_slice(&written.body_sha256, &mut signed.body).ok()?;
+        hex::decode_to_slice(&written.signature, &mut signed.signature).ok()?;
+        Some(signed)
+    }
+
+    /// An envelope that a key made of its number signs.
+    #[cfg(test)]
+    pub(crate) fn sample(round: u16, sequence: u32, print: u8) -> Self {
+        use covault_core::ids::SessionId;
+        use ed25519_dalek::{Signer as _, SigningKey};
+        let key = SigningKey::from_bytes(&[2; 32]);
+        let header = Header {
+            kind: crate::envelope::Kind::Protocol,
+            sealed: false,
+            epoch: 0,
+            session: SessionId::from_bytes([3; 16]),
+            attempt: 0,
+            round,
+            sequence,
+            from: NodeId(key.verifying_key().to_bytes()),
+            to: NodeId([9; 32]),
+        };
+        let body = [print; 32];
+        let signature = key.sign(&signed_parts(&header, &body)).to_bytes();
+        Self {
+            header,
+            body,
+            signature,
+        }
+    }
+}
+
+impl Equivocation {
+    /// `None` when the two are no evidence.
+    pub(crate) fn of(one: &Signed, other: &Signed) -> Option<Self> {
+        let found = Self(one.clone(), other.clone());
+        found.accused().map(|_| found)
+    }
+
+    /// Who has said two things; `None` when nothing shows it.
+    pub fn accused(&self) -> Option<NodeId> {
+        let Self(one, other) = self;
+        let place = |header: &Header| Header {
+            // One may have been sealed, and the other not.
+            sealed: false,
+            ..*header
+        };
+        let shown = place(&one.header) == place(&other.header)
+            && (one.body != other.body || one.header.sealed != other.header.sealed)
+            && one.is_signed()
+            && other.is_signed();
+        shown.then_some(one.header.from)
+    }
+
+    /// As text, JSON.
+    pub fn write(&self) -> String {
+        let Self(one, other) = self;
+        let written = Written {
+            accused: openssh_line(&one.header.from, ""),
+            envelopes: [one.write(), other.write()],
+        };
+        serde_json::to_string_pretty(&written).unwrap_or_default()
+    }
+
+    /// Reads [`Equivocation::write`]; `None` when it is none. Whether it shows anything says
+    /// [`Equivocation::accused`].
+    pub fn read(text: &str) -> Option<Self> {
+        let Written {
+            accused: _,
+            envelopes: [one, other],
+        } = serde_json::from_str(text).ok()?;
+        Some(Self(Signed::read(&one)?, Signed::read(&other)?))
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evidence__should_show_who_has_said_two_things_and_nothing_else() {
+        let (one, other) = (Signed::sample(2, 1, 5), Signed::sample(2, 1, 6));
+        let found = Equivocation::of(&one, &other).unwrap();
+        assert_eq!(found.accused(), Some(one.header.from));
+        let text = found.write();
+        assert_eq!(Equivocation::read(&text).unwrap(), found);
+        // Twice the same, two places, or words that it has not signed.
+        assert!(Equivocation::of(&one, &one).is_none());
+        assert!(Equivocation::of(&one, &Signed::sample(3, 1, 6)).is_none());
+        assert!(Equivocation::of(&one, &Signed::sample(2, 2, 6)).is_none());
+        let mut forged = other.clone();
+        forged.body = [7; 32];
+        assert!(Equivocation::of(&one, &forged).is_none());
+        let mut forged = other;
+        forged.header.from = NodeId([4; 32]);
+        assert!(Equivocation::of(&one, &forged).is_none());
+        // A changed file says nothing.
+        let digits = text.rfind('5').unwrap();
+        let mut changed = text.into_bytes();
+        changed[digits] = b'4';
+        let changed = String::from_utf8(changed).unwrap();
+        assert!(
+            Equivocation::read(&changed)
+                .and_then(|it| it.accused())
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! What a node notes of the keys that it made: for whom, and whether they were ever used. Kept with the
+//! claims, so that a hostile orchestrator cannot have a node make keys without end.
+
+use std::{collections::HashMap, path::Path};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::VaultId,
+    order::NodeId,
+};
+use redb::{
+    Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _, TableDefinition,
+    TableError, WriteTransaction,
+};
+
+/// Root public key -> (orchestrator, vault, made, last used), times in milliseconds since the Unix epoch;
+/// 0: never.
+const KEYS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("keys.1");
+
+type Row<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
+
+/// A key that was made by key generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyNote {
+    /// The orchestrator that ordered it.
+    pub orchestrator: NodeId,
+    /// The vault that it was made for.
+    pub vault: VaultId,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub made_ms: u64,
+    /// When a signature with it was last agreed to, to an hour or so; `None`: never.
+    pub used_ms: Option<u64>,
+}
+
+/// Notes by root public key.
+pub(crate) type KeyNotes = HashMap<Vec<u8>, KeyNote>;
+
+pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+    transaction.open_table(KEYS)?;
+    Ok(())
+}
+
+pub(crate) fn load(transaction: &ReadTransaction) -> Result<KeyNotes, redb::Error> {
+    let table = match transaction.open_table(KEYS) {
+        Ok(table) => table,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(KeyNotes::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut notes = KeyNotes::new();
+    for entry in table.iter()? {
+        let (root, row) = entry?;
+        let (orchestrator, vault, made_ms, used_ms) = row.value();
+        let note = KeyNote {
+            orchestrator: NodeId(*orchestrator),
+            vault: VaultId::from_bytes(*vault),
+            made_ms,
+            used_ms: (used_ms != 0).then_some(used_ms),
+        };
+        notes.insert(root.value().to_vec(), note);
+    }
+    Ok(notes)
+}
+
+/// Puts a note in the place of the one that is there; `None` removes it.
+pub(crate) fn put(
+    transaction: &WriteTransaction,
+    root: &[u8],
+    note: Option<&KeyNote>,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(KEYS)?;
+    let Some(note) = note else {
+        table.remove(root)?;
+        return Ok(());
+    };
+    let used_ms = note.used_ms.unwrap_or_default();
+    let row = (
+        &note.orchestrator.0,
+        note.vault.as_bytes(),
+        note.made_ms,
+        used_ms,
+    );
+    table.insert(root, row)?;
+    Ok(())
+}
+
+/// The notes in the claims file of a node that does not run.
+///
+/// # Errors
+/// [`Class::Invalid`] when the file is missing, damaged, or in use.
+pub fn of_stopped_node(claims: &Path) -> Result<HashMap<Vec<u8>, KeyNote>, Fault> {
+    let failed = |cause: redb::Error| {
+        let sentence = format!("claims file {}: cannot be read", claims.display());
+        Fault::new(Class::Invalid, sentence).caused_by(cause)
+    };
+    let read = || {
+        let database = Database::open(claims)?;
+        load(&database.begin_read()?)
+    };
+    read().map_err(failed)
+}

@@ -1,0 +1,333 @@
+//! How much one orchestrator may have a node do and keep. A pinned orchestrator is obeyed, not trusted:
+//! without bounds it could fill the node's disk with keys, and its memory with sessions.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use covault_core::{fault::Fault, ids::VaultId, order::NodeId};
+
+use super::{
+    Node,
+    orders::{Keys, refused},
+};
+use crate::{
+    claims::{ClaimError, Claims},
+    key_notes::{KeyNote, KeyNotes},
+};
+
+/// Milliseconds of a day.
+const DAY_MS: u64 = 86_400_000;
+/// How exactly the last use of a key is noted.
+const NOTED_MS: u64 = 3_600_000;
+/// Sessions of one orchestrator that run at once, and the inputs that they sign.
+const MAX_SESSIONS: usize = 8_192;
+const MAX_INPUTS: usize = 32_768;
+/// Key generations of one orchestrator that run at once: they take the most memory.
+const MAX_KEYGENS: usize = 64;
+
+/// How many keys a node makes for its orchestrators. Settings of its operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// For one vault within 24 hours. A vault has two keys; each try to make one counts that made a
+    /// share here.
+    pub keys_per_vault_per_day: usize,
+    /// For one orchestrator within 24 hours.
+    pub keys_per_day: usize,
+    /// Made for one orchestrator that never signed; of all orchestrators together four times as
+    /// many.
+    pub unused_keys: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            keys_per_vault_per_day: 16,
+            keys_per_day: 512,
+            unused_keys: 512,
+        }
+    }
+}
+
+/// What is kept of keys, and what runs.
+pub(super) struct Ledger {
+    bounds: Bounds,
+    notes: Mutex<KeyNotes>,
+    running: Arc<Mutex<HashMap<NodeId, Running>>>,
+}
+
+/// What runs of one orchestrator.
+#[derive(Default)]
+struct Running {
+    sessions: usize,
+    inputs: usize,
+    /// For which vaults.
+    keygens: Vec<VaultId>,
+}
+
+/// Room that a session takes until this is dropped.
+pub(super) struct Room {
+    running: Arc<Mutex<HashMap<NodeId, Running>>>,
+    orchestrator: NodeId,
+    inputs: usize,
+    keygen: Option<VaultId>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut running = lock(&self.running);
+        let Some(own) = running.get_mut(&self.orchestrator) else {
+            return;
+        };
+        own.sessions = own.sessions.saturating_sub(1);
+        own.inputs = own.inputs.saturating_sub(self.inputs);
+        let place = self
+            .keygen
+            .and_then(|vault| own.keygens.iter().position(|of| *of == vault));
+        if let Some(place) = place {
+            own.keygens.swap_remove(place);
+        }
+        if own.sessions == 0 {
+            running.remove(&self.orchestrator);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ledger {
+    /// The ledger of a start, from what is on disk.
+    pub(super) async fn open(
+        bounds: Bounds,
+        mut notes: KeyNotes,
+        claims: &Claims,
+        keys: &Keys,
+        now_ms: u64,
+    ) -> Self {
+        let held = keys.roots();
+        // Shares that left, or were cleared. Those of today still count.
+        let is_over = |root: &Vec<u8>, note: &KeyNote| {
+            !held.contains(root) && now_ms.abs_diff(note.made_ms) >= DAY_MS
+        };
+        let over = notes.extract_if(|root, note| is_over(root, note));
+        let over: Vec<Vec<u8>> = over.map(|(root, _)| root).collect();
+        for root in over {
+            // A disk that fails is noticed by who needs it.
+            let _ = claims.note_key(root, None).await;
+        }
+        for key in keys.all() {
+            let record = key.record();
+            // The node ended after it had stored the share, and before it had noted it.
+            if record.order.is_none() && !record.restored {
+                notes
+                    .entry(record.key.root.public_key.clone())
+                    .or_insert(KeyNote {
+                        orchestrator: NodeId([0; 32]),
+                        vault: record.vault,
+                        made_ms: now_ms,
+                        used_ms: None,
+                    });
+            }
+        }
+        Self {
+            bounds,
+            notes: Mutex::new(notes),
+            running: Arc::default(),
+        }
+    }
+
+    /// Room for a session that signs so many inputs.
+    pub(super) fn session(&self, orchestrator: NodeId, inputs: usize) -> Result<Room, Fault> {
+        self.room(orchestrator, inputs, None)
+    }
+
+    fn room(
+        &self,
+        orchestrator: NodeId,
+        inputs: usize,
+        keygen: Option<VaultId>,
+    ) -> Result<Room, Fault> {
+        let mut running = lock(&self.running);
+        let own = running.entry(orchestrator).or_default();
+        if own.sessions >= MAX_SESSIONS || own.inputs.saturating_add(inputs) > MAX_INPUTS {
+            return Err(Fault::unavailable(
+                "this orchestrator has too many sessions running here",
+            ));
+        }
+        own.sessions = own.sessions.saturating_add(1);
+        own.inputs = own.inputs.saturating_add(inputs);
+        own.keygens.extend(keygen);
+        drop(running);
+        Ok(Room {
+            running: Arc::clone(&self.running),
+            orchestrator,
+            inputs,
+            keygen,
+        })
+    }
+
+    /// Room for a key generation. Those that run count as if they had made their key.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] with what the operator of the node can do.
+    fn keygen(
+        &self,
+        orchestrator: NodeId,
+        vault: VaultId,
+        held: &HashSet<Vec<u8>>,
+        now_ms: u64,
+    ) -> Result<Room, Fault> {
+        let notes = lock(&self.notes);
+        let (in_work, of_vault, in_all) = {
+            let running = lock(&self.running);
+            let own = running.get(&orchestrator).map(|own| &own.keygens);
+            let all = running
+                .values()
+                .map(|running| running.keygens.len())
+                .sum::<usize>();
+            let of_vault = running.values().flat_map(|running| &running.keygens);
+            let of_vault = of_vault.filter(|of| **of == vault).count();
+            (own.map_or(0, Vec::len), of_vault, all)
+        };
+        let today = |note: &&KeyNote| now_ms.abs_diff(note.made_ms) < DAY_MS;
+        let own = |note: &&KeyNote| note.orchestrator == orchestrator;
+        let unused = || {
+            let unused = notes
+                .iter()
+                .filter(|(root, note)| note.used_ms.is_none() && held.contains(*root));
+            unused.map(|(_, note)| note)
+        };
+        let Bounds {
+            keys_per_vault_per_day,
+            keys_per_day,
+            unused_keys,
+        } = self.bounds;
+        let made = notes
+            .values()
+            .filter(today)
+            .filter(|note| note.vault == vault);
+        if made.count().saturating_add(of_vault) >= keys_per_vault_per_day {
+            return Err(refused(format!(
+                "vault: {keys_per_vault_per_day} keys were made for it within a day; the operator of \
+                 this node allows more in signer.keys_per_vault_per_day"
+            )));
+        }
+        let made = notes.values().filter(today).filter(own);
+        if made.count().saturating_add(in_work) >= keys_per_day {
+            return Err(refused(format!(
+                "{keys_per_day} keys were made for this orchestrator within a day; the operator of \
+                 this node allows more in signer.keys_per_day"
+            )));
+        }
+        let of_own = unused().filter(own).count().saturating_add(in_work);
+        let of_all = unused().count().saturating_add(in_all);
+        if of_own >= unused_keys || of_all >= unused_keys.saturating_mul(4) {
+            return Err(refused(format!(
+                "{unused_keys} keys that this orchestrator had made here never signed; the operator \
+                 of this node clears them with covault node clear-unused, or allows more in \
+                 signer.unused_keys"
+            )));
+        }
+        if in_work >= MAX_KEYGENS {
+            return Err(Fault::unavailable(
+                "this orchestrator has too many key generations running here",
+            ));
+        }
+        // Still under the lock of the notes: of two orders at once the second one sees the first.
+        self.room(orchestrator, 0, Some(vault))
+    }
+}
+
+impl Node {
+    /// Room for a key generation of this orchestrator.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] with what the operator of the node can do.
+    pub(super) fn room_for_key(&self, orchestrator: NodeId, vault: VaultId) -> Result<Room, Fault> {
+        let held = self.keys.roots();
+        let now_ms = self.clock.now_ms();
+        self.ledger.keygen(orchestrator, vault, &held, now_ms)
+    }
+
+    /// Notes a key that was just made; on disk when it returns.
+    pub(super) async fn note_made(
+        &self,
+        root: &[u8],
+        orchestrator: NodeId,
+        vault: VaultId,
+    ) -> Result<(), ClaimError> {
+        let note = KeyNote {
+            orchestrator,
+            vault,
+            made_ms: self.clock.now_ms(),
+            used_ms: None,
+        };
+        self.note(root.to_vec(), note).await
+    }
+
+    /// Notes that a key is about to sign; on disk when it returns. Most times there is nothing to do.
+    pub(super) async fn note_used(&self, root: &[u8]) -> Result<(), ClaimError> {
+        let now_ms = self.clock.now_ms();
+        let note = lock(&self.ledger.notes).get(root).copied();
+        // What came by a reshare was made elsewhere.
+        let Some(mut note) = note else { return Ok(()) };
+        if note
+            .used_ms
+            .is_some_and(|used_ms| now_ms.abs_diff(used_ms) < NOTED_MS)
+        {
+            return Ok(());
+        }
+        note.used_ms = Some(now_ms.max(1));
+        self.note(root.to_vec(), note).await
+    }
+
+    async fn note(&self, root: Vec<u8>, note: KeyNote) -> Result<(), ClaimError> {
+        // In force at once, whatever becomes of the disk.
+        lock(&self.ledger.notes).insert(root.clone(), note);
+        self.claims.note_key(root, Some(note)).await
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room__should_be_bounded_and_come_back() {
+        let ledger = Ledger {
+            bounds: Bounds::default(),
+            notes: Mutex::default(),
+            running: Arc::default(),
+        };
+        let (one, other) = (NodeId([1; 32]), NodeId([2; 32]));
+        let mut rooms = Vec::new();
+        while let Ok(room) = ledger.session(one, 1) {
+            rooms.push(room);
+        }
+        assert_eq!(rooms.len(), MAX_SESSIONS);
+        // Of another one there is room all the same.
+        drop(ledger.session(other, MAX_INPUTS).unwrap());
+        rooms.clear();
+        assert!(lock(&ledger.running).is_empty());
+
+        let most = ledger.session(one, MAX_INPUTS).unwrap();
+        ledger.session(one, 1).map(drop).unwrap_err();
+        drop(most);
+        ledger.session(one, 1).map(drop).unwrap();
+
+        let vault = VaultId::from_bytes([7; 16]);
+        let key = || ledger.keygen(one, vault, &HashSet::new(), 5);
+        let mut rooms = Vec::new();
+        while let Ok(room) = key() {
+            rooms.push(room);
+        }
+        assert_eq!(rooms.len(), ledger.bounds.keys_per_vault_per_day);
+        rooms.pop();
+        rooms.push(key().unwrap());
+        key().map(drop).unwrap_err();
+    }
+}

@@ -1,0 +1,253 @@
+//! Whether the wall clock can be believed: against the machine's steady clock, against what peers
+//! announce, and against the latest time of the claims. Nothing is ever set by it.
+
+use std::collections::BTreeMap;
+
+use covault_core::{fault::Fault, order::NodeId};
+
+use crate::message::SKEW_MS;
+
+/// How long the time of a peer that was heard counts, in milliseconds.
+pub(super) const FRESH_MS: u64 = 10_000;
+/// How far the wall clock may be behind the latest claim, in milliseconds.
+const BACK_MS: u64 = 300_000;
+/// What clocks may drift apart without a step: one part of so many.
+const DRIFT: u64 = 1_000;
+
+/// The time of a peer.
+struct Heard {
+    boot: [u8; 16],
+    count: u64,
+    at_ms: u64,
+    steady_ms: u64,
+}
+
+/// What is known of the time. The steady time is counted from the start of the node.
+pub(super) struct Clocks {
+    /// A moment at which nothing spoke against the wall clock: that, and the steady time.
+    anchor: (u64, u64),
+    peers: BTreeMap<NodeId, Heard>,
+}
+
+/// How many of the peers that were heard lately have our time, and how many another.
+struct Votes {
+    agree: usize,
+    object: usize,
+    /// At least half of all peers were heard: fewer are no measure.
+    enough: bool,
+}
+
+impl Votes {
+    fn confirm(&self) -> bool {
+        self.enough && self.agree > self.object
+    }
+
+    /// One alone, who may lie, cannot.
+    fn refute(&self) -> bool {
+        self.enough && self.object >= 2 && self.object > self.agree
+    }
+}
+
+impl Clocks {
+    pub(super) fn new(wall_ms: u64) -> Self {
+        Self {
+            anchor: (wall_ms, 0),
+            peers: BTreeMap::new(),
+        }
+    }
+
+    /// Notes the time that a peer has announced, unless it said so before: replays tell nothing.
+    pub(super) fn heard(
+        &mut self,
+        peer: NodeId,
+        (boot, count): ([u8; 16], u64),
+        at_ms: u64,
+        steady_ms: u64,
+    ) {
+        if let Some(known) = self.peers.get(&peer) {
+            let same = known.boot == boot;
+            let fresh = steady_ms.saturating_sub(known.steady_ms) < FRESH_MS;
+            if (same && count <= known.count) || (!same && fresh) {
+                return;
+            }
+        }
+        let heard = Heard {
+            boot,
+            count,
+            at_ms,
+            steady_ms,
+        };
+        self.peers.insert(peer, heard);
+    }
+
+    /// Whether the peer was heard lately.
+    pub(super) fn is_fresh(&self, peer: &NodeId, steady_ms: u64) -> bool {
+        let known = self.peers.get(peer);
+        known.is_some_and(|known| steady_ms.saturating_sub(known.steady_ms) < FRESH_MS)
+    }
+
+    fn votes(&self, wall_ms: u64, steady_ms: u64, peers: usize) -> Votes {
+        let (mut agree, mut object) = (0_usize, 0_usize);
+        for known in self.peers.values() {
+            let since = steady_ms.saturating_sub(known.steady_ms);
+            if since >= FRESH_MS {
+                continue;
+            }
+            let theirs = known.at_ms.saturating_add(since);
+            let count = match theirs.abs_diff(wall_ms) <= SKEW_MS {
+                true => &mut agree,
+                false => &mut object,
+            };
+            *count = count.saturating_add(1);
+        }
+        let heard = agree.saturating_add(object);
+        Votes {
+            agree,
+            object,
+            enough: heard > 0 && heard.saturating_mul(2) >= peers,
+        }
+    }
+
+    /// Whether the node may sign by its clock. `newest_ms` is the latest time of its claims, `peers`
+    /// how many peers it has.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`]: what is wrong, and what to do.
+    pub(super) fn check(
+        &mut self,
+        wall_ms: u64,
+        steady_ms: u64,
+        newest_ms: u64,
+        peers: usize,
+    ) -> Result<(), Fault> {
+        let votes = self.votes(wall_ms, steady_ms, peers);
+        let (anchor_ms, since_ms) = self.anchor;
+        let passed = steady_ms.saturating_sub(since_ms);
+        let off = anchor_ms.saturating_add(passed).abs_diff(wall_ms);
+        if votes.confirm() {
+            // Who has stepped together with the others has their time.
+            self.anchor = (wall_ms, steady_ms);
+        } else if off > SKEW_MS.saturating_add(passed / DRIFT) {
+            return Err(Fault::unavailable(format!(
+                "the clock of this node was moved by {} s while it ran, and its peers do not confirm \
+                 the new time: set the clock right, or start the node again",
+                off / 1_000
+            )));
+        }
+        if votes.refute() {
+            return Err(Fault::unavailable(
+                "the clock of this node differs by more than a minute from those of most of its \
+                 peers: set the clock right",
+            ));
+        }
+        if wall_ms.saturating_add(BACK_MS) < newest_ms && !votes.confirm() {
+            return Err(Fault::unavailable(
+                "the clock of this node is behind its own claims, and its peers do not confirm the \
+                 time: set the clock right",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    const NOON: u64 = 1_800_000_000_000;
+    const HOUR: u64 = 3_600_000;
+
+    /// The peers say so, each for the first time of a new start.
+    fn hear(clocks: &mut Clocks, steady_ms: u64, times: &[u64]) {
+        for (number, at_ms) in (1_u8..).zip(times) {
+            let peer = NodeId([number; 32]);
+            clocks.heard(peer, ([1; 16], steady_ms + 1), *at_ms, steady_ms);
+        }
+    }
+
+    fn sentence(fault: Result<(), Fault>) -> String {
+        fault.err().map_or_else(String::new, |it| it.to_string())
+    }
+
+    #[test]
+    fn clock__should_be_refused_after_a_step_that_the_peers_do_not_confirm() {
+        for wall_ms in [NOON + HOUR, NOON - HOUR, NOON + 86_400_000] {
+            let mut clocks = Clocks::new(NOON);
+            // Nobody is heard.
+            assert!(sentence(clocks.check(wall_ms, 1_000, 0, 2)).contains("was moved"));
+            // One has the same new time, one has not: two clocks that were set are no majority.
+            hear(&mut clocks, 1_000, &[wall_ms, NOON + 1_000]);
+            assert!(sentence(clocks.check(wall_ms, 1_000, 0, 2)).contains("was moved"));
+            // Set right again, it goes on.
+            assert_eq!(clocks.check(NOON + 2_000, 2_000, 0, 2), Ok(()));
+            // All have moved.
+            hear(&mut clocks, 3_000, &[wall_ms + 2_000, wall_ms + 2_000]);
+            assert_eq!(clocks.check(wall_ms + 2_000, 3_000, 0, 2), Ok(()));
+            // And it is believed from then on, also alone.
+            assert_eq!(clocks.check(wall_ms + 59_000, 60_000, 0, 2), Ok(()));
+        }
+    }
+
+    #[test]
+    fn clock__should_not_creep_away_in_small_steps() {
+        let mut clocks = Clocks::new(NOON);
+        let mut refused = false;
+        for step in 1..100_u64 {
+            // 30 s more than have passed, each time.
+            let (steady, wall) = (step * 1_000, NOON + step * 31_000);
+            refused |= clocks.check(wall, steady, 0, 2).is_err();
+        }
+        assert!(refused);
+    }
+
+    #[test]
+    fn clock__should_be_refused_when_most_peers_have_another_time() {
+        let mut clocks = Clocks::new(NOON);
+        hear(&mut clocks, 0, &[NOON + HOUR, NOON + HOUR, NOON]);
+        assert!(sentence(clocks.check(NOON, 0, 0, 3)).contains("most of its peers"));
+        // What they said long ago is no measure.
+        assert_eq!(clocks.check(NOON + FRESH_MS, FRESH_MS, 0, 3), Ok(()));
+    }
+
+    #[test]
+    fn hostile_peers__should_neither_stop_nor_move_a_clock_while_they_are_few() {
+        for (times, peers) in [
+            (&[NOON + HOUR][..], 1),
+            (&[NOON + HOUR, NOON][..], 2),
+            (&[NOON + HOUR, NOON - HOUR, NOON, NOON][..], 4),
+            // The others are not heard: two of six are no measure.
+            (&[NOON + HOUR, NOON + HOUR][..], 6),
+        ] {
+            let mut clocks = Clocks::new(NOON);
+            hear(&mut clocks, 0, times);
+            assert_eq!(clocks.check(NOON, 0, 0, peers), Ok(()), "{times:?}");
+            // Nor do they confirm a step, where there are more than one.
+            let moved = clocks.check(NOON + HOUR, 0, 0, peers.max(2));
+            assert_eq!(moved.is_err(), times.len() > 1, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn replays__should_say_nothing_of_the_time() {
+        let mut clocks = Clocks::new(NOON);
+        hear(&mut clocks, 5_000, &[NOON + 5_000, NOON + 5_000]);
+        for number in [1, 2] {
+            let peer = NodeId([number; 32]);
+            // Of this start and of an earlier one.
+            clocks.heard(peer, ([1; 16], 3), NOON - HOUR, 6_000);
+            clocks.heard(peer, ([2; 16], 9_999), NOON - HOUR, 6_000);
+        }
+        assert_eq!(clocks.check(NOON + 6_000, 6_000, 0, 2), Ok(()));
+    }
+
+    #[test]
+    fn clock__should_be_refused_behind_the_claims_unless_the_peers_confirm_it() {
+        let mut clocks = Clocks::new(NOON);
+        assert_eq!(clocks.check(NOON, 0, NOON + BACK_MS, 2), Ok(()));
+        let newest = NOON + HOUR;
+        assert!(sentence(clocks.check(NOON, 0, newest, 2)).contains("behind its own claims"));
+        hear(&mut clocks, 0, &[NOON, NOON]);
+        assert_eq!(clocks.check(NOON, 0, newest, 2), Ok(()));
+    }
+}

@@ -1,0 +1,470 @@
+//! What other nodes know of this one, and what this one knows of them.
+//!
+//! Each announcement says how much its node has promised ([`crate::claims::Age`]). Peers keep the one
+//! with the most, on disk too, and show it to its node when that starts, and when it announces less.
+//! It is evidence: the node's own signature is on it, so that nobody can make a node believe that it
+//! has forgotten something. A node that has does not sign with the shares it had then: it has to be
+//! given new ones. Announcements also show a node that somebody else runs under its identity.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use covault_core::{
+    fault::{Class, Fault},
+    ids::SessionId,
+    order::NodeId,
+};
+use tokio::time::{Instant, sleep};
+
+use super::{Node, REAP, clock::Clocks, orders::Key, refusals::Refusal};
+use crate::{
+    claims::{Age, Forgotten, PeerHeights},
+    envelope::{EVERYONE, Envelope, Header, Kind, Opened},
+    identity::openssh_line,
+    message::{Announcement, Ban, Halt, MAX_OTHERS, SKEW_MS, WitnessNews, decode, encode},
+};
+
+/// How long a start waits for those that do not answer, in milliseconds.
+const WAIT_MS: u64 = 3_000;
+/// How long peers are asked whether or not they are heard, in milliseconds.
+const ASK_MS: u64 = 5_000;
+/// How often heights of peers are written, in milliseconds. What was heard since may be lost in a
+/// crash.
+const SAVE_MS: u64 = 10_000;
+/// How often one peer is told something, in milliseconds.
+const TELL_MS: u64 = 100;
+/// Own announcements that are remembered.
+const SENT: usize = 64;
+/// How long another start of this identity is named after it was heard, in milliseconds.
+const NAMED_MS: u64 = 30_000;
+
+const TWICE: &str = "this node runs twice: another process has its identity (a copied folder, or a \
+                     cloned machine). Stop one of them, start the other again, and refresh the vaults";
+const FORGOTTEN: &str = "promises of this node are missing in its claims file: it was put back, or \
+                         the node ran elsewhere. Refresh the vault first";
+
+pub(super) struct Witness {
+    began: Instant,
+    /// Who is to say what it knows of us before we sign: we held shares when we started.
+    expected: BTreeSet<NodeId>,
+    state: Mutex<State>,
+}
+
+struct State {
+    clocks: Clocks,
+    /// By peer, the announcement with the most promises.
+    newest: PeerHeights,
+    /// Whose is not on disk yet.
+    unsaved: BTreeSet<NodeId>,
+    saved_ms: u64,
+    answered: BTreeSet<NodeId>,
+    told: BTreeMap<NodeId, u64>,
+    /// Of our announcements: how many there were, and number and time of the latest.
+    count: u64,
+    sent: VecDeque<(u64, u64)>,
+    /// Other starts of this identity, and when they were heard.
+    others: BTreeMap<[u8; 16], u64>,
+    twice: bool,
+    /// The height of the evidence that is being noted.
+    noted: u64,
+    clock_wrong: bool,
+}
+
+/// What of an announcement is about this module.
+pub(super) struct Said {
+    pub count: u64,
+    pub height: u64,
+    pub halted: Vec<Halt>,
+    pub others: Vec<[u8; 16]>,
+}
+
+impl Witness {
+    pub(super) fn new(wall_ms: u64, expected: BTreeSet<NodeId>, newest: PeerHeights) -> Self {
+        Self {
+            began: Instant::now(),
+            expected,
+            state: Mutex::new(State {
+                clocks: Clocks::new(wall_ms),
+                newest,
+                unsaved: BTreeSet::new(),
+                saved_ms: 0,
+                answered: BTreeSet::new(),
+                told: BTreeMap::new(),
+                count: 0,
+                sent: VecDeque::new(),
+                others: BTreeMap::new(),
+                twice: false,
+                noted: 0,
+                clock_wrong: false,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds since the start, by the steady clock.
+    fn steady_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Node {
+    /// Those whose word counts: the configured peers, else the holders of our keys.
+    pub(super) fn watched(&self) -> BTreeSet<NodeId> {
+        let me = self.post.id();
+        let mut watched: BTreeSet<NodeId> = match &self.peers {
+            Some(peers) => peers.iter().copied().collect(),
+            None => self.keys.holders(),
+        };
+        watched.remove(&me);
+        watched
+    }
+
+    pub(super) fn is_watched(&self, node: &NodeId) -> bool {
+        *node != self.post.id()
+            && match &self.peers {
+                Some(peers) => peers.contains(node),
+                None => self.keys.is_holder(node),
+            }
+    }
+
+    fn check_clock(&self, state: &mut State) -> Result<(), Fault> {
+        let Age { newest_ms, .. } = self.claims.age();
+        let steady_ms = self.witness.steady_ms();
+        let peers = self.watched().len();
+        state
+            .clocks
+            .check(self.clock.now_ms(), steady_ms, newest_ms, peers)
+    }
+
+    /// Refuses when somebody else has our identity.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`].
+    pub(super) fn check_single(&self) -> Result<(), Fault> {
+        match self.witness.lock().twice {
+            true => Err(Fault::unavailable(TWICE)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether nothing speaks against signing with this share: neither another process of this node,
+    /// nor missing promises, nor the clock; and those who sign with us have said what they know of us.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] when it may change by itself,
+    /// [`covault_core::fault::Class::Invalid`] when the share never signs again.
+    pub(super) fn check_fit(&self, key: &Key, signers: &[NodeId]) -> Result<(), Fault> {
+        if !self.guarded {
+            return Ok(());
+        }
+        self.check_single()?;
+        let record = key.record();
+        if self
+            .claims
+            .blocked(&record.key.root.public_key, record.epoch)
+        {
+            return Err(Fault::new(Class::Invalid, FORGOTTEN));
+        }
+        let steady_ms = self.witness.steady_ms();
+        let mut state = self.witness.lock();
+        self.check_clock(&mut state)?;
+        let expected = &self.witness.expected;
+        let silent: Vec<NodeId> = expected.difference(&state.answered).copied().collect();
+        drop(state);
+        let waits = |node: &NodeId| steady_ms < WAIT_MS || signers.contains(node);
+        let Some(silent) = silent.into_iter().find(waits) else {
+            return Ok(());
+        };
+        self.ask_witness(silent);
+        Err(Fault::unavailable(format!(
+            "this node has started and does not know yet what {} knows of it; try again",
+            openssh_line(&silent, "")
+        )))
+    }
+
+    /// What the next announcement says.
+    pub(super) fn said(&self, at_ms: u64) -> Said {
+        let steady_ms = self.witness.steady_ms();
+        let mut halted = Vec::new();
+        let mut state = self.witness.lock();
+        let clock = self.check_clock(&mut state);
+        if clock.is_err() != state.clock_wrong {
+            state.clock_wrong = clock.is_err();
+            match &clock {
+                Err(fault) => tracing::error!(node = %self.name, %fault, "signing nothing"),
+                Ok(()) => tracing::info!(node = %self.name, "the clock is right again"),
+            }
+        }
+        if clock.is_err() {
+            halted.push(Halt::Clock);
+        }
+        if state.twice {
+            halted.push(Halt::Twice);
+        }
+        let blocked = |key: &Arc<Key>| {
+            let record = key.record();
+            self.claims
+                .blocked(&record.key.root.public_key, record.epoch)
+        };
+        if self.keys.all().iter().any(blocked) {
+            halted.push(Halt::Claims);
+        }
+        state
+            .others
+            .retain(|_, heard_ms| steady_ms.saturating_sub(*heard_ms) < NAMED_MS);
+        state.count = state.count.saturating_add(1);
+        let count = state.count;
+        state.sent.push_back((count, at_ms));
+        if state.sent.len() > SENT {
+            state.sent.pop_front();
+        }
+        Said {
+            count,
+            height: self.claims.age().height,
+            halted: if self.guarded { halted } else { Vec::new() },
+            others: state.others.keys().copied().collect(),
+        }
+    }
+
+    /// Looks after it, now and then: asks who has not answered, and has what was heard written.
+    pub(super) fn tend_witness(self: &Arc<Self>) {
+        let steady_ms = self.witness.steady_ms();
+        let (ask, due) = {
+            let state = self.witness.lock();
+            let silent = self.witness.expected.difference(&state.answered);
+            let ask: Vec<NodeId> = silent
+                .filter(|node| steady_ms < ASK_MS || state.clocks.is_fresh(node, steady_ms))
+                .copied()
+                .collect();
+            let due = steady_ms.saturating_sub(state.saved_ms) >= SAVE_MS;
+            (ask, due && !state.unsaved.is_empty())
+        };
+        for node in ask {
+            self.ask_witness(node);
+        }
+        if due {
+            let node = Arc::clone(self);
+            self.runtime.spawn(async move { node.save_heights().await });
+        }
+    }
+
+    /// Writes what was heard of peers since it was written last.
+    pub(super) async fn save_heights(&self) {
+        let steady_ms = self.witness.steady_ms();
+        let save: PeerHeights = {
+            let mut state = self.witness.lock();
+            state.saved_ms = steady_ms;
+            let unsaved = std::mem::take(&mut state.unsaved);
+            let newest = unsaved.into_iter().filter_map(|node| {
+                let newest = state.newest.get(&node)?;
+                Some((node, newest.clone()))
+            });
+            newest.collect()
+        };
+        if save.is_empty() {
+            return;
+        }
+        if let Err(error) = self.claims.remember(save).await {
+            tracing::warn!(node = %self.name, %error, "what was heard of peers is not stored");
+        }
+    }
+
+    fn ask_witness(&self, node: NodeId) {
+        self.send_witness(node, &WitnessNews::Ask { boot: self.boot });
+    }
+
+    fn send_witness(&self, to: NodeId, news: &WitnessNews) {
+        let header = Header {
+            kind: Kind::Witness,
+            sealed: false,
+            epoch: 0,
+            session: SessionId::from_bytes([0; 16]),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to,
+        };
+        let sent = encode(news).and_then(|body| self.post.send(header, &body));
+        if let Err(fault) = sent {
+            tracing::warn!(node = %self.name, ?fault, "cannot ask or answer a peer");
+        }
+    }
+
+    /// Shows a peer what it has announced at most.
+    fn tell_witness(&self, to: NodeId, boot: [u8; 16]) {
+        let steady_ms = self.witness.steady_ms();
+        let newest = {
+            let mut state = self.witness.lock();
+            let told = state.told.get(&to);
+            if told.is_some_and(|told_ms| steady_ms.saturating_sub(*told_ms) < TELL_MS) {
+                return;
+            }
+            state.told.insert(to, steady_ms);
+            let newest = state.newest.get(&to);
+            newest.map(|(_, wire)| wire.clone()).unwrap_or_default()
+        };
+        self.send_witness(to, &WitnessNews::Told { boot, newest });
+    }
+
+    /// Takes a question or an answer, whose sender is certain, on a pool thread.
+    pub(super) fn witness_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
+        match decode::<WitnessNews>(&opened.body) {
+            None => self.drop_message(&from, Refusal::Unreadable),
+            Some(WitnessNews::Ask { boot }) => self.tell_witness(from, boot),
+            // To an earlier start of ours.
+            Some(WitnessNews::Told { boot, .. }) if boot != self.boot => {}
+            Some(WitnessNews::Told { newest, .. }) => {
+                if !newest.is_empty() && !self.shown(newest) {
+                    return self.drop_message(&from, Refusal::Unreadable);
+                }
+                self.witness.lock().answered.insert(from);
+            }
+        }
+    }
+
+    /// Looks at one of our own announcements that a peer has kept; false when it is none.
+    fn shown(self: &Arc<Self>, wire: Vec<u8>) -> bool {
+        let Ok(envelope) = Envelope::parse(wire) else {
+            return false;
+        };
+        let Header { kind, from, to, .. } = envelope.header;
+        if (kind, from, to) != (Kind::Announcement, self.post.id(), EVERYONE) {
+            return false;
+        }
+        let opened = self.post.open(&envelope).ok();
+        let announcement = opened.and_then(|opened| decode::<Announcement>(&opened.body));
+        match announcement {
+            Some(announcement) => {
+                self.heard_of_self(&announcement);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes an announcement of a peer or of this node, whose sender is certain, on a pool thread.
+    pub(super) fn announced(self: &Arc<Self>, envelope: &Envelope, opened: &Opened) {
+        let from = envelope.header.from;
+        let Some(announcement) = decode::<Announcement>(&opened.body) else {
+            return;
+        };
+        if from == self.post.id() {
+            return self.heard_of_self(&announcement);
+        }
+        let Announcement {
+            at_ms,
+            boot,
+            count,
+            height,
+            ..
+        } = announcement;
+        let steady_ms = self.witness.steady_ms();
+        let known = {
+            let mut state = self.witness.lock();
+            state.clocks.heard(from, (boot, count), at_ms, steady_ms);
+            let known = state.newest.get(&from).map(|(height, _)| *height);
+            if known.is_none_or(|known| known < height) {
+                let wire = envelope.bytes().to_vec();
+                state.newest.insert(from, (height, wire));
+                state.unsaved.insert(from);
+            }
+            known
+        };
+        if known.is_some_and(|known| height < known) {
+            self.tell_witness(from, boot);
+        }
+    }
+
+    /// What was announced in our name: by this process, by an earlier one, or by one that should not
+    /// be.
+    fn heard_of_self(self: &Arc<Self>, announcement: &Announcement) {
+        if !self.guarded {
+            return;
+        }
+        let Announcement {
+            at_ms,
+            boot,
+            count,
+            height,
+            others,
+            bans,
+            ..
+        } = announcement;
+        let steady_ms = self.witness.steady_ms();
+        let wall_ms = self.clock.now_ms();
+        let mut state = self.witness.lock();
+        if state.twice {
+            return;
+        }
+        if *boot == self.boot {
+            // A process that went on from a copy of our memory.
+            let first = state.sent.front().map(|(count, _)| *count);
+            state.twice = *count > state.count
+                || announcement.halted.contains(&Halt::Twice)
+                || (first.is_some_and(|first| *count >= first)
+                    && !state.sent.contains(&(*count, *at_ms)));
+        } else {
+            if at_ms.abs_diff(wall_ms) <= SKEW_MS
+                && (state.others.len() < MAX_OTHERS || state.others.contains_key(boot))
+            {
+                state.others.insert(*boot, steady_ms);
+            }
+            // An earlier process cannot know of this one: it named a start that had not been.
+            state.twice = others.contains(&self.boot);
+        }
+        let twice = state.twice;
+        drop(state);
+        if twice {
+            tracing::error!(node = %self.name, "{TWICE}");
+        }
+        if twice || *height > self.claims.age().height {
+            self.promises_are_missing(*height, bans);
+        }
+    }
+
+    /// Somebody has seen more promises of us than we know: the shares of now never sign again.
+    fn promises_are_missing(self: &Arc<Self>, seen: u64, bans: &[Ban]) {
+        {
+            let mut state = self.witness.lock();
+            if seen <= state.noted && !state.twice {
+                return;
+            }
+            state.noted = state.noted.max(seen);
+        }
+        let known = self.claims.age().height;
+        tracing::error!(node = %self.name, known, seen, "{FORGOTTEN}");
+        let mut blocked = self.life.prepared_epochs();
+        let mut of_bans = Vec::new();
+        for key in self.keys.all() {
+            let record = key.record();
+            let root = &record.key.root.public_key;
+            blocked.push((root.clone(), record.epoch));
+            let of_key = bans.iter().filter(|ban| root.starts_with(&ban.key));
+            of_bans.extend(of_key.map(|ban| (root.clone(), ban.peer)));
+        }
+        let forgotten = Forgotten {
+            seen,
+            blocked,
+            bans: of_bans,
+            now_ms: self.clock.now_ms(),
+        };
+        // In force before anything else is done.
+        self.claims.forgotten_now(&forgotten);
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            while let Err(error) = node.claims.forgotten(forgotten.clone()).await {
+                tracing::error!(node = %node.name, %error, "that promises are missing is not stored yet");
+                if node.claims.is_broken() {
+                    return;
+                }
+                sleep(REAP).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,323 @@
+//! The rules of one scope of a policy, and how an order is judged by them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use covault_core::{
+    amount::U256,
+    fault::{ExecuteCode, Fault},
+    network::Network,
+    payload::{
+        Kind, Payload,
+        outflow::{AccountChange, Asset, Nature, Outflow, Place},
+    },
+};
+
+use super::{Asked, Counter, Scope, Spending, over_day};
+
+/// What one scope (the node, a vault, a wallet) allows. What is left out is no rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// `None`: everywhere.
+    pub(super) networks: Option<BTreeSet<Place>>,
+    /// `None`: all.
+    pub(super) kinds: Option<BTreeSet<Kind>>,
+    /// `None`: off for the node, and in a vault or wallet where something is limited.
+    pub(super) raw_signing: Option<bool>,
+    /// `None`: on.
+    pub(super) messages: Option<bool>,
+    /// `None`: where nothing is limited.
+    pub(super) typed_data: Option<BTreeSet<Place>>,
+    /// `None`: where nothing is limited.
+    pub(super) custom_calls: Option<BTreeSet<Place>>,
+    /// Where something is signed although no list can hold who gets it.
+    pub(super) unseen_recipients: BTreeSet<Place>,
+    /// `None`: none of the node, and no rule of a vault or wallet.
+    pub(super) account_changes: Option<BTreeSet<AccountChange>>,
+    pub(super) only_listed_assets: bool,
+    pub(super) only_listed_recipients: bool,
+    /// Wallets of the same vault may receive, and nobody else that no list names.
+    pub(super) own_wallets: bool,
+    /// An empty list is nobody.
+    pub(super) recipients: BTreeMap<Place, BTreeSet<String>>,
+    pub(super) most_fee: BTreeMap<Place, U256>,
+    pub(super) limits: BTreeMap<Asset, Limit>,
+}
+
+/// The most of one asset, in its smallest unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) per_request: Option<U256>,
+    pub(super) per_day: Option<U256>,
+}
+
+/// The most that one transaction may cost where the node's own rules name no fee, in the smallest
+/// unit of the coin: far above what the builders and the networks ask for.
+pub(super) fn default_most_fee(network: Network) -> U256 {
+    U256::from(match network {
+        // 0.1 of the coin.
+        Network::Evm => 100_000_000_000_000_000_u64,
+        // 0.005 BTC.
+        Network::Bitcoin => 500_000,
+        // 200 TRX.
+        Network::Tron => 200_000_000,
+        // 1 APT.
+        Network::Aptos => 100_000_000,
+        // 1 SUI.
+        Network::Sui => 1_000_000_000,
+        // 0.05 SOL.
+        Network::Solana => 50_000_000,
+        // 0.5 TON.
+        Network::Ton => 500_000_000,
+        // 10 XLM.
+        Network::Stellar => 100_000_000,
+    })
+}
+
+impl Rules {
+    /// Judges by these rules, which are of `scope`. What has to be counted.
+    pub(super) fn check(
+        &self,
+        scope: &Scope,
+        asked: &Asked<'_>,
+        outflow: &Outflow,
+    ) -> Result<Vec<Spending>, Fault> {
+        self.check_kind(scope, asked.payload.which(), outflow)?;
+        self.check_account_changes(scope, asked.payload)?;
+        self.check_network(scope, outflow)?;
+        self.check_recipients(scope, asked.own_wallets, outflow)?;
+        self.check_fee(scope, asked.fee, &outflow.place)?;
+        self.check_amounts(scope, asked.fee, outflow)
+    }
+
+    fn check_network(&self, scope: &Scope, outflow: &Outflow) -> Result<(), Fault> {
+        let Some(allowed) = &self.networks else {
+            return Ok(());
+        };
+        let place = &outflow.place;
+        let fits = allowed.iter().any(|allowed| match outflow.nature {
+            // No chain does what a text says.
+            Nature::Message => allowed.meets(place),
+            Nature::Transfer | Nature::Custom | Nature::TypedData | Nature::Raw => {
+                allowed.covers(place)
+            }
+        });
+        if fits {
+            return Ok(());
+        }
+        let sentence = match place.chain_id {
+            Some(_) => format!("{scope} does not allow {place}"),
+            None => format!("{scope} does not allow all of {place}, where this is good"),
+        };
+        Err(Fault::field("network", sentence))
+    }
+
+    fn check_kind(&self, scope: &Scope, kind: Kind, outflow: &Outflow) -> Result<(), Fault> {
+        let forbidden = |why: fmt::Arguments<'_>| Err(Fault::field("kind", why));
+        let name = kind.name();
+        if let Some(kinds) = &self.kinds
+            && !kinds.contains(&kind)
+        {
+            return forbidden(format_args!("{scope} does not allow {name}"));
+        }
+        let place = &outflow.place;
+        let opaque = match outflow.nature {
+            Nature::Transfer => return Ok(()),
+            Nature::Raw if self.raw(scope, place) => return Ok(()),
+            Nature::Raw => {
+                return forbidden(format_args!("raw signing ({name}) is off in {scope}"));
+            }
+            Nature::Message if self.messages.unwrap_or(true) => return Ok(()),
+            Nature::Message => {
+                return forbidden(format_args!("messages ({name}) are off in {scope}"));
+            }
+            Nature::TypedData => ("typed data", "typed_data", &self.typed_data),
+            Nature::Custom => ("custom calls", "custom_calls", &self.custom_calls),
+        };
+        let (what, switch, allowed) = opaque;
+        match allowed {
+            Some(allowed) if allowed.iter().any(|allowed| allowed.covers(place)) => Ok(()),
+            Some(_) => forbidden(format_args!(
+                "{scope} does not allow {what} ({name}) for {place}"
+            )),
+            // What moves with it cannot be told, so no limit would hold.
+            None if self.limited(place) => forbidden(format_args!(
+                "{scope} limits {place}, and nobody can tell what {what} ({name}) move; its \
+                 operator can allow them under {switch}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whoever has the account needs no more signatures, so no other rule would hold after it.
+    fn check_account_changes(&self, scope: &Scope, payload: &Payload) -> Result<(), Fault> {
+        let allowed = match &self.account_changes {
+            Some(allowed) => allowed,
+            None if *scope == Scope::Node => &BTreeSet::new(),
+            None => return Ok(()),
+        };
+        let changes = payload.account_changes();
+        let Some(change) = changes.difference(allowed).next() else {
+            return Ok(());
+        };
+        let sentence = format_args!(
+            "{scope} does not allow {}, which changes who can sign for the account; its operator \
+             can name it under account_changes",
+            change.name()
+        );
+        Err(Fault::field("kind", sentence))
+    }
+
+    /// Whether bytes that may be anything are signed. Of a vault or wallet, also what it says of
+    /// recipients and amounts speaks against it.
+    fn raw(&self, scope: &Scope, place: &Place) -> bool {
+        self.raw_signing
+            .unwrap_or(*scope != Scope::Node && !self.limited(place))
+    }
+
+    /// Whether amounts or recipients are limited for something that is good at `place`.
+    fn limited(&self, place: &Place) -> bool {
+        self.only_listed_assets
+            || self.only_recipients()
+            || self.recipients.keys().any(|other| other.meets(place))
+            || self.limits.keys().any(|asset| asset.place.meets(place))
+    }
+
+    /// Whether nobody receives on networks without a list.
+    pub(super) fn only_recipients(&self) -> bool {
+        self.only_listed_recipients || self.own_wallets
+    }
+
+    fn check_recipients(
+        &self,
+        scope: &Scope,
+        own_wallets: &BTreeSet<String>,
+        outflow: &Outflow,
+    ) -> Result<(), Fault> {
+        let mut lists = self
+            .recipients
+            .iter()
+            .filter(|(place, _)| place.meets(&outflow.place))
+            .map(|(_, list)| list)
+            .peekable();
+        if lists.peek().is_none() && !self.only_recipients() {
+            return Ok(());
+        }
+        let lists: Vec<_> = lists.collect();
+        let listed = |one: &String| {
+            lists.iter().any(|list| list.contains(one))
+                || (self.own_wallets && own_wallets.contains(one))
+        };
+        let recipients = outflow.spends.iter().map(|spend| &spend.recipient);
+        let at = &outflow.place;
+        let unseen = self.unseen_recipients.iter().any(|place| place.covers(at));
+        if !unseen && recipients.clone().any(Option::is_none) {
+            let sentence = format_args!(
+                "cannot be seen in what is signed, so that no list of {scope} for {at} can let it \
+                 through; its operator can allow that under unseen_recipients"
+            );
+            return Err(
+                Fault::field("recipient", sentence).with_code(ExecuteCode::AddressNotInWhitelist)
+            );
+        }
+        if recipients.flatten().all(listed) {
+            return Ok(());
+        }
+        let sentence = format_args!("is not in the list of {scope} for {}", outflow.place);
+        Err(Fault::field("recipient", sentence).with_code(ExecuteCode::AddressNotInWhitelist))
+    }
+
+    /// The highest fees that hold for a place: what is written, and for a node that writes nothing
+    /// of it, the default.
+    fn most_fees(&self, scope: &Scope, at: &Place) -> Vec<(Place, U256)> {
+        let meets = self.most_fee.iter().filter(|(place, _)| place.meets(at));
+        let mut written: Vec<_> = meets.map(|(place, most)| (*place, *most)).collect();
+        if written.is_empty() && *scope == Scope::Node {
+            written.push((Place::network(at.network), default_most_fee(at.network)));
+        }
+        written
+    }
+
+    fn check_fee(&self, scope: &Scope, fee: U256, at: &Place) -> Result<(), Fault> {
+        for (place, most) in self.most_fees(scope, at) {
+            if fee > most {
+                let sentence = format_args!(
+                    "could take more than {scope} allows for {place}; its operator can raise it \
+                     under most_fee"
+                );
+                return Err(Fault::field("fee", sentence));
+            }
+        }
+        Ok(())
+    }
+
+    /// The fee counts as an amount of the coin: whoever sets it may be who gets it.
+    fn check_amounts(
+        &self,
+        scope: &Scope,
+        fee: U256,
+        outflow: &Outflow,
+    ) -> Result<Vec<Spending>, Fault> {
+        let mut totals: BTreeMap<Asset, U256> = BTreeMap::new();
+        for spend in outflow
+            .spends
+            .iter()
+            .filter(|spend| !spend.amount.is_zero())
+        {
+            if self.only_listed_assets && !self.limits.contains_key(&spend.asset) {
+                let sentence = format_args!("{scope} has no limits for {}", spend.asset);
+                return Err(Fault::field("amount", sentence));
+            }
+            add(&mut totals, spend.asset.clone(), spend.amount);
+        }
+        if !fee.is_zero() {
+            let coin = Asset::coin(outflow.place);
+            let limited = self.limits.contains_key(&coin)
+                || self
+                    .most_fee
+                    .keys()
+                    .any(|place| place.meets(&outflow.place));
+            if self.only_listed_assets && !limited {
+                let sentence = format_args!(
+                    "{scope} allows listed assets only, and limits neither {coin} nor its fees"
+                );
+                return Err(Fault::field("fee", sentence));
+            }
+            add(&mut totals, coin, fee);
+        }
+        let mut spending = Vec::with_capacity(totals.len());
+        for (asset, amount) in totals {
+            let limit = self.limits.get(&asset).copied().unwrap_or_default();
+            let counter = Counter {
+                scope: scope.clone(),
+                asset: asset.to_string(),
+            };
+            if limit.per_request.is_some_and(|most| amount > most) {
+                let sentence =
+                    format_args!("with the fee, more {asset} than {scope} allows per request");
+                return Err(Fault::field("amount", sentence));
+            }
+            if limit.per_day.is_some_and(|most| amount > most) {
+                return Err(over_day(&counter));
+            }
+            // Of a node and its vaults also what is not limited yet: a limit that is set later
+            // finds it. There may be too many wallets for that.
+            if limit.per_day.is_some() || !matches!(scope, Scope::Wallet(_)) {
+                spending.push(Spending {
+                    counter,
+                    amount,
+                    most_per_day: limit.per_day,
+                });
+            }
+        }
+        Ok(spending)
+    }
+}
+
+/// Two that are more than there can be count as the most that there can be.
+fn add(totals: &mut BTreeMap<Asset, U256>, asset: Asset, amount: U256) {
+    let total = totals.entry(asset).or_default();
+    *total = total.saturating_add(amount);
+}

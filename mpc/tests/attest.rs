@@ -1,0 +1,326 @@
+//! Nodes state only addresses that they have derived themselves, and what they state can be checked
+//! with their keys alone.
+
+#![allow(
+    non_snake_case,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use covault_core::{
+    attest::{AttestOrder, Attested, MAX_ADDRESSES},
+    derive::{KeyPath, RootKey},
+    fault::{Class, Fault},
+    ids::{SessionId, VaultId},
+    network::Network,
+    order::NodeId,
+    port::random_16,
+    signature::Curve,
+};
+use covault_mpc::{
+    attest::{KeyStatements, has_signed},
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    identity::NodeIdentity,
+};
+use support::*;
+use tokio::{task::JoinHandle, time::interval};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn path(network: Network, index: u32) -> KeyPath {
+    KeyPath::of_wallet(network, index).unwrap()
+}
+
+fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> Attested {
+    let path = path(network, index);
+    let child = root.child(&path).unwrap();
+    Attested {
+        address: network.chain().address(&child.public_key).unwrap(),
+        path,
+        network,
+        reference: reference.to_owned(),
+    }
+}
+
+fn order(vault: VaultId, root: &RootKey, addresses: Vec<Attested>) -> AttestOrder {
+    AttestOrder {
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        vault,
+        epoch: 0,
+        root_public_key: root.public_key.clone(),
+        addresses,
+    }
+}
+
+async fn ask(
+    test: &TestCluster,
+    order: &AttestOrder,
+) -> Result<Vec<(NodeId, Vec<[u8; 64]>)>, Fault> {
+    test.cluster
+        .attest(order, &test.holders(), 2, PATIENCE)
+        .await
+}
+
+fn networks(curve: Curve) -> impl Iterator<Item = Network> {
+    let of_curve = move |network: &Network| network.curve() == curve;
+    Network::ALL.into_iter().filter(of_curve)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node__should_state_nothing_that_it_did_not_derive() {
+    let test = TestCluster::start(Medium::memory(), 3).await;
+    test.until_live(3).await;
+    let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
+    let eddsa = test.keygen(Curve::Ed25519, 2).await;
+    for root in [&ecdsa, &eddsa] {
+        let good: Vec<Attested> = networks(root.curve)
+            .flat_map(|network| [0, 1, 1 << 30].map(|index| (network, index)))
+            .map(|(network, index)| address(root, network, index, "order\n5"))
+            .collect();
+        let asked = order(test.vault, root, good.clone());
+        let stated = ask(&test, &asked).await.unwrap();
+        assert_eq!(stated.len(), 2);
+        for (node, signatures) in &stated {
+            assert!(test.holders().contains(node));
+            for (statement, signature) in asked.statements().zip(signatures) {
+                assert!(has_signed(node, &statement.text(), signature));
+                let other = NodeId([9; 32]);
+                assert!(!has_signed(&other, &statement.text(), signature));
+            }
+        }
+
+        // Each alone, and each among good ones.
+        let network = networks(root.curve).next().unwrap();
+        let sound = address(root, network, 5, "");
+        let mut lies = vec![
+            Attested {
+                path: path(network, 6),
+                ..sound.clone()
+            },
+            Attested {
+                reference: "r".repeat(501),
+                ..sound.clone()
+            },
+            Attested {
+                address: sound.address.to_lowercase() + " ",
+                ..sound.clone()
+            },
+            address(
+                &RootKey {
+                    chain_code: [1; 32],
+                    ..root.clone()
+                },
+                network,
+                5,
+                "",
+            ),
+        ];
+        for other in Network::ALL.into_iter().filter(|other| *other != network) {
+            lies.push(Attested {
+                network: other,
+                ..sound.clone()
+            });
+            // The key of another network's path.
+            let path = path(other, 5);
+            let child = root.child(&path).unwrap();
+            lies.push(Attested {
+                address: network.chain().address(&child.public_key).unwrap(),
+                path,
+                ..sound.clone()
+            });
+        }
+        for lie in lies {
+            for addresses in [vec![lie.clone()], vec![sound.clone(), lie.clone()]] {
+                let refused = ask(&test, &order(test.vault, root, addresses)).await;
+                assert!(refused.is_err(), "{lie:?}");
+            }
+        }
+        let refused = async |order: AttestOrder| {
+            let refused = ask(&test, &order).await.unwrap_err();
+            assert_eq!(refused.class(), &Class::Unavailable);
+        };
+        let stranger = VaultId::from_bytes([7; 16]);
+        refused(order(stranger, root, vec![sound.clone()])).await;
+        let unknown = RootKey {
+            public_key: root.child(&path(network, 1)).unwrap().public_key,
+            ..root.clone()
+        };
+        refused(order(
+            test.vault,
+            &unknown,
+            vec![address(&unknown, network, 5, "")],
+        ))
+        .await;
+        refused(order(test.vault, root, vec![])).await;
+        refused(order(
+            test.vault,
+            root,
+            vec![sound.clone(); MAX_ADDRESSES + 1],
+        ))
+        .await;
+        let full = order(test.vault, root, vec![sound.clone(); MAX_ADDRESSES]);
+        ask(&test, &full).await.unwrap();
+    }
+
+    // An orchestrator that no node pins.
+    let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
+    let cluster = start_cluster(&test.medium, &stranger).await;
+    let asked = order(
+        test.vault,
+        &ecdsa,
+        vec![address(&ecdsa, Network::Evm, 5, "")],
+    );
+    for _ in 0..40 {
+        if cluster.nodes().iter().filter(|node| node.live).count() == 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let patience = Duration::from_secs(1);
+    let refused = cluster.attest(&asked, &test.holders(), 2, patience).await;
+    assert_eq!(refused.unwrap_err().class(), &Class::Unavailable);
+}
+
+/// Answers whatever it is asked with signatures of another text.
+async fn liar(test: &TestCluster, place: usize) -> JoinHandle<()> {
+    let bus = test.medium.bus();
+    let identity = Arc::clone(&test.nodes[place].identity);
+    let post = Post::new(
+        Arc::clone(&identity),
+        Arc::clone(&bus),
+        Arc::new(SystemEntropy),
+    );
+    let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+    tokio::spawn(async move {
+        let mut heartbeat = interval(Duration::from_millis(200));
+        let header = |kind, session, to| Header {
+            kind,
+            sealed: false,
+            epoch: 0,
+            session,
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: to,
+            to,
+        };
+        loop {
+            tokio::select! {
+                _ = heartbeat.tick() => {
+                    let body = announcement("liar", now_ms());
+                    let session = SessionId::from_bytes([0; 16]);
+                    post.send(header(Kind::Announcement, session, EVERYONE), &body).unwrap();
+                }
+                message = inbox.next() => {
+                    let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
+                    let Header { kind, session, from, .. } = envelope.header;
+                    if kind != Kind::AttestOrder {
+                        continue;
+                    }
+                    let signature = identity.sign(b"covault address statement v1\n");
+                    // Reply::Attested.
+                    let body = [&[8, 64][..], &signature].concat();
+                    post.send(header(Kind::Reply, session, from), &body).unwrap();
+                }
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_lies__should_be_left_out() {
+    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    test.stop_node(0).await;
+    test.until_live(2).await;
+    let liar = liar(&test, 0).await;
+    test.until_live(3).await;
+    let vault = test.vault;
+    let asked = || {
+        let address = address(&root, Network::Solana, 5, "");
+        order(vault, &root, vec![address])
+    };
+    for _ in 0..5 {
+        let stated = ask(&test, &asked()).await.unwrap();
+        let nodes: Vec<NodeId> = stated.iter().map(|(node, _)| *node).collect();
+        assert_eq!(nodes.len(), 2);
+        assert!(!nodes.contains(&test.holders()[0]));
+    }
+    // With one honest node there are not enough.
+    test.stop_node(1).await;
+    test.until_live(2).await;
+    let refused = ask(&test, &asked()).await.unwrap_err();
+    assert_eq!(refused.class(), &Class::Unavailable);
+    liar.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_statements__should_be_the_same_of_all_holders_and_follow_the_generations() {
+    let mut test = TestCluster::start(Medium::memory(), 3).await;
+    test.until_live(3).await;
+    let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
+    let eddsa = test.keygen(Curve::Ed25519, 2).await;
+    let read = |test: &TestCluster| {
+        let of = |place: usize| {
+            let node = &test.nodes[place];
+            let found = KeyStatements::load(&node.folder, &node.identity.id()).unwrap();
+            // Another node's key does not open it.
+            let other = test.nodes[(place + 1) % 3].identity.id();
+            assert!(KeyStatements::load(&node.folder, &other).is_err());
+            let texts = found.keys.into_iter().map(|key| key.statement);
+            texts.collect::<Vec<String>>()
+        };
+        let all = [of(0), of(1), of(2)];
+        assert_eq!(all[0], all[1]);
+        assert_eq!(all[0], all[2]);
+        all[0].clone()
+    };
+    let made = read(&test);
+    assert_eq!(made.len(), 2);
+    for root in [&ecdsa, &eddsa] {
+        let names_it = |text: &&String| {
+            text.contains(&format!("root: {}\n", hex::encode(&root.public_key)))
+                && text.contains(&format!("chain code: {}\n", hex::encode(root.chain_code)))
+                && text.contains(&format!("vault: {}\n", test.vault))
+                && text.contains("threshold: 2\n")
+                && text.contains("epoch: 0\n")
+        };
+        assert_eq!(made.iter().filter(names_it).count(), 1);
+    }
+    let refresh = test.refresh_order(&eddsa, 0, 2);
+    let proof = test.cluster.reshare(&refresh).await.unwrap();
+    // What is prepared and not activated is not stated.
+    assert_eq!(read(&test), made);
+    test.cluster.activate(&refresh, &proof).await.unwrap();
+    let refreshed = read(&test);
+    let new: Vec<&String> = refreshed
+        .iter()
+        .filter(|text| !made.contains(text))
+        .collect();
+    assert_eq!(new.len(), 1);
+    assert!(new[0].contains("epoch: 1\n"));
+    let transcript = |text: &String| text.lines().last().unwrap().to_owned();
+    assert!(!made.iter().any(|old| transcript(old) == transcript(new[0])));
+
+    // A file that was changed, or is gone, is written anew at the next start.
+    test.stop_node(0).await;
+    let file = test.nodes[0].folder.join("keys.json");
+    let changed = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("epoch: 1", "epoch: 2");
+    std::fs::write(&file, changed).unwrap();
+    let node = test.nodes[0].identity.id();
+    assert!(KeyStatements::load(&test.nodes[0].folder, &node).is_err());
+    test.until_live(2).await;
+    test.start_node(0);
+    test.until_live(3).await;
+    assert_eq!(read(&test), refreshed);
+}

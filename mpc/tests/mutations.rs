@@ -1,0 +1,564 @@
+//! A byzantine orchestrator, whose key every node pins, changes every field of every order and message,
+//! one at a time, and every field of the envelopes. The fields are found in the messages themselves.
+
+#![allow(non_snake_case, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr
+)]
+
+mod support;
+#[path = "sim/words.rs"]
+mod words;
+#[allow(dead_code)]
+#[path = "life/world.rs"]
+mod world;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use age::x25519::Identity;
+use async_trait::async_trait;
+use covault_core::{
+    attest::{AttestOrder, Attested},
+    derive::{KeyPath, RootKey},
+    ids::SessionId,
+    network::Network,
+    order::{BackupOrder, NodeId, SigningOrder},
+    signature::Curve,
+};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    mutate::{Mutation, mutations},
+};
+use support::{Medium, SystemEntropy, announcement, now_ms, verify};
+use tokio::time::{sleep, timeout};
+use words::Reply;
+use world::{Life, session};
+
+/// What a node that was told so signs, too: nothing of what is signed, for which key, or by whom it may
+/// be, is in these. Whatever comes of them has to be the honest order's signature.
+const HARMLESS: [&str; 11] = [
+    // Another attempt, or another name for the same request: the digest is the same.
+    "envelope.attempt",
+    "envelope.round",
+    "envelope.sequence",
+    "order.request",
+    // Times, within what clocks may differ and orders may live.
+    "order.issued_at_ms",
+    "order.expires_at_ms",
+    "sent_at_ms",
+    "attempt_ms",
+    // Other holders of the key, or in another order, with nonces for them.
+    "signers",
+    "nonces",
+    "nonces.*",
+];
+
+/// Activations that say the same: another time, or the same statements in another order.
+const SAME_ACTIVATION: [&str; 2] = ["sent_at_ms", "proof"];
+
+const ORDERS: [Kind; 6] = [
+    Kind::SigningOrder,
+    Kind::KeygenOrder,
+    Kind::ReshareOrder,
+    Kind::Activate,
+    Kind::BackupOrder,
+    Kind::AttestOrder,
+];
+
+/// A bus that keeps an honest orchestrator's orders back, and notes what nodes answer.
+#[derive(Default)]
+struct Tap {
+    bus: Arc<MemoryBus>,
+    holds: Mutex<Option<Kind>>,
+    held: Mutex<Vec<Envelope>>,
+    replies: Mutex<Vec<Envelope>>,
+}
+
+#[async_trait]
+impl Bus for Tap {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let envelope = Envelope::parse(message.clone()).unwrap();
+        let kind = envelope.header.kind;
+        if *self.holds.lock().unwrap() == Some(kind) {
+            self.held.lock().unwrap().push(envelope);
+            return Ok(());
+        }
+        if kind == Kind::Reply {
+            self.replies.lock().unwrap().push(envelope);
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+/// An order as the honest orchestrator would have sent it, to whom.
+struct Honest {
+    header: Header,
+    body: Vec<u8>,
+    to: Vec<NodeId>,
+}
+
+/// What was sent, by the session that the envelope named.
+#[derive(Default)]
+struct Sent {
+    /// The changed field; the honest order, where it was one to sign; what was sent.
+    by_session: BTreeMap<SessionId, (String, Option<SigningOrder>, Vec<u8>)>,
+    /// Kind and field.
+    fields: BTreeSet<(String, String)>,
+    messages: usize,
+    /// Fields that have one value only.
+    without: BTreeSet<(String, String)>,
+}
+
+struct Attack {
+    life: Life,
+    tap: Arc<Tap>,
+    post: Post,
+    sent: Sent,
+    backups: Identity,
+}
+
+/// What came of it all.
+#[derive(Default)]
+struct Findings {
+    /// Of something that no honest order says.
+    signatures: usize,
+    /// Of an honest order, with something changed that does not matter.
+    harmless: usize,
+    /// Stated, and not the vault's; and keys that the nodes do not agree on.
+    addresses: usize,
+    /// Addresses that were stated.
+    stated: usize,
+    shares: usize,
+}
+
+type Files = Vec<BTreeMap<String, Vec<u8>>>;
+
+impl Attack {
+    async fn start() -> Self {
+        let tap = Arc::new(Tap::default());
+        let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
+        let mut life = Life::start_on(medium, Curve::Ed25519, 3, 3, 2).await;
+        let backups = Identity::generate();
+        for place in 0..3 {
+            life.test.nodes[place].backup_recipients = vec![backups.to_public().to_string()];
+            life.restart(place).await;
+        }
+        let post = Post::new(
+            Arc::clone(&life.test.orchestrator),
+            Arc::clone(&tap.bus) as Arc<dyn Bus>,
+            Arc::new(SystemEntropy),
+        );
+        Self {
+            life,
+            tap,
+            post,
+            sent: Sent::default(),
+            backups,
+        }
+    }
+
+    /// What an honest orchestrator sends, which no node gets.
+    async fn honest<T>(&self, kind: Kind, doing: impl Future<Output = T>) -> Honest {
+        *self.tap.holds.lock().unwrap() = Some(kind);
+        let held = async {
+            let mut all = Vec::new();
+            loop {
+                // All go out together.
+                sleep(Duration::from_millis(1)).await;
+                let held = std::mem::take(&mut *self.tap.held.lock().unwrap());
+                if held.is_empty() && !all.is_empty() {
+                    return all;
+                }
+                all.extend(held);
+            }
+        };
+        let held = tokio::select! {
+            held = timeout(Duration::from_secs(30), held) => held.unwrap(),
+            _ = doing => panic!("it has ended without an order"),
+        };
+        *self.tap.holds.lock().unwrap() = None;
+        let to: BTreeSet<NodeId> = held.iter().map(|envelope| envelope.header.to).collect();
+        let header = held[0].header;
+        let recipient = self.life.test.nodes.iter();
+        let recipient = recipient
+            .map(|node| &node.identity)
+            .find(|it| it.id() == header.to);
+        let reader = Post::new(
+            Arc::clone(recipient.unwrap()),
+            MemoryBus::new(),
+            Arc::new(SystemEntropy),
+        );
+        let body = reader.open(&held[0]).unwrap().body.to_vec();
+        Honest {
+            header,
+            body,
+            to: to.into_iter().collect(),
+        }
+    }
+
+    fn send(
+        &mut self,
+        kind: Kind,
+        field: &str,
+        honest: &Honest,
+        header: Header,
+        body: &[u8],
+        order: Option<&SigningOrder>,
+    ) {
+        let known = (field.to_owned(), order.cloned(), body.to_vec());
+        self.sent.by_session.insert(header.session, known);
+        self.sent
+            .fields
+            .insert((format!("{kind:?}"), field.to_owned()));
+        self.sent.messages += 1;
+        for to in &honest.to {
+            let to = if field == "envelope.to" {
+                header.to
+            } else {
+                *to
+            };
+            self.post.send(Header { to, ..header }, body).unwrap();
+        }
+    }
+
+    fn bodies(&mut self, honest: &Honest) -> Vec<Mutation> {
+        let kind = honest.header.kind;
+        let (made, without) = mutations(kind, &honest.body).unwrap();
+        let without = without
+            .into_iter()
+            .map(|field| (format!("{kind:?}"), field));
+        self.sent.without.extend(without);
+        made
+    }
+
+    /// How many ways there are to change such a message.
+    fn ways(&mut self, honest: &Honest) -> usize {
+        headers(honest).len() + self.bodies(honest).len()
+    }
+
+    /// Changes it in the way of this number; false when there are fewer.
+    fn change(&mut self, way: usize, honest: &Honest, order: Option<&SigningOrder>) -> bool {
+        let kind = honest.header.kind;
+        let headers = headers(honest);
+        if let Some((field, header)) = headers.get(way) {
+            self.send(kind, field, honest, *header, &honest.body, order);
+            return true;
+        }
+        let bodies = self.bodies(honest);
+        let Some(Mutation { field, body }) = bodies.get(way - headers.len()) else {
+            return false;
+        };
+        self.send(kind, field, honest, honest.header, body, order);
+        true
+    }
+
+    fn files(&self) -> Files {
+        let nodes = self.life.test.nodes.iter();
+        nodes
+            .map(|node| {
+                let shares = fs::read_dir(node.folder.join("shares")).unwrap();
+                let shares = shares.map(|entry| entry.unwrap());
+                shares
+                    .map(|entry| {
+                        let name = entry.file_name().into_string().unwrap();
+                        (name, fs::read(entry.path()).unwrap_or_default())
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    /// How many share files that were there are not there any more, or are others.
+    fn erased(&self, before: &Files) -> usize {
+        let now = self.files();
+        let nodes = before.iter().zip(&now);
+        nodes
+            .map(|(before, now)| {
+                let gone = before
+                    .iter()
+                    .filter(|(name, share)| now.get(*name) != Some(share));
+                gone.count()
+            })
+            .sum()
+    }
+
+    fn reply(&self, envelope: &Envelope) -> Reply {
+        let reader = Post::new(
+            Arc::clone(&self.life.test.orchestrator),
+            MemoryBus::new(),
+            Arc::new(SystemEntropy),
+        );
+        words::read(&reader.open(envelope).unwrap().body).unwrap()
+    }
+
+    /// What nodes have answered: signatures of what no honest order says, addresses that the nodes do
+    /// not agree on, and shares in a form that somebody else could read.
+    fn judge(&self) -> Findings {
+        let mut found = Findings::default();
+        let mut roots: BTreeMap<SessionId, RootKey> = BTreeMap::new();
+        for envelope in self.tap.replies.lock().unwrap().iter() {
+            let session = envelope.header.session;
+            let Some((field, order, body)) = self.sent.by_session.get(&session) else {
+                continue;
+            };
+            match self.reply(envelope) {
+                Reply::Signed(signed) => {
+                    let harmless = HARMLESS.contains(&field.as_str());
+                    match order {
+                        Some(order) if harmless => {
+                            verify(order, &signed);
+                            found.harmless += 1;
+                        }
+                        _ => {
+                            eprintln!("signed with another {field}");
+                            found.signatures += 1;
+                        }
+                    }
+                }
+                Reply::KeyMade(root) => {
+                    let known = roots.entry(session).or_insert_with(|| root.clone());
+                    found.addresses += usize::from(*known != root);
+                }
+                Reply::Attested(_) => {
+                    let (asked, _): (AttestOrder, u64) = bcs::from_bytes(body).unwrap();
+                    let vault = self.life.test.vault;
+                    for statement in asked.statements() {
+                        let derived = statement.verify(&self.life.root).is_ok();
+                        found.addresses += usize::from(!derived || statement.vault != vault);
+                        found.stated += 1;
+                    }
+                }
+                Reply::Backup(sealed) => {
+                    found.shares += usize::from(age::decrypt(&self.backups, &sealed).is_err());
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// The honest envelope with another value in each field. Who sent it is signed for.
+fn headers(honest: &Honest) -> Vec<(String, Header)> {
+    let header = honest.header;
+    let mut all: Vec<(&str, Header)> = Vec::new();
+    for kind in ORDERS
+        .into_iter()
+        .chain([Kind::Protocol, Kind::Nonces, Kind::Announcement])
+    {
+        if kind != header.kind {
+            all.push(("kind", Header { kind, ..header }));
+        }
+    }
+    let (epoch, attempt) = (header.epoch + 1, header.attempt + 1);
+    let (round, sequence) = (header.round + 1, header.sequence + 1);
+    all.push(("epoch", Header { epoch, ..header }));
+    all.push((
+        "session",
+        Header {
+            session: session(),
+            ..header
+        },
+    ));
+    all.push(("attempt", Header { attempt, ..header }));
+    all.push(("round", Header { round, ..header }));
+    all.push(("sequence", Header { sequence, ..header }));
+    let to = honest.to.iter().rev().copied().find(|to| *to != header.to);
+    all.push((
+        "to",
+        Header {
+            to: to.unwrap_or(EVERYONE),
+            ..header
+        },
+    ));
+    all.into_iter()
+        .map(|(field, header)| (format!("envelope.{field}"), header))
+        .collect()
+}
+
+/// Fewer statements are not the same.
+fn says_the_same(honest: &Honest, field: &str, body: &[u8]) -> bool {
+    SAME_ACTIVATION.contains(&field) && body.len() >= honest.body.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any_message() {
+    let mut attack = Attack::start().await;
+    let before = attack.files();
+
+    // Each order to sign is a new one: a session that was run once would hide what the next could do.
+    for way in 0.. {
+        let order = attack.life.test.order(&attack.life.root);
+        let signing = attack.life.test.sign(&order, 2, 30_000);
+        let honest = attack.honest(Kind::SigningOrder, signing).await;
+        if !attack.change(way, &honest, Some(&order)) {
+            break;
+        }
+    }
+    for way in 0.. {
+        let order = attack.life.test.keygen_order(Curve::Ed25519, 2);
+        let keygen = attack.life.test.cluster.keygen(&order);
+        let honest = attack.honest(Kind::KeygenOrder, keygen).await;
+        if !attack.change(way, &honest, None) {
+            break;
+        }
+    }
+    for way in 0.. {
+        let order = BackupOrder {
+            vault: attack.life.test.vault,
+            session: session(),
+            root_public_key: attack.life.root.public_key.clone(),
+            epoch: 0,
+            holders: attack.life.generation.holders.clone(),
+            recipients: vec![attack.backups.to_public().to_string()],
+            issued_at_ms: now_ms(),
+            expires_at_ms: now_ms() + 60_000,
+        };
+        let backup = attack.life.test.cluster.backup(&order);
+        let honest = attack.honest(Kind::BackupOrder, backup).await;
+        if !attack.change(way, &honest, None) {
+            break;
+        }
+    }
+    for way in 0.. {
+        let path = KeyPath::of_wallet(Network::Solana, 3).unwrap();
+        let child = attack.life.root.child(&path).unwrap();
+        let address = Network::Solana.chain().address(&child.public_key).unwrap();
+        let order = AttestOrder {
+            session: session(),
+            vault: attack.life.test.vault,
+            epoch: 0,
+            root_public_key: attack.life.root.public_key.clone(),
+            addresses: vec![Attested {
+                path,
+                network: Network::Solana,
+                address,
+                reference: "order 5".into(),
+            }],
+        };
+        let holders = attack.life.test.holders();
+        let cluster = Arc::clone(&attack.life.test.cluster);
+        let attest = cluster.attest(&order, &holders, 2, Duration::from_secs(30));
+        let honest = attack.honest(Kind::AttestOrder, attest).await;
+        if !attack.change(way, &honest, None) {
+            break;
+        }
+    }
+    // NonceNews::Ask, and an announcement.
+    let ask = (attack.life.root.public_key.clone(), 0_u32);
+    let ask = [&[2][..], &bcs::to_bytes(&(ask, 0_u64)).unwrap()].concat();
+    let announced = announcement("node-1", now_ms());
+    for (kind, body) in [(Kind::Nonces, ask), (Kind::Announcement, announced)] {
+        let header = Header {
+            kind,
+            sealed: false,
+            epoch: 0,
+            session: SessionId::from_bytes([0; 16]),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: attack.post.id(),
+            to: attack.life.id(0),
+        };
+        let to = attack.life.test.holders();
+        let honest = Honest { header, body, to };
+        for way in 0..attack.ways(&honest) {
+            attack.change(way, &honest, None);
+        }
+    }
+    for way in 0.. {
+        let order = attack.life.order(&[0, 1], &[0, 1, 2], 2);
+        let reshare = attack.life.test.cluster.reshare(&order);
+        let honest = attack.honest(Kind::ReshareOrder, reshare).await;
+        if !attack.change(way, &honest, None) {
+            break;
+        }
+    }
+    // A generation that is really prepared, and everything that could be said of it but the truth.
+    let order = attack.life.order(&[0, 1], &[0, 1, 2], 2);
+    let proof = attack.life.prepare(&order).await;
+    let prepared = attack.files();
+    let activate = attack.life.test.cluster.activate(&order, &proof);
+    let honest = attack.honest(Kind::Activate, activate).await;
+    let same: Vec<Mutation> = attack.bodies(&honest);
+    for way in 0..headers(&honest).len() {
+        // It names a place among the node's messages alone.
+        if ![
+            "envelope.attempt",
+            "envelope.round",
+            "envelope.sequence",
+            "envelope.to",
+        ]
+        .contains(&headers(&honest)[way].0.as_str())
+        {
+            attack.change(way, &honest, None);
+        }
+    }
+    for Mutation { field, body } in &same {
+        if !says_the_same(&honest, field, body) {
+            attack.send(Kind::Activate, field, &honest, honest.header, body, None);
+        }
+    }
+
+    // Whatever they do with all this, they have done it by then.
+    sleep(Duration::from_secs(5)).await;
+    let Findings {
+        signatures,
+        harmless,
+        addresses,
+        stated,
+        shares,
+    } = attack.judge();
+    let erasures = attack.erased(&before) + attack.erased(&prepared);
+    let Sent {
+        fields, messages, ..
+    } = &attack.sent;
+    eprintln!(
+        "{} fields changed in {messages} ways: {signatures} signatures, {erasures} erasures, {addresses} \
+         false addresses, {shares} shares; {harmless} signatures of honest orders, {stated} addresses \
+         stated that are the vault's; fields that have one value only: {:?}",
+        fields.len(),
+        attack.sent.without
+    );
+    assert!(fields.len() >= 100, "{fields:?}");
+    assert_eq!((signatures, erasures, addresses, shares), (0, 0, 0, 0));
+    // An attack in which nothing is ever signed shows nothing.
+    assert!(harmless > 5 && stated > 5, "{harmless} {stated}");
+
+    // The nodes live, and it was not for another reason that they refused: the truth is done.
+    attack.life.signs().await;
+    for Mutation { field, body } in &same {
+        if says_the_same(&honest, field, body) {
+            attack.send(Kind::Activate, field, &honest, honest.header, body, None);
+        }
+    }
+    attack
+        .life
+        .test
+        .cluster
+        .activate(&order, &proof)
+        .await
+        .unwrap();
+    attack.life.generation = order.new;
+    attack.life.signs().await;
+    assert_eq!(attack.judge().signatures, 0);
+}

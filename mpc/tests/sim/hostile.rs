@@ -1,0 +1,412 @@
+//! Worlds whose orchestrator is hostile, together with fewer hostile nodes than a signature needs. It
+//! forges generations and proofs, asks for whatever it likes, and shows to whom it likes. In the end
+//! the hostile nodes are gone for ever. Judged are the folders of the others: the shares that they
+//! have not retired must give the key, and those of the hostile nodes must not.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use age::x25519::Identity;
+use covault_core::{
+    ids::SessionId,
+    order::{Change, Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    port::{Clock as _, random_16},
+};
+use covault_mpc::{
+    node::{KeyRules, Limits},
+    permits::Permits,
+    shares::{Retired, ShareStore as _, age_file::AgeFiles, backup},
+    simulated,
+};
+use secrecy::SecretString;
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    machines::World,
+    orchestrator::Orchestrator,
+    story::{Report, Setting},
+    support::free,
+    world::ms,
+};
+
+/// What is switched off in the honest nodes, to see that the oracle sees it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Planted {
+    Nothing,
+    /// Floors, ceilings and permits.
+    Floors,
+    /// That old holders have to say that they dealt.
+    Statements,
+}
+
+impl Planted {
+    pub fn rules(self) -> KeyRules {
+        match self {
+            Self::Nothing => KeyRules::default(),
+            Self::Floors => free(),
+            Self::Statements => KeyRules {
+                limits: Limits {
+                    least_threshold: Some(2),
+                    most_threshold: Some(u16::MAX),
+                    least_spare: Some(0),
+                },
+                ..KeyRules::default()
+            },
+        }
+    }
+}
+
+pub fn run(setting: Setting) -> Report {
+    let planted = setting.hostile.unwrap_or(Planted::Nothing);
+    simulated::believe_new_holders(planted == Planted::Statements);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let report = runtime.block_on(story(setting));
+    simulated::believe_new_holders(false);
+    report
+}
+
+/// What the attacker knows.
+struct Attack {
+    world: Arc<World>,
+    orchestrator: Arc<Orchestrator>,
+    root: Vec<u8>,
+    /// Generations that there are, or that it says there are.
+    known: Vec<Generation>,
+    proven: Vec<Proven>,
+    permitted: Vec<Change>,
+    epoch: u32,
+}
+
+async fn story(setting: Setting) -> Report {
+    let world = World::new(setting);
+    let orchestrator = Orchestrator::new(&world);
+    world.calm();
+    let mut lives: Vec<JoinHandle<()>> = (1..=world.nodes.len())
+        .map(|place| tokio::spawn(Arc::clone(&world).live(place)))
+        .collect();
+    lives.push(tokio::spawn(Arc::clone(&orchestrator).live()));
+    sleep(ms(5_000)).await;
+    let root = orchestrator.keygen(120_000).await;
+    let Some(root) = root else {
+        world
+            .oracle
+            .violation("no key is made in good weather".into());
+        return report(&world, 0);
+    };
+    let mut attack = Attack {
+        root: root.public_key.clone(),
+        known: vec![world.first.clone()],
+        proven: Vec::new(),
+        permitted: Vec::new(),
+        epoch: 0,
+        world: Arc::clone(&world),
+        orchestrator: Arc::clone(&orchestrator),
+    };
+    for _ in 0..world.dice.between(8, 20) {
+        attack.step().await;
+    }
+    sleep(ms(3_000)).await;
+    for life in &lives {
+        life.abort();
+    }
+    sleep(ms(100)).await;
+    let is_hostile = |place: &usize| world.hostile.contains(place);
+    let (hostile, honest): (Vec<usize>, Vec<usize>) = (1..=world.nodes.len()).partition(is_hostile);
+    let gives = |places: &[usize]| recovers(&world, places, &root.public_key);
+    if !gives(&honest) {
+        world.oracle.violation("a key that cannot sign".into());
+    }
+    if gives(&hostile) {
+        world
+            .oracle
+            .violation("a key that others can sign with".into());
+    }
+    report(&world, attack.proven.len() as u64)
+}
+
+impl Attack {
+    fn some(&self, of: &[NodeId], count: usize) -> Vec<NodeId> {
+        let mut of = of.to_vec();
+        let mut some = Vec::new();
+        while some.len() < count && !of.is_empty() {
+            some.push(of.swap_remove(self.world.dice.below(of.len())));
+        }
+        some
+    }
+
+    fn hostile(&self) -> Vec<NodeId> {
+        let places = self.world.hostile.iter();
+        places.map(|place| self.world.ids[*place]).collect()
+    }
+
+    /// Any set of two or more, often with hostile nodes first.
+    fn some_holders(&self) -> (u16, Vec<NodeId>) {
+        let (world, all) = (&self.world, &self.world.ids[1..]);
+        let hostile = self.hostile();
+        let mut holders = if world.dice.chance(600) {
+            hostile
+        } else {
+            Vec::new()
+        };
+        let others: Vec<NodeId> = all
+            .iter()
+            .filter(|it| !holders.contains(it))
+            .copied()
+            .collect();
+        let least = 2_usize.saturating_sub(holders.len());
+        let more = least + world.dice.below(others.len() + 1 - least);
+        let more = if holders.len() >= 2 && world.dice.chance(500) {
+            0
+        } else {
+            more
+        };
+        holders.extend(self.some(&others, more));
+        let threshold = 2 + world.dice.below(holders.len() - 1);
+        (threshold as u16, holders)
+    }
+
+    fn order(&mut self, old: Generation, (threshold, holders): (u16, Vec<NodeId>)) -> ReshareOrder {
+        let world = &self.world;
+        self.epoch += 1 + u32::from(world.dice.chance(200)) * 50;
+        let now_ms = world.clock.now_ms();
+        ReshareOrder {
+            vault: world.vault,
+            session: SessionId::from_random(random_16(&*world.dice)),
+            scheme: world.setting.scheme,
+            root_public_key: self.root.clone(),
+            dealers: self.some(&old.holders, old.threshold.into()),
+            old,
+            new: Generation {
+                epoch: self.epoch,
+                threshold,
+                holders,
+            },
+            issued_at_ms: now_ms,
+            expires_at_ms: now_ms + world.reshare_ms,
+        }
+    }
+
+    fn some_known(&self) -> Generation {
+        let dice = &self.world.dice;
+        // Mostly the last one, of which most is to be had.
+        let place = if dice.chance(600) {
+            self.known.len() - 1
+        } else {
+            dice.below(self.known.len())
+        };
+        self.known[place].clone()
+    }
+
+    async fn step(&mut self) {
+        let world = Arc::clone(&self.world);
+        match world.dice.below(8) {
+            0..=2 => self.forge().await,
+            3..=5 => self.ask().await,
+            6 => self.permit(),
+            _ => {
+                let place = 1 + world.dice.below(world.nodes.len());
+                world.kill(place);
+                sleep(ms(1_500)).await;
+            }
+        }
+        if !self.proven.is_empty() && world.dice.chance(700) {
+            let last = self.proven.len() - 1;
+            let place = if world.dice.chance(600) {
+                last
+            } else {
+                world.dice.below(last + 1)
+            };
+            self.show(self.proven[place].clone()).await;
+        }
+    }
+
+    /// A generation that was never made, with all statements that hostile nodes can give.
+    async fn forge(&mut self) {
+        let mut old = self.some_known();
+        let hostile = self.hostile();
+        if hostile.len() >= 2 && self.world.dice.chance(500) {
+            // What was before is theirs, too.
+            old.holders.clone_from(&hostile);
+            old.threshold = 2;
+        }
+        let to = self.some_holders();
+        let order = self.order(old, to);
+        let statement = order.statement().unwrap();
+        let parties = order.parties();
+        let statements = self.world.hostile.iter().filter_map(|place| {
+            let identity = &self.world.identities[*place];
+            let signed = || (identity.id(), identity.sign(&statement).to_vec());
+            parties.contains(&identity.id()).then(signed)
+        });
+        let proof = ReshareProof(statements.collect());
+        self.show(Proven { order, proof }).await;
+    }
+
+    /// A run that the nodes are really asked for.
+    async fn ask(&mut self) {
+        let old = self.some_known();
+        let dice = Arc::clone(&self.world.dice);
+        let permitted = self.permitted.last().filter(|change| change.old == old);
+        let to = match (permitted, dice.below(3)) {
+            (Some(change), 0..=1) => (change.threshold, change.holders.clone()),
+            (_, 1) => self.some_holders(),
+            _ => (old.threshold, old.holders.clone()),
+        };
+        let order = self.order(old, to);
+        let cluster = self.orchestrator.cluster().await;
+        let patience = ms(self.world.reshare_ms + 2_000);
+        let outcome = timeout(patience, cluster.reshare(&order)).await;
+        if let Ok(Ok(proof)) = outcome {
+            self.world.trace.note(format_args!("made: {order:?}"));
+            self.known.push(order.new.clone());
+            self.proven.push(Proven { order, proof });
+        }
+    }
+
+    /// Operators agree on a change that is safe while fewer than its threshold are hostile.
+    fn permit(&mut self) {
+        let (old, hostile) = (self.some_known(), self.hostile());
+        let spare = old.holders.len() - usize::from(old.threshold);
+        let all = self.world.ids[1..].to_vec();
+        let count = usize::from(old.threshold) + spare;
+        let holders = self.some(&all, count);
+        let bad = holders.iter().filter(|it| hostile.contains(it)).count();
+        if bad >= usize::from(old.threshold) || bad > spare || holders.len() < count {
+            return;
+        }
+        let change = Change {
+            vault: self.world.vault,
+            scheme: self.world.setting.scheme,
+            root_public_key: self.root.clone(),
+            threshold: old.threshold,
+            old,
+            holders,
+        };
+        let until_ms = self.world.clock.now_ms() + 3_600_000;
+        for node in &self.world.nodes {
+            Permits::of(&node.folder).grant(&change, until_ms).unwrap();
+        }
+        self.permitted.push(change);
+    }
+
+    /// To some nodes, with some of what was proven.
+    async fn show(&self, Proven { order, proof }: Proven) {
+        let world = &self.world;
+        world.trace.note(format_args!("shown: {order:?}"));
+        let all = &world.ids[1..];
+        let count = if world.dice.chance(500) {
+            all.len()
+        } else {
+            1 + world.dice.below(all.len())
+        };
+        let nodes = self.some(all, count);
+        let before = if world.dice.chance(500) {
+            self.proven.clone()
+        } else {
+            Vec::new()
+        };
+        let cluster = self.orchestrator.cluster().await;
+        let call = cluster.tell(&order, &proof, &before, &nodes);
+        let told = timeout(ms(20_000), call).await;
+        world.trace.note(format_args!("{told:?}"));
+    }
+}
+
+/// Whether the shares of these nodes, in use or prepared, give the key.
+fn recovers(world: &World, places: &[usize], root: &[u8]) -> bool {
+    let offline = Identity::generate();
+    let recipients = [offline.to_public().to_string()];
+    let passphrase = SecretString::from("a passphrase");
+    let mut groups: BTreeMap<Option<[u8; 32]>, Vec<backup::Backup>> = BTreeMap::new();
+    for place in places {
+        let files = AgeFiles::open(&world.nodes[place - 1].folder, &passphrase, 1).unwrap();
+        let records = files.load_all().unwrap().into_iter();
+        for record in records.chain(files.load_pending().unwrap()) {
+            let order = record.order;
+            let share = Retired {
+                record,
+                at_ms: 0,
+                was_in_use: true,
+            };
+            let sealed = backup::of_retired(&share, &world.ids[*place], &recipients).unwrap();
+            let opened = backup::open(&sealed, std::slice::from_ref(&offline)).unwrap();
+            groups.entry(order).or_default().push(opened);
+        }
+    }
+    groups.values().any(|shares| {
+        let enough = shares.len() >= usize::from(shares[0].threshold);
+        enough && backup::recover(shares).is_ok_and(|key| key.root.public_key == root)
+    })
+}
+
+fn report(world: &World, reshares: u64) -> Report {
+    let (trace, events) = world.trace.finish();
+    assert!(world.folder.path().exists());
+    Report {
+        trace,
+        events,
+        reshares,
+        liars: world.hostile.len() as u64,
+        violations: world.oracle.violations(),
+        ..Report::default()
+    }
+}
+
+/// How many worlds: `COVAULT_SIM_HOSTILE_RUNS`.
+#[test]
+fn simulation__should_leave_the_key_to_its_holders_whatever_a_hostile_orchestrator_does() {
+    let runs = crate::number("COVAULT_SIM_HOSTILE_RUNS").unwrap_or(60);
+    let first = crate::number("COVAULT_SIM_FIRST").unwrap_or(0);
+    let sum = Mutex::new(Report::default());
+    for seed in first..first + runs {
+        let report = run(world_of(seed, Planted::Nothing));
+        assert!(
+            report.violations.is_empty(),
+            "seed {seed}: {:?}",
+            report.violations
+        );
+        sum.lock().unwrap().add(&report);
+    }
+    let sum = sum.into_inner().unwrap();
+    eprintln!(
+        "{runs} worlds, {} hostile nodes, {} generations",
+        sum.liars, sum.reshares
+    );
+    assert!(runs < 50 || (sum.reshares > runs / 2 && sum.liars > runs / 3));
+}
+
+fn world_of(seed: u64, planted: Planted) -> Setting {
+    Setting {
+        verbose: crate::number("COVAULT_SIM_SEED").is_some(),
+        hostile: Some(planted),
+        ..crate::setting(seed)
+    }
+}
+
+fn notices(planted: Planted, what: &str) {
+    let seen = (0..150).any(|seed| {
+        let report = run(world_of(seed, planted));
+        report.violations.iter().any(|it| it.contains(what))
+    });
+    assert!(seen, "nobody noticed");
+}
+
+#[test]
+fn simulation__should_notice_shares_that_are_retired_without_the_word_of_their_dealers() {
+    notices(Planted::Statements, "cannot sign");
+}
+
+#[test]
+fn simulation__should_notice_a_key_that_was_made_fragile_or_given_away() {
+    notices(Planted::Floors, "cannot sign");
+    notices(Planted::Floors, "others can sign");
+}

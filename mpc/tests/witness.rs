@@ -1,0 +1,631 @@
+//! Nodes that are set back, run twice, or have a clock that was moved: peers and orchestrators notice,
+//! and nobody can make them believe it of a node that is well.
+
+#![allow(
+    non_snake_case,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod support;
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use covault_core::{
+    amount::U256,
+    derive::{ChildKey, RootKey},
+    fault::{Class, Fault},
+    ids::SessionId,
+    order::{NodeId, SigningOrder},
+    port::random_16,
+    signature::{Curve, Signature},
+};
+use covault_mpc::{
+    bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
+    claims::Claims,
+    cluster::{Cluster, ClusterConfig, Halt, NodeStatus},
+    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    identity::NodeIdentity,
+    node::OrderCheck,
+    policy::{Counter, Scope, Spending},
+};
+use support::*;
+use tokio::time::sleep;
+
+/// Each order of a wallet with an odd number lets one go, of one in a day. The others let nothing go.
+struct OnePerDay;
+
+impl OrderCheck for OnePerDay {
+    fn check(
+        &self,
+        order: &SigningOrder,
+        _root: &RootKey,
+        _child: &ChildKey,
+    ) -> Result<Vec<Spending>, Fault> {
+        let limited = order.path.indices().last().unwrap() % 2 == 1;
+        let spending = Spending {
+            counter: Counter {
+                scope: Scope::Node,
+                asset: "coin".into(),
+            },
+            amount: U256::from(1_u64),
+            most_per_day: Some(U256::from(1_u64)),
+        };
+        Ok(limited.then_some(spending).into_iter().collect())
+    }
+}
+
+async fn cluster(count: usize) -> TestCluster {
+    let test = TestCluster::start_with(Medium::memory(), count, Arc::new(OnePerDay)).await;
+    test.until_live(count).await;
+    test
+}
+
+/// Asks these nodes and no others.
+async fn sign_with(
+    cluster: &Cluster,
+    order: &SigningOrder,
+    signers: &[NodeId],
+    patience_ms: u64,
+) -> Result<Vec<Signature>, Fault> {
+    let session = SessionId::from_random(random_16(&SystemEntropy));
+    let deadline_ms = order.issued_at_ms + patience_ms;
+    cluster.sign(order, session, signers, 2, deadline_ms).await
+}
+
+fn limited(test: &TestCluster, root: &RootKey, number: u8) -> SigningOrder {
+    test.raw_message(root, 1, &[number; 40])
+}
+
+fn unlimited(test: &TestCluster, root: &RootKey, number: u8) -> SigningOrder {
+    test.raw_message(root, 2, &[number; 40])
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+fn halted(nodes: &[NodeStatus], id: NodeId) -> Vec<Halt> {
+    let node = nodes.iter().find(|node| node.id == id);
+    node.map(|node| node.halted.clone()).unwrap_or_default()
+}
+
+/// A node lets go of its claims a moment after it has ended.
+async fn let_go(path: &Path) {
+    while std::fs::File::open(path).unwrap().try_lock().is_err() {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Long enough for announcements to be heard.
+async fn heartbeats() {
+    sleep(Duration::from_millis(700)).await;
+}
+
+async fn refresh(test: &TestCluster, root: &RootKey, epoch: u32) {
+    let order = test.refresh_order(root, epoch, 2);
+    let proof = test.cluster.reshare(&order).await.unwrap();
+    let told = test
+        .cluster
+        .tell(&order, &proof, &[], &test.holders())
+        .await;
+    for (node, confirmed) in told.unwrap() {
+        assert!(confirmed.is_ok(), "{node:?}: {confirmed:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims__should_give_no_second_limit_when_they_are_put_back() {
+    let mut test = cluster(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    let claims = |test: &TestCluster, place: usize| test.nodes[place].folder.join("claims.redb");
+    let kept = |test: &TestCluster, place: usize| test.nodes[place].folder.join("kept.redb");
+    for place in 0..2 {
+        test.stop_node(place).await;
+        let_go(&claims(&test, place)).await;
+        std::fs::copy(claims(&test, place), kept(&test, place)).unwrap();
+        test.start_node(place);
+    }
+    test.until_live(3).await;
+    let order = limited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    let over = sign_with(&test.cluster, &limited(&test, &root, 2), &ids[..2], 20_000).await;
+    over.expect_err("the limit does not hold");
+    heartbeats().await;
+
+    // Two of three nodes, three times: the third remembers them.
+    for round in 3..6 {
+        for place in 0..2 {
+            test.stop_node(place).await;
+            let_go(&claims(&test, place)).await;
+            std::fs::copy(kept(&test, place), claims(&test, place)).unwrap();
+            test.start_node(place);
+        }
+        let order = limited(&test, &root, round);
+        let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
+        let fault = fault.expect_err("the limit was forgotten");
+        test.until(|nodes| {
+            ids[..2]
+                .iter()
+                .all(|id| halted(nodes, *id) == [Halt::Claims])
+        })
+        .await;
+        // Nor anything else.
+        let order = unlimited(&test, &root, round);
+        let other = sign_with(&test.cluster, &order, &ids[..2], 5_000).await;
+        let other = other.expect_err("it signs without knowing what it promised");
+        for fault in [fault, other] {
+            let said = fault.public();
+            assert!(
+                said.contains("put back") || said.contains("promises missing"),
+                "{said}"
+            );
+        }
+    }
+    // Restarts do not help.
+    for place in 0..2 {
+        test.stop_node(place).await;
+        test.start_node(place);
+    }
+    test.until_live(3).await;
+    let order = unlimited(&test, &root, 6);
+    let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
+    assert!(fault.unwrap_err().public().contains("put back"));
+
+    // A refresh does, but not for the limit: what was let go today is not known any more.
+    refresh(&test, &root, 0).await;
+    test.until(|nodes| nodes.iter().all(|node| node.live && node.halted.is_empty()))
+        .await;
+    let mut order = unlimited(&test, &root, 7);
+    order.epoch = 1;
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    let mut order = limited(&test, &root, 8);
+    order.epoch = 1;
+    let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
+    let fault = fault.expect_err("a refresh gave a new limit");
+    assert!(
+        fault.public().contains("limits count as used up"),
+        "{fault}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims__should_have_their_bans_again_when_they_were_put_back() {
+    let mut test = cluster(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    test.stop_node(0).await;
+    let folder = test.nodes[0].folder.clone();
+    let (path, kept) = (folder.join("claims.redb"), folder.join("kept.redb"));
+    let_go(&path).await;
+    std::fs::copy(&path, &kept).unwrap();
+    let claims = loop {
+        // The node lets go of its file a moment after it has ended.
+        match Claims::open(&path, false) {
+            Ok(claims) => break claims,
+            Err(_) => sleep(Duration::from_millis(10)).await,
+        }
+    };
+    claims
+        .ban(&root.public_key, ids[1], now_ms())
+        .await
+        .unwrap();
+    drop(claims);
+    test.start_node(0);
+    let banned = |nodes: &[NodeStatus]| {
+        let of = |node: &&NodeStatus| node.id == ids[0];
+        let bans = nodes.iter().find(of).map(|node| node.bans.clone());
+        bans.is_some_and(|bans| bans.len() == 1 && bans[0].peer == ids[1])
+    };
+    test.until(banned).await;
+    heartbeats().await;
+    test.stop_node(0).await;
+    let_go(&path).await;
+    std::fs::copy(&kept, &path).unwrap();
+    test.start_node(0);
+    test.until(|nodes| halted(nodes, ids[0]) == [Halt::Claims] && banned(nodes))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
+    let mut test = cluster(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    test.stop_node(0).await;
+    let copied = test.nodes[0].folder.with_extension("copy");
+    let_go(&test.nodes[0].folder.join("claims.redb")).await;
+    copy(&test.nodes[0].folder, &copied);
+    test.start_node(0);
+    test.until_live(3).await;
+    let order = unlimited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+
+    let (shutdown, twin) = test.start_from(0, copied);
+    let noticed = test.until(|nodes| halted(nodes, ids[0]).contains(&Halt::Twice));
+    tokio::time::timeout(Duration::from_secs(10), noticed)
+        .await
+        .expect("nobody has noticed within 10 s");
+    let order = unlimited(&test, &root, 2);
+    let fault = sign_with(&test.cluster, &order, &ids[..2], 4_000).await;
+    let fault = fault.expect_err("it signs although it runs twice");
+    assert!(fault.public().contains("running twice"), "{fault}");
+    // An orchestrator that does not care is refused by both.
+    let hostile = hostile_cluster(&test, 0).await;
+    let fault = sign_with(&hostile, &unlimited(&test, &root, 3), &ids[..2], 4_000).await;
+    assert!(fault.is_err());
+    // The others sign.
+    let order = unlimited(&test, &root, 4);
+    let signed = sign_with(&test.cluster, &order, &ids[1..], 20_000).await;
+    verify(&order, &signed.unwrap());
+
+    // One is stopped, the other started again: then it takes new shares, for what the copy has
+    // promised is not known to it.
+    shutdown.send(true).unwrap();
+    twin.await.unwrap().unwrap();
+    test.stop_node(0).await;
+    test.start_node(0);
+    test.until(|nodes| halted(nodes, ids[0]) == [Halt::Claims])
+        .await;
+    test.until_live(3).await;
+    refresh(&test, &root, 0).await;
+    test.until(|nodes| nodes.iter().all(|node| node.halted.is_empty()))
+        .await;
+    let mut order = unlimited(&test, &root, 5);
+    order.epoch = 1;
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+}
+
+/// A client of the same orchestrator that has a clock of its own.
+async fn hostile_cluster(test: &TestCluster, moved_ms: i64) -> Arc<Cluster> {
+    let moved = Arc::new(std::sync::atomic::AtomicI64::new(moved_ms));
+    Cluster::start(ClusterConfig {
+        identity: Arc::clone(&test.orchestrator),
+        bus: test.medium.bus(),
+        clock: Arc::new(SkewedClock(0, moved)),
+        entropy: Arc::new(SystemEntropy),
+        live_for: Duration::from_millis(1500),
+        attempt: Duration::from_secs(2),
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
+    let test = cluster(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    let order = limited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+
+    // A day and an hour later, two of three nodes and the orchestrator say.
+    let ahead_ms = 25 * 3_600_000;
+    for place in 0..2 {
+        test.nodes[place]
+            .moved_ms
+            .store(ahead_ms, Ordering::Relaxed);
+    }
+    let hostile = hostile_cluster(&test, ahead_ms).await;
+    let mut order = limited(&test, &root, 2);
+    order.issued_at_ms = order.issued_at_ms.saturating_add_signed(ahead_ms);
+    order.expires_at_ms = order.expires_at_ms.saturating_add_signed(ahead_ms);
+    let fault = sign_with(&hostile, &order, &ids[..2], 8_000).await;
+    fault.expect_err("clocks that were set ahead give a new limit");
+    let ahead = |place: usize| {
+        let nodes = hostile.nodes();
+        halted(&nodes, ids[place])
+    };
+    assert_eq!((ahead(0), ahead(1)), (vec![Halt::Clock], vec![Halt::Clock]));
+
+    // Set right again they sign.
+    for place in 0..2 {
+        test.nodes[place].moved_ms.store(0, Ordering::Relaxed);
+    }
+    drop(hostile);
+    let again = hostile_cluster(&test, 0).await;
+    let order = unlimited(&test, &root, 3);
+    let signed = sign_with(&again, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+}
+
+/// Keeps all announcements.
+struct Noting {
+    bus: Arc<MemoryBus>,
+    kept: Mutex<Vec<Vec<u8>>>,
+}
+
+#[async_trait]
+impl Bus for Noting {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        if to == Address::Announcements {
+            self.kept.lock().unwrap().push(message.clone());
+        }
+        self.bus.publish(to, message)
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+async fn noted(count: usize) -> (Arc<Noting>, TestCluster) {
+    let noting = Arc::new(Noting {
+        bus: MemoryBus::new(),
+        kept: Mutex::default(),
+    });
+    let medium = Medium::Other(Arc::clone(&noting) as Arc<dyn Bus>);
+    let test = TestCluster::start_with(medium, count, Arc::new(OnePerDay)).await;
+    test.until_live(count).await;
+    (noting, test)
+}
+
+fn from(message: &[u8]) -> NodeId {
+    let envelope = Envelope::parse(message.to_vec()).unwrap();
+    envelope.header.from
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replays__should_stop_nobody() {
+    let (noting, mut test) = noted(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    let order = unlimited(&test, &root, 1);
+    verify(&order, &test.sign(&order, 2, 20_000).await.unwrap());
+    // Some starts of each, and some time.
+    for place in [0, 1, 2, 0] {
+        test.stop_node(place).await;
+        test.start_node(place);
+        test.until_live(3).await;
+        heartbeats().await;
+    }
+    let old = noting.kept.lock().unwrap().clone();
+    assert!(ids.iter().all(|id| old.iter().any(|it| from(it) == *id)));
+    for _ in 0..3 {
+        for message in old.iter().chain(old.iter().rev()) {
+            noting
+                .bus
+                .publish(Address::Announcements, message.clone())
+                .unwrap();
+            for id in &ids {
+                noting
+                    .bus
+                    .publish(Address::Inbox(*id), message.clone())
+                    .unwrap();
+            }
+        }
+        heartbeats().await;
+    }
+    test.until(|nodes| nodes.iter().all(|node| node.live && node.halted.is_empty()))
+        .await;
+    for signers in [&ids[..2], &ids[1..]] {
+        let order = test.order(&root);
+        let signed = sign_with(&test.cluster, &unlimited(&test, &root, 2), signers, 20_000).await;
+        assert!(signed.is_ok(), "{signed:?} {:?}", order.request);
+    }
+}
+
+/// What one of the peers says that wants to stop another one.
+struct Liar {
+    post: Post,
+    bus: Arc<MemoryBus>,
+}
+
+impl Liar {
+    fn send(&self, kind: Kind, to: NodeId, body: &[u8]) {
+        let header = Header {
+            kind,
+            sealed: false,
+            epoch: 0,
+            session: SessionId::from_bytes([0; 16]),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from: self.post.id(),
+            to,
+        };
+        self.post.send(header, body).unwrap();
+    }
+}
+
+/// The body of an announcement.
+fn said(boot: [u8; 16], at_ms: u64, height: u64, others: &[[u8; 16]]) -> Vec<u8> {
+    let bans: Vec<([u8; 8], NodeId)> = Vec::new();
+    let halted: Vec<u8> = Vec::new();
+    let claims = (u64::MAX, height, halted, others.to_vec());
+    bcs::to_bytes(&("liar", at_ms, false, boot, "0", 1_u32, bans, claims)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn liar__should_not_stop_a_node_by_words_about_it() {
+    let (noting, mut test) = noted(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    test.stop_node(2).await;
+    let post = |identity: &Arc<NodeIdentity>| {
+        let bus = Arc::clone(&noting.bus) as Arc<dyn Bus>;
+        Post::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
+    };
+    let liar = Liar {
+        post: post(&test.nodes[2].identity),
+        bus: Arc::clone(&noting.bus),
+    };
+    // It has heard the victims' starts.
+    let boots: Vec<[u8; 16]> = {
+        let kept = noting.kept.lock().unwrap();
+        let of = |id: &NodeId| {
+            let last = kept.iter().rev().find(|message| from(message) == *id);
+            let envelope = Envelope::parse(last.unwrap().clone()).unwrap();
+            let opened = liar.post.open(&envelope).unwrap();
+            type Said = (
+                String,
+                u64,
+                bool,
+                [u8; 16],
+                String,
+                u32,
+                Vec<([u8; 8], NodeId)>,
+                Rest,
+            );
+            type Rest = (u64, u64, Vec<u8>, Vec<[u8; 16]>);
+            let said: Said = bcs::from_bytes(&opened.body).unwrap();
+            said.3
+        };
+        ids[..2].iter().map(of).collect()
+    };
+    for round in 0..10_u64 {
+        let wrong_ms = now_ms() + 3_600_000 + round;
+        for (victim, boot) in ids[..2].iter().zip(&boots) {
+            // Its own words, and words in the victim's name that it has signed itself.
+            let own = said([9; 16], wrong_ms, u64::MAX, &boots);
+            liar.send(Kind::Announcement, EVERYONE, &own);
+            let mut forged = noting.kept.lock().unwrap().clone();
+            forged.retain(|message| from(message) == *victim);
+            let mut forged = forged.pop().unwrap();
+            forged.truncate(forged.len() - 8);
+            forged.extend_from_slice(&[0xff; 8]);
+            let mut own_wire = noting.kept.lock().unwrap().clone();
+            own_wire.retain(|message| from(message) == ids[2]);
+            for wire in [forged.clone(), own_wire.pop().unwrap(), vec![1; 300]] {
+                liar.bus
+                    .publish(Address::Announcements, wire.clone())
+                    .unwrap();
+                // WitnessNews::Told
+                let mut told = vec![1];
+                told.extend(bcs::to_bytes(&(boot, &wire)).unwrap());
+                liar.send(Kind::Witness, *victim, &told);
+            }
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    let nodes = test.cluster.nodes();
+    for id in &ids[..2] {
+        assert!(halted(&nodes, *id).is_empty());
+    }
+    let order = unlimited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    // They started before that; who starts while it lies signs, too.
+    test.stop_node(0).await;
+    test.start_node(0);
+    let order = unlimited(&test, &root, 2);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heights__should_be_remembered_by_peers_that_were_started_again() {
+    let mut test = cluster(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    test.stop_node(0).await;
+    let folder = test.nodes[0].folder.clone();
+    let (path, kept) = (folder.join("claims.redb"), folder.join("kept.redb"));
+    let_go(&path).await;
+    std::fs::copy(&path, &kept).unwrap();
+    test.start_node(0);
+    test.until_live(3).await;
+    let order = unlimited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    heartbeats().await;
+    for place in 0..3 {
+        test.stop_node(place).await;
+    }
+    let_go(&path).await;
+    std::fs::copy(&kept, &path).unwrap();
+    for place in 0..3 {
+        test.start_node(place);
+    }
+    test.until(|nodes| halted(nodes, ids[0]) == [Halt::Claims])
+        .await;
+    let order = unlimited(&test, &root, 2);
+    let fault = sign_with(&test.cluster, &order, &ids[..2], 6_000).await;
+    assert_ne!(fault.unwrap_err().class(), &Class::Bug);
+}
+
+/// An orchestrator that shows two honest nodes two orders in one session. Their messages do not fit, as
+/// those of a cheat would not: with ECDSA that was a ban for good, of each by the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orders() {
+    let test = cluster(2).await;
+    let ids = test.holders();
+    let bus = test.medium.bus();
+    let orchestrator = Arc::clone(&test.orchestrator);
+    let post = Post::new(orchestrator, Arc::clone(&bus), Arc::new(SystemEntropy));
+    for curve in Curve::ALL {
+        let root = test.keygen(curve, 2).await;
+        let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+        let mut sessions = Vec::new();
+        for round in 0..4_u8 {
+            let session = SessionId::from_random(random_16(&SystemEntropy));
+            sessions.push(session);
+            for (number, to) in (0_u8..).zip(&ids) {
+                let order = unlimited(&test, &root, 2 * round + number);
+                let nonces = Vec::<Vec<u64>>::new();
+                let body = (&order, session, &ids, nonces, 2_000_u64, now_ms());
+                let header = Header {
+                    kind: Kind::SigningOrder,
+                    sealed: true,
+                    epoch: 0,
+                    session,
+                    attempt: 0,
+                    round: 0,
+                    sequence: 0,
+                    from: post.id(),
+                    to: *to,
+                };
+                post.send(header, &bcs::to_bytes(&body).unwrap()).unwrap();
+            }
+        }
+        let mut failed = 0;
+        while failed < 2 * sessions.len() {
+            let message = tokio::time::timeout(Duration::from_secs(20), inbox.next()).await;
+            let envelope = Envelope::parse(message.unwrap().unwrap()).unwrap();
+            let Header { kind, session, .. } = envelope.header;
+            if kind != Kind::Reply || !sessions.contains(&session) {
+                continue;
+            }
+            // Reply::Failed { culprits, missing, reason, evidence }
+            let body = post.open(&envelope).unwrap().body;
+            type Failed = (Vec<NodeId>, Vec<NodeId>, String, String);
+            let (culprits, _, reason, _): Failed = match body.split_first() {
+                Some((3, rest)) => bcs::from_bytes(rest).unwrap(),
+                _ => panic!("another reply"),
+            };
+            assert!(culprits.is_empty(), "{reason}");
+            assert!(reason.contains("ordered different things"), "{reason}");
+            failed += 1;
+        }
+        heartbeats().await;
+        assert!(test.cluster.nodes().iter().all(|node| node.bans.is_empty()));
+        test.sign_well(&root, 2).await;
+    }
+}

@@ -1,0 +1,36 @@
+//! `covault node evidence`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use covault_mpc::{evidence::Equivocation, identity::openssh_line};
+
+use super::answer;
+
+/// Check a report that a node has said two things in one place of a signing session.
+///
+/// Nodes keep such reports in the folder `evidence` of their data, and tell them their orchestrators,
+/// which log them. A report has two envelopes that the accused node has signed. It shows a lie of that
+/// node, whoever gives it to you; what it does not show may be a lie of whoever reports it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The report.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let file = args.file.display();
+    let text =
+        std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"))?;
+    let Some(accused) = Equivocation::read(&text).and_then(|report| report.accused()) else {
+        bail!(
+            "{file} shows nothing: it does not hold two different envelopes that one node has signed for one place"
+        );
+    };
+    answer(format_args!(
+        "{} has signed two different messages for one place: it lied, or somebody has its identity",
+        openssh_line(&accused, "")
+    ));
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! `covault node keys`: what clients pin of a node.
+
+use std::path::PathBuf;
+
+use covault_mpc::attest::KeyStatements;
+
+use super::answer;
+use crate::{config::Config, wiring};
+
+/// Print the node's identity key, and what it states about the keys that it holds shares of.
+///
+/// Run it on each node's machine: nothing is asked of the network, and the node may run. Clients pin
+/// the identity keys, and the vault, root public key and threshold of these statements; with them
+/// `covault address verify` finds every address that is not the vault's. Compare the statements of
+/// all holders: they are the same to the letter.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The node's configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let signer = &config.signer;
+    let identity = wiring::load_identity(&signer.identity_file())?;
+    let found = KeyStatements::load(&signer.data_dir, &identity.id()).map_err(wiring::explain)?;
+    if args.json {
+        answer(serde_json::to_string_pretty(&found)?);
+        return Ok(());
+    }
+    answer(identity.openssh_line(&signer.name));
+    for key in &found.keys {
+        answer(format_args!(
+            "\n{}signature: {}",
+            key.statement, key.signature
+        ));
+    }
+    if found.keys.is_empty() {
+        eprintln!("the node holds no share of a key yet");
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! `covault node retired`: the shares that later generations have replaced.
+
+use std::path::PathBuf;
+
+use covault_mpc::{
+    identity::NodeIdentity,
+    shares::{ShareStore as _, age_file::AgeFiles, backup},
+};
+
+use super::{answer, keyring};
+use crate::{config::Config, files, passphrase, wiring::explain};
+
+/// List the shares of a node that later generations have replaced, and give them for recovery.
+///
+/// They sign nothing and deal nothing. The node keeps them, sealed, for signer.keep_retired_days,
+/// for the day when a reshare turns out to have been a mistake, or an attack that you permitted:
+/// with --out each is written as a backup, encrypted to the recipients. The backups of a threshold of
+/// nodes, of one epoch, are the key: `covault recover`. Move the funds then; the holders of the later
+/// generation still have the key, too. The node may run meanwhile.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The node's configuration file. Without it: the defaults, and COVAULT_ variables.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A folder for backups of them.
+    #[arg(long, value_name = "DIR", requires = "recipients")]
+    out: Option<PathBuf>,
+    /// age recipients ("age1...") whose identities are kept offline, separated by commas.
+    #[arg(
+        long = "recipient",
+        value_name = "AGE1...,AGE1...",
+        value_delimiter = ','
+    )]
+    recipients: Vec<String>,
+    /// Erase them all, before their time: only when every holder of the present shares has signed
+    /// with these.
+    #[arg(long, conflicts_with = "out")]
+    erase: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let (config, _) = Config::load(args.config.as_deref())?;
+    let signer = &config.signer;
+    let identity = NodeIdentity::load(&signer.identity_file()).map_err(explain)?;
+    let passphrase = passphrase::obtain(signer, &keyring(signer))?;
+    let shares = AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
+        .map_err(explain)?;
+    if args.erase {
+        answer(shares.erase_retired(u64::MAX).map_err(explain)?);
+        return Ok(());
+    }
+    let retired = shares.retired().map_err(explain)?;
+    if let Some(out) = &args.out {
+        files::make_folder(out)?;
+    }
+    for share in &retired {
+        let record = &share.record;
+        let what = format!(
+            "{}  {}  epoch {}  {}-of-{}  {}  retired at {} ms since 1970",
+            record.vault,
+            record.scheme.name(),
+            record.epoch,
+            record.threshold,
+            record.holders.len(),
+            if share.was_in_use {
+                "was in use"
+            } else {
+                "was prepared"
+            },
+            share.at_ms
+        );
+        let Some(out) = &args.out else {
+            answer(what);
+            continue;
+        };
+        let sealed =
+            backup::of_retired(share, &identity.id(), &args.recipients).map_err(explain)?;
+        let path = out.join(format!(
+            "{}.{}.epoch-{}.{}.{}.age",
+            record.vault,
+            record.scheme.name(),
+            record.epoch,
+            hex::encode(identity.id().0.get(..4).unwrap_or_default()),
+            share.at_ms
+        ));
+        files::write_private(&path, &sealed)?;
+        answer(path.display());
+    }
+    Ok(())
+}

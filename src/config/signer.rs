@@ -1,0 +1,59 @@
+//! What a signer node does not start without, and which of its settings variables may set.
+
+use super::{ConfigError, Signer};
+
+/// The settings of a signer node that the environment may override. Every other one decides what the
+/// node signs and with whom, or where that is written: it comes from the configuration file only.
+const FROM_ENVIRONMENT: &[&str] = &[
+    "name",
+    "passphrase_file",
+    "metrics_listen",
+    "nonce_pool_low",
+    "nonce_pool_high",
+];
+
+/// Whether the setting with this path, joined by `_`, is read from the configuration file only.
+pub(super) fn is_of_file_only(path: &str) -> bool {
+    path.strip_prefix("signer_")
+        .is_some_and(|setting| !FROM_ENVIRONMENT.contains(&setting))
+}
+
+impl Signer {
+    /// Refuses a node that would be open: without peers, least threshold or policy file, unless it is
+    /// one for development.
+    ///
+    /// # Errors
+    /// [`ConfigError::Open`] naming all that is missing, and what to do.
+    pub fn check_closed(&self) -> Result<(), ConfigError> {
+        if self.development {
+            return Ok(());
+        }
+        let (policy, _) = self.policy_file();
+        let missing: Vec<String> = [
+            self.peers.is_empty().then(|| {
+                "signer.peers is empty (name the public keys of the other signer nodes, or their \
+                 .pub files)"
+                    .to_owned()
+            }),
+            (self.least_threshold == 0).then(|| {
+                "signer.least_threshold is 0 (how many signer nodes a key must need at least, such \
+                 as 2)"
+                    .to_owned()
+            }),
+            (!policy.exists()).then(|| {
+                format!(
+                    "the policy file {} is missing (bring it back, or name another in \
+                     signer.policy_file; deploy/policy.toml is a sample)",
+                    policy.display()
+                )
+            }),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(ConfigError::Open(missing.join("; ")))
+    }
+}

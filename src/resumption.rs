@@ -1,0 +1,194 @@
+//! Notices that the machine did not simply run on: it was suspended, or it is a snapshot of a running
+//! machine that somebody resumed, memory and all.
+
+use std::{
+    fs,
+    os::fd::OwnedFd,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use covault_mpc::node::Resumption;
+use rustix::{
+    net::{
+        AddressFamily, RecvFlags, SocketFlags, SocketType, bind,
+        netlink::{KOBJECT_UEVENT, SocketAddrNetlink},
+        recvfrom, socket_with,
+    },
+    time::{ClockId, Timespec, clock_gettime},
+};
+
+/// Changes with each start of the kernel: another one, and the process was moved.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Where kernels show that their virtual machine has a generation id.
+const GENERATION: [&str; 2] = [
+    "/sys/bus/platform/drivers/vmgenid",
+    "/sys/bus/acpi/drivers/vmgenid",
+];
+/// How often the boot id is read: that opens a file.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// How much later the clock that counts suspends may be; both tick alike otherwise.
+const SLACK: Duration = Duration::from_secs(1);
+/// Events that are read at a time, at most.
+const MOST_EVENTS: usize = 256;
+
+/// What is compared with the start of the process.
+pub struct MachineWatch {
+    boot_id: Option<String>,
+    /// By how much the clock that counts suspends was ahead of the one that does not, at most.
+    slept: Duration,
+    /// The kernel's events: it announces a new generation of a virtual machine.
+    events: Option<OwnedFd>,
+    read: Mutex<Duration>,
+    noticed: OnceLock<String>,
+}
+
+impl MachineWatch {
+    /// Begins, and says in the log what this machine shows.
+    pub fn start() -> Self {
+        let before = monotonic();
+        let slept = clock(ClockId::Boottime).saturating_sub(before);
+        let boot_id = fs::read_to_string(BOOT_ID).ok();
+        let events = listen().ok();
+        let generation = events.is_some()
+            && GENERATION
+                .iter()
+                .any(|path| fs::exists(path).is_ok_and(|it| it));
+        tracing::info!(
+            boot_id = boot_id.is_some(),
+            suspend = true,
+            generation,
+            "this node ends when its machine is resumed, as far as that shows here"
+        );
+        Self {
+            boot_id,
+            slept,
+            events,
+            read: Mutex::new(before),
+            noticed: OnceLock::new(),
+        }
+    }
+
+    fn look(&self) -> Option<String> {
+        let boot = clock(ClockId::Boottime);
+        // Read afterwards: a pause in between makes the gap smaller, never larger.
+        let now = monotonic();
+        if suspended(self.slept, boot, now) {
+            return Some("it was suspended".into());
+        }
+        if self.events.as_ref().is_some_and(new_generation) {
+            return Some("its virtual machine was resumed from a snapshot".into());
+        }
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_sub(*read) >= READ_EVERY {
+            *read = now;
+            drop(read);
+            let known = self.boot_id.as_ref()?;
+            if fs::read_to_string(BOOT_ID).is_ok_and(|id| id != *known) {
+                return Some("the process was moved to another start of a kernel".into());
+            }
+        }
+        None
+    }
+}
+
+impl Resumption for MachineWatch {
+    fn noticed(&self) -> Option<String> {
+        if let Some(known) = self.noticed.get() {
+            return Some(known.clone());
+        }
+        let what = self.look()?;
+        Some(self.noticed.get_or_init(|| what).clone())
+    }
+}
+
+/// Whether the clocks are further apart than they were.
+fn suspended(slept: Duration, boot: Duration, now: Duration) -> bool {
+    boot.saturating_sub(now) > slept.saturating_add(SLACK)
+}
+
+fn clock(id: ClockId) -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(id);
+    let seconds = Duration::from_secs(u64::try_from(tv_sec).unwrap_or_default());
+    seconds.saturating_add(Duration::from_nanos(
+        u64::try_from(tv_nsec).unwrap_or_default(),
+    ))
+}
+
+fn monotonic() -> Duration {
+    clock(ClockId::Monotonic)
+}
+
+/// The kernel's own events, for which nobody needs a privilege.
+fn listen() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        flags,
+        Some(KOBJECT_UEVENT),
+    )?;
+    bind(&socket, &SocketAddrNetlink::new(0, 1))?;
+    Ok(socket)
+}
+
+/// Whether one of the events that wait says that the machine is another one now.
+fn new_generation(events: &OwnedFd) -> bool {
+    let mut buffer = [0; 8192];
+    for _ in 0..MOST_EVENTS {
+        let Ok((length, _, sender)) = recvfrom(events, &mut buffer, RecvFlags::empty()) else {
+            return false;
+        };
+        let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
+        let of_kernel = sender.is_some_and(|sender| sender.pid() == 0);
+        if of_kernel && buffer.get(..length).is_some_and(says_new_generation) {
+            return true;
+        }
+    }
+    false
+}
+
+fn says_new_generation(event: &[u8]) -> bool {
+    event
+        .split(|byte| *byte == 0)
+        .any(|part| part == b"NEW_VMGENID=1")
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watch__should_notice_nothing_on_a_machine_that_runs_on() {
+        let watch = MachineWatch::start();
+        for _ in 0..1_000 {
+            assert_eq!(watch.noticed(), None);
+        }
+    }
+
+    #[test]
+    fn watch__should_notice_a_suspend_another_boot_and_a_new_generation_and_remember_it() {
+        let at = Duration::from_secs;
+        assert!(suspended(at(5), at(1_000), at(990)));
+        for (boot, now) in [(1_000, 995), (1_000, 994), (1_000, 999), (1_000, 2_000)] {
+            assert!(!suspended(at(5), at(boot), at(now)), "{boot} {now}");
+        }
+
+        let mut moved = MachineWatch::start();
+        moved.boot_id = Some("another".into());
+        *moved.read.lock().unwrap() = Duration::ZERO;
+        let noticed = moved.noticed();
+        assert!(noticed.as_ref().is_some_and(|it| it.contains("moved")));
+        moved.boot_id = None;
+        assert_eq!(moved.noticed(), noticed, "what was noticed stays so");
+
+        // As Linux 6.8 and later write it.
+        let event = b"change@/devices/platform/VMGENCTR:00\0ACTION=change\0\
+                      DEVPATH=/devices/platform/VMGENCTR:00\0SUBSYSTEM=platform\0NEW_VMGENID=1\0SEQNUM=9\0";
+        assert!(says_new_generation(event));
+        assert!(!says_new_generation(
+            b"add@/devices/x\0ACTION=add\0OLD_NEW_VMGENID=1\0"
+        ));
+    }
+}

@@ -1,0 +1,310 @@
+//! Contract section 11: addresses come with statements of the signers, and whoever swaps one is found
+//! by every verifier, with nothing but keys that the signers' operators gave out.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+use covault_core::port::Entropy;
+use covault_mpc::identity::NodeIdentity;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+const REFERENCE: &str = "order 0";
+
+/// Randomness of the attacker.
+struct Random;
+
+impl Entropy for Random {
+    fn fill(&self, bytes: &mut [u8]) {
+        use std::io::Read as _;
+        let mut source = fs::File::open("/dev/urandom").unwrap();
+        source.read_exact(bytes).unwrap();
+    }
+}
+
+/// What a signer's operator gives to clients: `covault node keys`, while the signer runs.
+fn node_keys(cluster: &Cluster, index: usize) -> Value {
+    let file = format!("signer-{}.toml", index + 1);
+    let mut command = covault();
+    command
+        .args(["node", "keys", "--json", "--config"])
+        .arg(cluster.folder.path().join(file));
+    let (done, out, err) = outcome_of(&mut command);
+    assert!(done, "{out}\n{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// A field of the vault's key statement on the curve of EVM, on which all signers agree.
+fn stated(cluster: &Cluster, vault: &str, field: &str) -> String {
+    let of = |index| {
+        let keys = node_keys(cluster, index);
+        assert_eq!(keys["node"], json!(public_part(&cluster.keys[index])));
+        let texts = keys["keys"].as_array().unwrap().clone();
+        let mut texts = texts.into_iter().map(|key| key["statement"].clone());
+        let wanted = |text: &Value| {
+            let text = text.as_str().unwrap();
+            text.contains(&format!("vault: {vault}\n")) && text.contains("scheme: dkls23\n")
+        };
+        texts.find(wanted).unwrap().as_str().unwrap().to_owned()
+    };
+    let all: BTreeSet<String> = (0..3).map(of).collect();
+    assert_eq!(all.len(), 1, "{all:?}");
+    let text = all.into_iter().next().unwrap();
+    let start = format!("{field}: ");
+    let line = text.lines().find(|line| line.starts_with(&start)).unwrap();
+    line[start.len()..].to_owned()
+}
+
+/// What a verifier says of each answer.
+fn run(command: &mut Command, answers: &[Value], folder: &Path) -> Vec<String> {
+    let file = folder.join("answers.jsonl");
+    let lines: Vec<String> = answers.iter().map(Value::to_string).collect();
+    fs::write(&file, lines.join("\n")).unwrap();
+    command.stdin(fs::File::open(&file).unwrap());
+    let (done, out, err) = outcome_of(command);
+    let said: Vec<String> = out.lines().map(str::to_owned).collect();
+    assert_eq!(said.len(), answers.len(), "{out}\n{err}");
+    let refused = said.iter().any(|line| line.starts_with("refused: "));
+    assert_eq!(done, !refused, "{out}\n{err}");
+    said
+}
+
+/// What the verifiers in Rust, JavaScript and Python say of each answer.
+fn verifiers(cluster: &Cluster, pins: &Value, answers: &[Value]) -> [Vec<String>; 3] {
+    let folder = cluster.folder.path();
+    let file = folder.join("pins.json");
+    fs::write(&file, pins.to_string()).unwrap();
+    let text = |field: &str| pins[field].as_str().unwrap().to_owned();
+    let nodes = pins["nodes"].as_array().unwrap().iter();
+    let nodes: Vec<&str> = nodes.map(|line| line.as_str().unwrap()).collect();
+    let threshold = pins["threshold"].to_string();
+    let mut rust = covault();
+    rust.args(["address", "verify", "--threshold", &threshold])
+        .args(["--vault", &text("vault"), "--ref", &text("ref")])
+        .args([
+            "--root-key",
+            &text("rootKey"),
+            "--chain-code",
+            &text("chainCode"),
+        ])
+        .args(["--network", &text("network"), "--node"])
+        .args(nodes);
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut javascript = Command::new("node");
+    javascript.arg(docs.join("verify-address.mjs")).arg(&file);
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/venv/bin/python");
+    let mut python = Command::new(python);
+    python.arg(docs.join("verify_address.py")).arg(&file);
+    [rust, javascript, python].map(|mut command| run(&mut command, answers, folder))
+}
+
+async fn wallet(cluster: &Cluster, vault: &str, reference: &str) -> Value {
+    let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "ref": reference,
+        "requireAddressProof": true});
+    cluster.api.ok("createWallet", body).await
+}
+
+/// An answer with changes to its details and to the proof.
+fn changed(answer: &Value, details: &[(&str, &Value)], proof: &[(&str, &Value)]) -> Value {
+    let mut answer = answer.clone();
+    for (field, value) in details {
+        answer["details"][*field] = (*value).clone();
+    }
+    for (field, value) in proof {
+        answer["details"]["addressProof"][*field] = (*value).clone();
+    }
+    answer
+}
+
+#[tokio::test]
+async fn orchestrator_that_swaps_addresses__should_be_found_every_time() {
+    let cluster = Cluster::start(20_000).await;
+    let vault = cluster.create_vault("treasury");
+    let other_vault = cluster.create_vault("another");
+    let honest = wallet(&cluster, &vault, REFERENCE).await;
+    let mut others = Vec::new();
+    let mut elsewhere = Vec::new();
+    for number in 1..=50 {
+        let reference = format!("order {number}");
+        others.push(wallet(&cluster, &vault, &reference).await);
+        elsewhere.push(wallet(&cluster, &other_vault, &format!("there {number}")).await);
+    }
+
+    let nodes: Vec<String> = cluster.keys.iter().map(|key| public_part(key)).collect();
+    let pins = json!({"nodes": nodes, "threshold": 2, "vault": vault, "ref": REFERENCE,
+        "network": "NETWORK_TYPE_EVM", "rootKey": stated(&cluster, &vault, "root"),
+        "chainCode": stated(&cluster, &vault, "chain code")});
+    assert_eq!(stated(&cluster, &vault, "threshold"), "2");
+    let address = honest["details"]["address"].as_str().unwrap();
+    for said in verifiers(
+        &cluster,
+        &pins,
+        &[honest.clone(), honest["details"].clone()],
+    ) {
+        assert_eq!(said, [address, address]);
+    }
+    // The threshold is the client's, and so are the nodes.
+    for (field, value) in [("threshold", json!(3)), ("nodes", json!([nodes[0]]))] {
+        let mut pins = pins.clone();
+        pins[field] = value;
+        for said in verifiers(&cluster, &pins, std::slice::from_ref(&honest)) {
+            assert!(said[0].starts_with("refused: "), "{said:?}");
+        }
+    }
+
+    let own: Vec<NodeIdentity> = (0..2).map(|_| NodeIdentity::generate(&Random)).collect();
+    let signed = |answer: &Value, names: &dyn Fn(usize) -> String| {
+        let proof = &answer["details"]["addressProof"];
+        let field = |name: &str| proof[name].as_str().unwrap().to_owned();
+        let text = format!(
+            "covault address statement v1\nvault: {}\nroot: {}\npath: {}\nnetwork: {}\naddress: {}\nref: {}\n",
+            field("vaultUuid"),
+            field("rootPublicKey"),
+            field("keyPath"),
+            field("networkType"),
+            field("address"),
+            hex::encode(field("ref")),
+        );
+        let statement = |(place, identity): (usize, &NodeIdentity)| json!({"nodeKey": names(place), "signature": base64(identity.sign(text.as_bytes()))});
+        let statements: Vec<Value> = own.iter().enumerate().map(statement).collect();
+        changed(answer, &[], &[("statements", &json!(statements))])
+    };
+    let reference = json!(REFERENCE);
+    let vault_uuid = json!(vault);
+    let honest_proof = &honest["details"]["addressProof"];
+    let mut lies = Vec::new();
+    for number in 0..50_u8 {
+        // An address of the orchestrator's own.
+        let mine = json!(format!("0x{}", hex::encode([number + 1; 20])));
+        let swapped = changed(&honest, &[("address", &mine)], &[]);
+        let whole = changed(&swapped, &[], &[("address", &mine)]);
+        let own_lines = |place: usize| own[place].openssh_line("");
+        lies.push(signed(&whole, &own_lines));
+        lies.push(signed(&whole, &|place| nodes[place].clone()));
+        lies.push(changed(&whole, &[], &[("statements", &json!([]))]));
+        let twice = &honest_proof["statements"][0];
+        lies.push(changed(
+            &whole,
+            &[],
+            &[("statements", &json!([twice, twice]))],
+        ));
+        lies.push(changed(&whole, &[("addressProof", &Value::Null)], &[]));
+        lies.push(swapped);
+        lies.push(whole);
+        // Another address of the vault's, made for somebody else; and another vault's.
+        for taken in [
+            &others[usize::from(number)],
+            &elsewhere[usize::from(number)],
+        ] {
+            let details = &taken["details"];
+            lies.push(taken.clone());
+            lies.push(changed(taken, &[("ref", &reference)], &[]));
+            lies.push(changed(
+                taken,
+                &[("ref", &reference)],
+                &[("ref", &reference)],
+            ));
+            let renamed = [("ref", &reference), ("vaultUuid", &vault_uuid)];
+            lies.push(changed(taken, &renamed, &renamed));
+            lies.push(changed(&honest, &[("address", &details["address"])], &[]));
+            let address = [("address", &details["address"])];
+            lies.push(changed(&honest, &address, &address));
+        }
+        // A statement with the statements of another one.
+        let proof = &others[usize::from(number)]["details"]["addressProof"];
+        lies.push(changed(
+            &honest,
+            &[],
+            &[
+                ("statements", &proof["statements"]),
+                ("keyPath", &proof["keyPath"]),
+            ],
+        ));
+    }
+    assert_eq!(lies.len(), 1_000);
+    assert!(lies.iter().all(|lie| *lie != honest));
+    for said in verifiers(&cluster, &pins, &lies) {
+        let found = said.iter().filter(|line| line.starts_with("refused: "));
+        assert_eq!(found.count(), 1_000);
+    }
+}
+
+#[tokio::test]
+async fn proof__should_follow_when_the_signers_were_away() {
+    let mut cluster = Cluster::start(20_000).await;
+    let vault = cluster.create_vault("treasury");
+    cluster.signers[1].kill();
+    cluster.signers[2].kill();
+    cluster.until_live(&[0]).await;
+    let body = |reference: &str, demand: bool| {
+        json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "ref": reference,
+            "requireAddressProof": demand})
+    };
+    let (status, refused) = cluster.api.post("createWallet", body("one", true)).await;
+    assert_eq!(status, 503, "{refused}");
+    let reason = refused["error"]["message"].as_str().unwrap();
+    assert!(reason.starts_with("requireAddressProof: "), "{reason}");
+    assert_eq!(refused["details"], Value::Null);
+    let list = json!({"vaultUuid": vault});
+    let wallets = cluster.api.ok("getWalletList", list.clone()).await;
+    assert_eq!(wallets["detailsList"], json!([]));
+
+    let made = cluster.api.ok("createWallet", body("one", false)).await;
+    assert_eq!(made["details"]["addressProof"], Value::Null);
+    let find = json!({"ref": "one"});
+    let found = cluster.api.ok("getWalletInfo", find.clone()).await;
+    assert_eq!(found["details"], made["details"]);
+
+    // The next process goes on with it.
+    assert_eq!(cluster.serve.terminate(), Some(0));
+    cluster.restart_signer(1);
+    cluster.restart_signer(2);
+    cluster.start_serve();
+    cluster.ready().await;
+    let proof = eventually("the proof is there", async || {
+        let found = cluster.api.ok("getWalletInfo", find.clone()).await;
+        let proof = found["details"]["addressProof"].clone();
+        proof.is_object().then_some(proof)
+    })
+    .await;
+    assert_eq!(proof["address"], made["details"]["address"]);
+    assert_eq!(proof["statements"].as_array().unwrap().len(), 2);
+    let wallets = cluster.api.ok("getWalletList", list).await;
+    assert_eq!(wallets["detailsList"][0]["addressProof"], proof);
+    let again = cluster.api.ok("createWallet", body("two", true)).await;
+    assert!(again["details"]["addressProof"].is_object());
+}
+
+/// Not a test of speed: a figure to write down.
+#[tokio::test]
+#[ignore = "measures"]
+async fn deposit_wallets__should_be_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Dev::start_with(&folder.path().join("dev"), &[], &[]).await;
+    let new = "--name sweep --kind sweep --access full --all-vaults";
+    let api = dev.token(&new.split(' ').collect::<Vec<_>>());
+    let route = "sweep configure --token sweep --network EVM --vault default --target \
+                 0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
+    dev.command(&route.split_whitespace().collect::<Vec<_>>());
+    let began = std::time::Instant::now();
+    let clients = (0..32).map(|client| {
+        let api = api.clone();
+        tokio::spawn(async move {
+            for number in 0..60 {
+                let body = json!({"network": "EVM", "ref": format!("{client}-{number}"),
+                    "requireAddressProof": true});
+                let (status, answer) = api.post("sweep/wallets", body).await;
+                assert_eq!(status, 200, "{answer}");
+                assert!(answer["addressProof"].is_object(), "{answer}");
+            }
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{:.0} deposit wallets with proofs per second",
+        32.0 * 60.0 / seconds
+    );
+}
