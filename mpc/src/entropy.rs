@@ -136,6 +136,8 @@ impl Hedge {
                 self.system.fill(piece);
             }
         }
+        #[cfg(feature = "simulation")]
+        crate::simulated::drawn(bytes);
     }
 }
 

@@ -21,6 +21,29 @@ pub type Executor = Box<dyn Fn(Lane, Job) + Send + Sync>;
 /// Is called before each sync: the last chance to [`Disk::stop`].
 pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
+/// What nodes of this process drew, once somebody wants to know.
+static DRAWS: OnceLock<Mutex<Vec<Vec<u8>>>> = OnceLock::new();
+
+/// From now on, what nodes of this process draw is kept.
+pub fn keep_draws() {
+    DRAWS.get_or_init(Mutex::default);
+}
+
+/// What nodes drew since [`keep_draws`].
+pub fn kept_draws() -> Vec<Vec<u8>> {
+    let draws = DRAWS.get().map(|draws| draws.lock());
+    draws.map_or_else(Vec::new, |draws| {
+        draws.unwrap_or_else(PoisonError::into_inner).clone()
+    })
+}
+
+pub(crate) fn drawn(bytes: &[u8]) {
+    if let Some(draws) = DRAWS.get() {
+        let mut draws = draws.lock().unwrap_or_else(PoisonError::into_inner);
+        draws.push(bytes.to_vec());
+    }
+}
+
 /// The machine that a simulated node runs on, from one start of the node to its end.
 pub struct Machine {
     /// Takes the pool's jobs.

@@ -134,9 +134,19 @@ async fn rounds_of(
 
 /// Signs until it takes one round only: peers hear of nonces after the orchestrator at times.
 async fn until_one_round(noting: &Noting, test: &TestCluster, root: &RootKey, threshold: u16) {
+    let order = || test.order(root);
+    until_one_round_of(noting, test, order, threshold).await;
+}
+
+async fn until_one_round_of(
+    noting: &Noting,
+    test: &TestCluster,
+    order: impl Fn() -> SigningOrder,
+    threshold: u16,
+) {
     let one = BTreeMap::from([(2, usize::from(threshold) - 1)]);
-    for _ in 0..200 {
-        if rounds_of(noting, test, &test.order(root), threshold).await == one {
+    for _ in 0..500 {
+        if rounds_of(noting, test, &order(), threshold).await == one {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -145,6 +155,13 @@ async fn until_one_round(noting: &Noting, test: &TestCluster, root: &RootKey, th
         "two rounds: the pools are {:?}",
         test.cluster.nonce_levels()
     );
+}
+
+/// An order for the shares that a first refresh has made.
+fn refreshed(test: &TestCluster, root: &RootKey) -> SigningOrder {
+    let mut order = test.order(root);
+    order.epoch = 1;
+    order
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,8 +270,14 @@ async fn node__should_use_no_nonce_of_an_old_copy_of_its_folder() {
     std::fs::rename(&copy, &claims).unwrap();
     test.start_node(1);
     test.until_live(2).await;
-    until_ready(&test, MARKS.low).await;
-    until_one_round(&noting, &test, &root, 2).await;
+    // The others have shown it that it is an old one.
+    let fault = test.sign(&test.order(&root), 2, 30_000).await;
+    let fault = fault.expect_err("with an old copy").to_string();
+    assert!(fault.contains("missing in its claims file"), "{fault}");
+    let order = test.refresh_order(&root, 0, 2);
+    let proof = test.cluster.reshare(&order).await.unwrap();
+    test.cluster.activate(&order, &proof).await.unwrap();
+    until_one_round_of(&noting, &test, || refreshed(&test, &root), 2).await;
     test.stop_node(1).await;
     let of_now = stored(&test, 1).await;
     let highest = of_before.iter().chain(&of_then).max();
@@ -288,18 +311,7 @@ async fn nodes__should_burn_their_nonces_when_the_epoch_changes() {
     let proof = test.cluster.reshare(&order).await.unwrap();
     test.cluster.activate(&order, &proof).await.unwrap();
     // One round again, with nonces of the new shares.
-    let one = BTreeMap::from([(2, 1)]);
-    let mut tries = 0;
-    loop {
-        let mut order = test.order(&root);
-        order.epoch = 1;
-        if rounds_of(&noting, &test, &order, 2).await == one {
-            break;
-        }
-        tries += 1;
-        assert!(tries < 500, "two rounds: {:?}", test.cluster.nonce_levels());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_one_round_of(&noting, &test, || refreshed(&test, &root), 2).await;
     for place in 0..2 {
         test.stop_node(place).await;
         let nonces = stored(&test, place).await;

@@ -288,8 +288,8 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
             let (epoch, round) = (order.epoch + 1, 2);
             let say = |header, body: &[u8]| post.send(header, body).unwrap();
             say(Header { epoch, ..place }, b"of tomorrow");
-            say(Header { round, ..place }, b"one face");
-            say(Header { round, ..place }, b"another");
+            say(Header { round, ..place }, &[1; 64]);
+            say(Header { round, ..place }, &[2; 64]);
         }
     })
     .await;

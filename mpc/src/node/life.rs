@@ -197,9 +197,15 @@ impl Node {
             holders,
             Some((record.threshold, record.holders.len())),
         )?;
-        if record.epoch < order.old.epoch && !deals && !record.restored {
-            // Left behind by a generation that we were away for.
-            self.check_permit(order, Some(record))?;
+        if record.epoch < order.old.epoch && !deals {
+            if record.restored {
+                // From an old backup. Proofs of what followed may be gone: the operator, who has put
+                // it back, can tell.
+                self.ask_permit(order)?;
+            } else {
+                // Left behind by a generation that we were away for.
+                self.check_permit(order, Some(record))?;
+            }
             return Ok(None);
         }
         if record.epoch != order.old.epoch {
