@@ -179,6 +179,6 @@ async fn restored_node__should_sign_only_after_a_refresh_and_have_no_nonce_of_be
     cluster.assert_signs(&evm, &solana, "refreshed again").await;
     stop(&mut cluster, 0);
     let epochs: Vec<u32> = ready(&cluster, 0).into_keys().collect();
-    // Its old share was asked to deal now and then: each try has an epoch of its own.
+    // Each try has an epoch of its own.
     assert!(epochs.len() == 1 && epochs[0] >= 2, "{epochs:?}");
 }
