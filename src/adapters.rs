@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use covault_core::port::{Clock, Entropy};
-use rand::Rng as _;
+use rand::{TryRng as _, rngs::SysRng};
 
 /// The machine's clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,16 +22,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// A cryptographically secure generator, seeded and reseeded by the operating system.
+/// The operating system's generator, asked each time: a generator in memory would be the same in
+/// every copy of a machine that is resumed, where the system's own is seeded anew.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsEntropy;
 
 impl Entropy for OsEntropy {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one adapter that draws randomness"
-    )]
     fn fill(&self, bytes: &mut [u8]) {
-        rand::rng().fill_bytes(bytes);
+        if let Err(error) = SysRng.try_fill_bytes(bytes) {
+            tracing::error!(%error, "the operating system gives no randomness: ending at once");
+            // Nothing that is drawn may be anything else.
+            std::process::abort();
+        }
     }
 }

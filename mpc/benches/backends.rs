@@ -15,7 +15,10 @@
 use std::{collections::BTreeMap, hint::black_box, path::PathBuf, sync::Arc, time::Duration};
 
 use covault_core::{
-    derive::KeyPath,
+    attest::AddressStatement,
+    derive::{KeyPath, RootKey},
+    ids::VaultId,
+    network::Network,
     port::Entropy,
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -297,6 +300,42 @@ fn plain(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// What a node does for one address: it derives the address itself, and signs for it.
+fn addresses(criterion: &mut Criterion) {
+    use ed25519_dalek::Signer as _;
+    let identity = ed25519_dalek::SigningKey::from_bytes(&[7; 32]);
+    let secp256k1 = k256::ecdsa::SigningKey::from_slice(&[7; 32]).unwrap();
+    let mut group = criterion.benchmark_group("address");
+    for network in Network::ALL {
+        let curve = network.curve();
+        let root = RootKey {
+            curve,
+            public_key: match curve {
+                Curve::Ed25519 => identity.verifying_key().to_bytes().to_vec(),
+                Curve::Secp256k1 => secp256k1.verifying_key().to_sec1_bytes().to_vec(),
+            },
+            chain_code: [3; 32],
+        };
+        let path = KeyPath::of_wallet(network, 7).unwrap();
+        let child = root.child(&path).unwrap();
+        let statement = AddressStatement {
+            vault: VaultId::from_random([1; 16]),
+            root_public_key: root.public_key.clone(),
+            path,
+            network,
+            address: network.chain().address(&child.public_key).unwrap(),
+            reference: "customer 7".to_owned(),
+        };
+        group.bench_function(network.to_wire().as_str_name(), |bencher| {
+            bencher.iter(|| {
+                black_box(&statement).verify(&root).unwrap();
+                identity.sign(statement.text().as_bytes())
+            });
+        });
+    }
+    group.finish();
+}
+
 fn name(scheme: Scheme, threshold: u8, parties: u8) -> String {
     format!("{}_{threshold}of{parties}", scheme.name())
 }
@@ -326,6 +365,7 @@ fn main() {
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     plain(&mut criterion);
+    addresses(&mut criterion);
     let mut rows = Vec::new();
     for scheme in Scheme::ALL {
         if let Err(fault) = of(scheme) {
@@ -348,6 +388,16 @@ fn main() {
         let ms = median("plain", curve).unwrap_or(f64::NAN);
         let (name, cell) = (format!("plain {curve}"), format!("{ms:.3} (1)"));
         println!("{name:<24}{:>22}{:>22}{:>22}{cell:>22}", "", "", "");
+    }
+    for network in Network::ALL {
+        let name = network.to_wire().as_str_name();
+        let plain = median("plain", "ed25519-dalek").unwrap_or(f64::NAN);
+        let ms = median("address", name).unwrap_or(f64::NAN);
+        let cell = format!("{ms:.3} ({:.1})", ms / plain);
+        println!(
+            "{:<46}{cell:>22}",
+            format!("address of {name}, stated by a node")
+        );
     }
     for (scheme, threshold, parties, once) in rows {
         let plain = match scheme.curve() {

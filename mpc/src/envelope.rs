@@ -112,6 +112,23 @@ pub struct Header {
     pub to: NodeId,
 }
 
+impl Header {
+    /// Of a message that belongs to no session, not sealed.
+    pub(crate) fn outside_sessions(kind: Kind, from: NodeId, to: NodeId) -> Self {
+        Self {
+            kind,
+            sealed: false,
+            epoch: 0,
+            session: SessionId::from_bytes([0; 16]),
+            attempt: 0,
+            round: 0,
+            sequence: 0,
+            from,
+            to,
+        }
+    }
+}
+
 /// Why an envelope was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use covault_core::{ids::SessionId, order::NodeId};
+use covault_core::order::NodeId;
 
 use super::{
     Node,
@@ -308,15 +308,8 @@ impl Node {
 
     fn send_news(&self, to: NodeId, news: &NonceNews) {
         let header = Header {
-            kind: Kind::Nonces,
-            sealed: false,
             epoch: news.epoch(),
-            session: SessionId::from_bytes([0; 16]),
-            attempt: 0,
-            round: 0,
-            sequence: 0,
-            from: self.post.id(),
-            to,
+            ..Header::outside_sessions(Kind::Nonces, self.post.id(), to)
         };
         let sent = encode(news).and_then(|body| self.post.send(header, &body));
         if let Err(fault) = sent {

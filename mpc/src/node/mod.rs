@@ -459,17 +459,7 @@ impl Node {
             halted,
             others,
         };
-        let header = Header {
-            kind: Kind::Announcement,
-            sealed: false,
-            epoch: 0,
-            session: SessionId::from_bytes([0; 16]),
-            attempt: 0,
-            round: 0,
-            sequence: 0,
-            from: self.post.id(),
-            to: EVERYONE,
-        };
+        let header = Header::outside_sessions(Kind::Announcement, self.post.id(), EVERYONE);
         let sent = encode(&announcement).and_then(|body| self.post.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot announce");

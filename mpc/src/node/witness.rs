@@ -13,7 +13,6 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::SessionId,
     order::NodeId,
 };
 use tokio::time::{Instant, sleep};
@@ -279,17 +278,7 @@ impl Node {
     }
 
     fn send_witness(&self, to: NodeId, news: &WitnessNews) {
-        let header = Header {
-            kind: Kind::Witness,
-            sealed: false,
-            epoch: 0,
-            session: SessionId::from_bytes([0; 16]),
-            attempt: 0,
-            round: 0,
-            sequence: 0,
-            from: self.post.id(),
-            to,
-        };
+        let header = Header::outside_sessions(Kind::Witness, self.post.id(), to);
         let sent = encode(news).and_then(|body| self.post.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot ask or answer a peer");
