@@ -75,8 +75,8 @@ record-wire:
 
 # Simulated clusters, ten thousand instead of 150. A seed that fails is printed:
 # COVAULT_SIM_SEED=seed just sim replays it and prints all that happens
-sim runs="10000" first="0":
-    COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
+sim runs="10000" first="0" hostile="1000":
+    COVAULT_SIM_HOSTILE_RUNS={{hostile}} COVAULT_SIM_ECDSA_RUNS=50 COVAULT_SIM_RUNS={{runs}} COVAULT_SIM_FIRST={{first}} cargo nextest run --profile long --workspace --features cggmp24 --test sim --no-capture
 
 # Fuzz targets, so many seconds each: envelopes and every decoder of what a peer can send
 fuzz seconds="600" *targets="":
