@@ -114,9 +114,11 @@ async fn cut_story(
             assert!(*bus.cut.borrow() > 0, "no round {round}");
         } else {
             let mut cut = bus.cut.subscribe();
+            // To each of the others: what is sent later is not cut any more.
+            let others = holders.len() - 1;
             tokio::select! {
                 outcome = run => panic!("round {round}: {outcome:?}"),
-                cut = cut.wait_for(|messages| *messages > 0) => drop(cut.unwrap()),
+                cut = cut.wait_for(|messages| *messages >= others) => drop(cut.unwrap()),
             }
         }
         for place in 0..4 {
