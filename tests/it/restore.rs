@@ -172,7 +172,7 @@ async fn restored_node__should_sign_only_after_a_refresh_and_have_no_nonce_of_be
     // what came after it.
     let lost = &cluster.keys[0];
     let refresh = ["refresh", "--vault", &vault, "--lost", lost];
-    let (done, _, err) = cluster.vault(&[&refresh[..], &["--timeout", "3"]].concat());
+    let (done, _, err) = cluster.vault(&[&refresh[..], &["--timeout", "10"]].concat());
     assert!(!done && err.contains("wait for a permit"), "{err}");
     cluster.run_permitted(&refresh);
     cluster.signers[2].kill();
