@@ -357,6 +357,15 @@ impl AptosTransaction {
                 recipient: called.map(|publisher| publisher.to_string()),
                 ..Spend::unseen(place)
             };
+            if target.is_some_and(EntryFunction::hands_on) {
+                let all = |asset| Spend {
+                    asset,
+                    amount: U256::MAX,
+                    recipient: None,
+                };
+                let assets = [Asset::coin(place), Asset::some_token(place)];
+                return (Nature::Custom, assets.map(all).to_vec());
+            }
             (Nature::Custom, vec![called])
         };
         let (nature, spends) = match &self.action {

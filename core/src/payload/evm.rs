@@ -12,7 +12,7 @@ use crate::{
     amount::{parse_u64, parse_u128, parse_u256},
     chain::evm::{
         effect::{self, Effect},
-        parse_address, tx, typed_data,
+        is_coin, parse_address, tx, typed_data,
     },
     fault::Fault,
     network::Network,
@@ -368,13 +368,21 @@ impl EvmMessage {
     }
 }
 
+impl Asset {
+    /// The coin, or the token of a contract.
+    fn of_evm(place: Place, token: Option<Address>) -> Self {
+        let token = token.filter(|token| !is_coin(place.chain_id, token));
+        Self {
+            place,
+            token: token.map(|token| token.to_checksum(None)),
+        }
+    }
+}
+
 impl Spend {
     fn of_effects(place: Place, effects: Vec<Effect>) -> Vec<Self> {
         let spend = |effect: Effect| Self {
-            asset: Asset {
-                place,
-                token: effect.token.map(|token| token.to_checksum(None)),
-            },
+            asset: Asset::of_evm(place, effect.token),
             amount: effect.amount,
             recipient: effect.to.map(|to| to.to_checksum(None)),
         };
@@ -391,10 +399,7 @@ impl EvmTransaction {
             recipient: to.map(|to| to.to_checksum(None)),
         };
         let tokens = |token: &Address, amount: U256, to: &Address| Spend {
-            asset: Asset {
-                place,
-                token: Some(token.to_checksum(None)),
-            },
+            asset: Asset::of_evm(place, Some(*token)),
             amount,
             recipient: Some(to.to_checksum(None)),
         };

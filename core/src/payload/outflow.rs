@@ -8,7 +8,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::aptos::CHAIN_IDS;
-use crate::{amount::U256, chain::aptos, fault::Fault, network::Network};
+use crate::{
+    amount::U256,
+    chain::{aptos, evm},
+    fault::Fault,
+    network::Network,
+};
 
 /// Where signed bytes are good: a network, or one chain of it where the bytes name the chain.
 /// Printed as `evm:1` or `solana`.
@@ -109,6 +114,9 @@ impl fmt::Display for Place {
     }
 }
 
+/// In the place of a token that cannot be told; no address of any network.
+const SOME: &str = "*";
+
 /// Something that has amounts: the coin of a place, or a token there. Printed as `evm:1`,
 /// `evm:1/0xdAC17F958D2ee523a2206206994597C13D831ec7`, `solana`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -126,7 +134,22 @@ impl Asset {
         Self { place, token: None }
     }
 
-    /// Reads what [`Asset`] prints; addresses in any form.
+    /// A token of a place that cannot be told from what is signed. Printed as `solana/*`.
+    pub fn some_token(place: Place) -> Self {
+        Self {
+            place,
+            token: Some(SOME.to_owned()),
+        }
+    }
+
+    /// Whether this is a token that cannot be told, and may be `other`.
+    pub fn may_be(&self, other: &Self) -> bool {
+        self.token.as_deref() == Some(SOME)
+            && other.token.is_some()
+            && self.place.meets(&other.place)
+    }
+
+    /// Reads what [`Asset`] prints; addresses in any form. A token that cannot be told is none.
     ///
     /// # Errors
     /// [`crate::fault::Class::Invalid`] with a sentence without a field.
@@ -147,9 +170,14 @@ impl Asset {
             _ => {}
         }
         let token = token.map(|token| chain.parse_token(token)).transpose()?;
-        // On Aptos one token has two names, and the chain's coin is one too.
+        // On Aptos one token has two names, and the chain's coin is one too; some EVM chains keep
+        // their coin as a token besides.
         let token = match place.network {
             Network::Aptos => token.as_deref().and_then(aptos::counted_as),
+            Network::Evm => token.filter(|token| {
+                let contract = evm::parse_address(token).ok();
+                contract.is_none_or(|contract| !evm::is_coin(place.chain_id, &contract))
+            }),
             _ => token.filter(|token| !chain.is_coin(token)),
         };
         Ok(Self { place, token })
@@ -267,7 +295,8 @@ macro_rules! account_changes {
 account_changes! {
     /// SetOptions of signers, thresholds or the weight of the master key.
     StellarSetOptions "stellarSetOptions",
-    /// BumpSequence: numbers that are skipped are gone, and with the last of them the account.
+    /// BumpSequence, or a lowest sequence number among the preconditions: numbers that are skipped are
+    /// gone, and with the last of them the account.
     StellarBumpSequence "stellarBumpSequence",
     /// Another authority of a token account, mint, nonce, stake, vote or program.
     SolanaSetAuthority "solanaSetAuthority",

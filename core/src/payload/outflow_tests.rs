@@ -236,6 +236,10 @@ fn assets__should_be_read_as_they_are_printed() {
         format!("evm:137/{TOKEN}")
     );
     for (text, shown) in [
+        (
+            "evm:42220/0x471ece3750da237f93b8e339c536989b8978a438",
+            "evm:42220",
+        ),
         ("aptos:1/0x1::aptos_coin::AptosCoin", "aptos:1"),
         ("aptos:1/0xa", "aptos:1"),
         (USDC_COIN, USDC),

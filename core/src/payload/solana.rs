@@ -15,7 +15,8 @@ use crate::{
     amount::{U256, parse_u64},
     chain::solana::{
         acts::{Acts, acts},
-        effect, is_transaction_message, offchain, parse_key,
+        effect::{self, Account, Token},
+        is_transaction_message, offchain, parse_key,
         wire::{MAX_TRANSACTIONS, WireTransaction},
     },
     fault::Fault,
@@ -109,11 +110,17 @@ impl SendCustom {
 
     /// What plainly leaves the wallet, and the programs that get its signature.
     fn spends(&self, place: Place) -> Vec<Spend> {
-        let moved = |one: &effect::Move| Spend {
-            asset: Asset {
+        let asset = |token| match token {
+            None => Asset::coin(place),
+            Some(Token::Of(Account::Named(mint))) => Asset {
                 place,
-                token: one.token.map(|token| token.to_string()),
+                token: Some(mint.to_string()),
             },
+            // Neither a table nor an account of the chain is signed with what stands in it.
+            Some(Token::Of(Account::Listed { .. }) | Token::In(_)) => Asset::some_token(place),
+        };
+        let moved = |one: &effect::Move| Spend {
+            asset: asset(one.token),
             amount: U256::from(one.amount),
             recipient: one.to.named().map(|key| key.to_string()),
         };

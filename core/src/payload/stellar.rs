@@ -265,7 +265,7 @@ impl Family for StellarPayload {
     fn account_changes(&self) -> BTreeSet<AccountChange> {
         match self {
             StellarPayload::Transaction(_) => BTreeSet::new(),
-            StellarPayload::Custom(custom) => custom.operations().filter_map(change).collect(),
+            StellarPayload::Custom(custom) => custom.changes(),
         }
     }
 
@@ -322,6 +322,16 @@ impl StellarCustom {
         envelope::parts(&self.envelope).operations_of(account_key(&self.account))
     }
 
+    fn changes(&self) -> BTreeSet<AccountChange> {
+        let mut changes: BTreeSet<_> = self.operations().filter_map(change).collect();
+        let parts = envelope::parts(&self.envelope);
+        // Of a fee bump, the transaction inside.
+        if parts.skips && parts.source == account_key(&self.account) {
+            changes.insert(AccountChange::StellarBumpSequence);
+        }
+        changes
+    }
+
     /// What the operations of the wallet pay, at most. What others do is not in it.
     fn spends(&self) -> Vec<Spend> {
         self.operations().flat_map(payments).collect()
@@ -353,6 +363,15 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
     let one = |asset: &XdrAsset, amount, to: &MuxedAccount| {
         vec![spend(Credit::of(asset).as_ref(), amount, Some(to))]
     };
+    let unseen = || Spend::unseen(Place::network(Network::Stellar));
+    // The market may keep all but the least of what is sent.
+    let exchanged = |sent: &XdrAsset, amount, got: &XdrAsset, path: &[XdrAsset], to: &_| {
+        let mut spends = one(sent, amount, to);
+        if sent != got || !path.is_empty() {
+            spends.push(unseen());
+        }
+        spends
+    };
     // The market gets it; an offer of nothing takes one back.
     let offer = |asset: &XdrAsset, amount: i64| match amount {
         1.. => vec![spend(Credit::of(asset).as_ref(), amount, None)],
@@ -366,10 +385,12 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
         ),
         OperationBody::Payment(op) => one(&op.asset, op.amount, &op.destination),
         OperationBody::PathPaymentStrictReceive(op) => {
-            one(&op.send_asset, op.send_max, &op.destination)
+            let to = &op.destination;
+            exchanged(&op.send_asset, op.send_max, &op.dest_asset, &op.path, to)
         }
         OperationBody::PathPaymentStrictSend(op) => {
-            one(&op.send_asset, op.send_amount, &op.destination)
+            let to = &op.destination;
+            exchanged(&op.send_asset, op.send_amount, &op.dest_asset, &op.path, to)
         }
         // All that the account has.
         OperationBody::AccountMerge(to) => one(&XdrAsset::Native, i64::MAX, to),
@@ -386,12 +407,12 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
         OperationBody::ManageSellOffer(op) => offer(&op.selling, op.amount),
         OperationBody::CreatePassiveSellOffer(op) => offer(&op.selling, op.amount),
         OperationBody::ManageBuyOffer(op) => offer(&op.selling, sold(op.buy_amount, &op.price)),
-        // Which assets a pool has stands in no operation, and contracts do what they like.
+        // Which assets a pool has stands in no operation, contracts do what they like, and whose
+        // entries the wallet's reserves are held for is up to the one that is sponsored.
         OperationBody::LiquidityPoolDeposit(_)
         | OperationBody::LiquidityPoolWithdraw(_)
-        | OperationBody::InvokeHostFunction(_) => {
-            vec![Spend::unseen(Place::network(Network::Stellar))]
-        }
+        | OperationBody::InvokeHostFunction(_)
+        | OperationBody::BeginSponsoringFutureReserves(_) => vec![unseen()],
         OperationBody::SetOptions(_)
         | OperationBody::ChangeTrust(_)
         | OperationBody::AllowTrust(_)
@@ -399,7 +420,6 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
         | OperationBody::ManageData(_)
         | OperationBody::BumpSequence(_)
         | OperationBody::ClaimClaimableBalance(_)
-        | OperationBody::BeginSponsoringFutureReserves(_)
         | OperationBody::EndSponsoringFutureReserves
         | OperationBody::RevokeSponsorship(_)
         | OperationBody::Clawback(_)

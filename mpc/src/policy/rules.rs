@@ -271,6 +271,10 @@ impl Rules {
                 return Err(Fault::field("amount", sentence));
             }
             add(&mut totals, spend.asset.clone(), spend.amount);
+            // What cannot be told may be any of those that are limited.
+            for asset in self.limits.keys().filter(|asset| spend.asset.may_be(asset)) {
+                add(&mut totals, asset.clone(), spend.amount);
+            }
         }
         if !fee.is_zero() {
             let coin = Asset::coin(outflow.place);

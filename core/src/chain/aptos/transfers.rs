@@ -110,6 +110,17 @@ impl EntryFunction {
         changes_account(&self.module, &self.function).then_some(AccountChange::AptosKeyRotation)
     }
 
+    /// Whether it is one of the framework's functions by which something goes to others, and none of
+    /// those that [`transfers`] reads: how much of what is not known. A store may be of any asset, an
+    /// object goes with all that it holds.
+    pub(crate) fn hands_on(&self) -> bool {
+        let function = self.function.as_str();
+        self.publisher().is_none()
+            && find(&self.module, &self.function).is_none()
+            && function.contains("transfer")
+            && !function.starts_with("set_")
+    }
+
     /// Whom the call trusts besides those that it plainly sends to: the account that has published
     /// the module, which gets the signature. `None` for the framework, of which everything else would
     /// be trusted too.

@@ -15,7 +15,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use alloy_primitives::{Address, B256, keccak256};
+use alloy_primitives::{Address, B256, address, keccak256};
 use k256::ecdsa::VerifyingKey;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,36 @@ use crate::{
     payload::evm::{EvmPayload, EvmTransaction},
     signature::{Curve, Signature},
 };
+
+/// Contracts through which a chain's own coin is a token too: one balance under two names.
+const COINS: [(u64, Address); 4] = [
+    // Metis
+    (
+        1_088,
+        address!("0xDeadDeAddeAddEAddeadDEaDDEAdDeaDDeAD0000"),
+    ),
+    // Moonbeam, Moonriver
+    (
+        1_284,
+        address!("0x0000000000000000000000000000000000000802"),
+    ),
+    (
+        1_285,
+        address!("0x0000000000000000000000000000000000000802"),
+    ),
+    // Celo
+    (
+        42_220,
+        address!("0x471EcE3750Da237f93B8E339c536989b8978a438"),
+    ),
+];
+
+/// Whether a token is the coin of its chain.
+pub(crate) fn is_coin(chain_id: Option<u64>, token: &Address) -> bool {
+    COINS
+        .iter()
+        .any(|(chain, contract)| chain_id == Some(*chain) && contract == token)
+}
 
 /// What an EVM node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use spl_associated_token_account_interface::program::ID as ASSOCIATED_TOKEN;
 
 use super::{
     cost::COMPUTE_BUDGET,
-    effect::{Account, Move, account, movement},
+    effect::{Account, Move, Token, account, movement},
     token::{TOKEN, TOKEN_2022},
 };
 use crate::payload::outflow::AccountChange;
@@ -99,8 +99,8 @@ impl Acts {
                     self.changes.insert(AccountChange::SolanaSetAuthority);
                 }
                 // Withdraw
-                if let (Some(4), Some(to)) = (one.variant(), one.account(1)) {
-                    self.lamports(one, to, one.u64_at(4)?);
+                if one.variant() == Some(4) {
+                    self.paid_out(one, 1, one.u64_at(4)?)?;
                 }
                 None
             }
@@ -109,12 +109,22 @@ impl Acts {
                 if matches!(one.variant(), Some(1 | 4 | 7 | 10 | 11)) {
                     self.changes.insert(AccountChange::SolanaSetAuthority);
                 }
+                // Withdraw
+                if one.variant() == Some(3) {
+                    self.paid_out(one, 1, one.u64_at(4)?)?;
+                }
                 None
             }
             LOADER => {
                 // SetAuthority, SetAuthorityChecked
                 if matches!(one.variant(), Some(4 | 7)) {
                     self.changes.insert(AccountChange::SolanaSetAuthority);
+                }
+                // Upgrade, whose buffer is emptied; Close: all that the account has.
+                match one.variant() {
+                    Some(3) => self.paid_out(one, 3, u64::MAX)?,
+                    Some(5) => self.paid_out(one, 1, u64::MAX)?,
+                    _ => {}
                 }
                 None
             }
@@ -129,15 +139,15 @@ impl Acts {
             0 if at(1) => self.change(AccountChange::SolanaAssign),
             13 if at(0) => self.change(AccountChange::SolanaAssign),
             0 | 2 | 3 | 13 => {}
-            // Assign, Allocate; of an account that is derived from the wallet, AllocateWithSeed and
-            // AssignWithSeed.
+            // Assign, Allocate
             1 | 8 if at(0) => self.change(AccountChange::SolanaAssign),
-            9 | 10 if at(1) => self.change(AccountChange::SolanaAssign),
-            // WithdrawNonceAccount
-            5 if at(4) => return self.lamports(one, one.account(1)?, one.u64_at(4)?),
-            // AuthorizeNonceAccount
-            7 if at(1) => self.change(AccountChange::SolanaSetAuthority),
-            // TransferWithSeed
+            // These look for the base of a seed, or for who has authority over a nonce account, among
+            // all who sign, at whatever place: AllocateWithSeed, AssignWithSeed, WithdrawNonceAccount,
+            // AuthorizeNonceAccount.
+            9 | 10 => self.change(AccountChange::SolanaAssign),
+            5 => return self.paid_out(one, 1, one.u64_at(4)?),
+            7 => self.change(AccountChange::SolanaSetAuthority),
+            // TransferWithSeed, whose base has its place
             11 if at(1) => return self.lamports(one, one.account(2)?, one.u64_at(4)?),
             0..=13 => {}
             _ => return None,
@@ -154,23 +164,18 @@ impl Acts {
             // Approve, ApproveChecked
             4 => {
                 self.change(AccountChange::SolanaApprove);
-                self.tokens(one, [0, 1, 2])?;
+                self.tokens(one, Token::In(one.account(0)?), [1, 2])?;
             }
             13 => {
                 self.change(AccountChange::SolanaApprove);
-                self.tokens(one, [1, 2, 3])?;
+                self.tokens(one, Token::Of(one.account(1)?), [2, 3])?;
             }
             6 => self.change(AccountChange::SolanaSetAuthority),
             // MintTo, MintToChecked; Burn, BurnChecked
-            7 | 14 => self.tokens(one, [0, 1, 2])?,
-            8 | 15 => self.tokens(one, [1, 1, 2])?,
+            7 | 14 => self.tokens(one, Token::Of(one.account(0)?), [1, 2])?,
+            8 | 15 => self.tokens(one, Token::Of(one.account(1)?), [1, 2])?,
             // CloseAccount, WithdrawExcessLamports, UnwrapLamports: all that the account has.
-            9 | 38 | 45 => {
-                let to = one.account(1)?;
-                if to != one.wallet {
-                    self.lamports(one, to, u64::MAX);
-                }
-            }
+            9 | 38 | 45 => self.paid_out(one, 1, u64::MAX)?,
             // What is initialized, Revoke, FreezeAccount, ThawAccount, SyncNative, and what only
             // answers
             0..=2 | 5 | 10 | 11 | 16..=24 => {}
@@ -223,18 +228,28 @@ impl Acts {
         }
     }
 
-    /// Tokens whose amount stands behind the instruction's number: the places of mint or source, of
-    /// who gets them, and of who signs.
-    fn tokens(&mut self, one: &Instruction<'_>, places: [usize; 3]) -> Option<()> {
-        let [token, to, authority] = places;
+    /// Tokens whose amount stands behind the instruction's number: the places of who gets them, and
+    /// of who signs.
+    fn tokens(&mut self, one: &Instruction<'_>, token: Token, places: [usize; 2]) -> Option<()> {
+        let [to, authority] = places;
         let amount = one.data.get(1..)?.first_chunk()?;
         if one.signs(authority) {
             self.moves.push(Move {
                 authority: one.account(authority)?,
-                token: Some(one.account(token)?),
+                token: Some(token),
                 to: one.account(to)?,
                 amount: u64::from_le_bytes(*amount),
             });
+        }
+        Some(())
+    }
+
+    /// Lamports of an account that the wallet has authority over, for the account at a place; what
+    /// the wallet gets does not leave.
+    fn paid_out(&mut self, one: &Instruction<'_>, to: usize, amount: u64) -> Option<()> {
+        let to = one.account(to)?;
+        if to != one.wallet {
+            self.lamports(one, to, amount)?;
         }
         Some(())
     }

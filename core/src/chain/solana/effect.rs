@@ -43,14 +43,22 @@ impl fmt::Display for Account {
     }
 }
 
+/// Which token an instruction moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// The one of this mint.
+    Of(Account),
+    /// The one that this account holds: the instruction does not name its mint.
+    In(Account),
+}
+
 /// An amount that an instruction moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Who has to sign for it.
     pub authority: Account,
-    /// `None`: lamports. Else the mint; where the instruction does not name it, the account that
-    /// the tokens come from.
-    pub token: Option<Account>,
+    /// `None`: lamports.
+    pub token: Option<Token>,
     /// The account that it goes to; for tokens that is a token account, not its owner.
     pub to: Account,
     /// In the smallest unit.
@@ -96,17 +104,22 @@ pub(super) fn movement(
         Some((moved, from))
     } else if *program == TOKEN || *program == TOKEN_2022 {
         let (token, to, authority, amount) = match TokenInstruction::unpack(data) {
-            Ok(TokenInstruction::Transfer { amount }) => (0, 1, 2, amount),
-            Ok(TokenInstruction::TransferChecked { amount, .. }) => (1, 2, 3, amount),
+            Ok(TokenInstruction::Transfer { amount }) => (Token::In(at(0)?), 1, 2, amount),
+            Ok(TokenInstruction::TransferChecked { amount, .. }) => {
+                (Token::Of(at(1)?), 2, 3, amount)
+            }
             // Token-2022: TransferCheckedWithFee of the transfer fee extension.
             _ => match data {
-                [26, 1, rest @ ..] => (1, 2, 3, u64::from_le_bytes(*rest.first_chunk()?)),
+                [26, 1, rest @ ..] => {
+                    let amount = u64::from_le_bytes(*rest.first_chunk()?);
+                    (Token::Of(at(1)?), 2, 3, amount)
+                }
                 _ => return None,
             },
         };
         let moved = Move {
             authority: at(authority)?,
-            token: Some(at(token)?),
+            token: Some(token),
             to: at(to)?,
             amount,
         };

@@ -99,6 +99,8 @@ pub(crate) struct Parts<'a> {
     pub fee: i64,
     /// The sequence number.
     pub sequence: i64,
+    /// Whether it may leave numbers out (CAP-21): the account then has the transaction's.
+    pub skips: bool,
     /// The memo.
     pub memo: &'a Memo,
     /// What the transaction does.
@@ -116,6 +118,7 @@ pub(crate) fn parts(envelope: &TransactionEnvelope) -> Parts<'_> {
             payer: &envelope.tx.source_account_ed25519.0,
             fee: envelope.tx.fee.into(),
             sequence: envelope.tx.seq_num.0,
+            skips: false,
             memo: &envelope.tx.memo,
             operations: &envelope.tx.operations,
             signatures: envelope.signatures.len(),
@@ -142,6 +145,10 @@ fn parts_v1(envelope: &TransactionV1Envelope) -> Parts<'_> {
         payer: source,
         fee: envelope.tx.fee.into(),
         sequence: envelope.tx.seq_num.0,
+        skips: matches!(
+            &envelope.tx.cond,
+            Preconditions::V2(conditions) if conditions.min_seq_num.is_some()
+        ),
         memo: &envelope.tx.memo,
         operations: &envelope.tx.operations,
         signatures: envelope.signatures.len(),

@@ -22,8 +22,8 @@ pub(crate) struct Seen {
     pub to: Option<String>,
 }
 
-/// What is seen of a transaction: withdrawals from address balances, SUI that is split off the gas
-/// coin and handed on, objects that are transferred, calls.
+/// What is seen of a transaction: withdrawals from address balances, the gas coin and SUI that is
+/// split off it when they are handed on, objects that are transferred, calls.
 pub(crate) fn seen(transaction: &Transaction) -> Vec<Seen> {
     let Some(program) = program_of(transaction) else {
         return Vec::new();
@@ -57,7 +57,7 @@ pub(crate) fn sets_alias(transaction: &Transaction) -> bool {
 
 /// SUI that was split off the gas coin, by command and result, and was not handed on yet.
 #[derive(Default)]
-struct Split(BTreeMap<(usize, u16), u64>);
+struct Split(BTreeMap<(usize, u16), U256>);
 
 impl Split {
     fn follow(
@@ -69,15 +69,15 @@ impl Split {
     ) -> Option<Seen> {
         match command {
             Command::SplitCoins(command) => {
-                let taken = self.take(&[command.coin]);
-                if command.coin == Argument::Gas {
-                    for (index, amount) in (0..).zip(&command.amounts) {
-                        if let Some(amount) = number(program, amount) {
-                            self.0.insert((place, index), amount);
-                        }
-                    }
+                if command.coin != Argument::Gas {
+                    return out_of_sight(self.take(&[command.coin]));
                 }
-                out_of_sight(taken)
+                for (index, amount) in (0..).zip(&command.amounts) {
+                    // How much a command before has made of it is not known.
+                    let amount = number(program, amount).map_or(U256::MAX, U256::from);
+                    self.0.insert((place, index), amount);
+                }
+                None
             }
             Command::MergeCoins(command) => {
                 let taken = self.take(&command.coins_to_merge);
@@ -103,16 +103,17 @@ impl Split {
         }
     }
 
-    /// What stands behind the arguments; each is counted once.
+    /// What stands behind the arguments, each counted once; the gas coin is all that there is.
     fn take(&mut self, arguments: &[Argument]) -> U256 {
         let mut sum = U256::ZERO;
         for argument in arguments {
             let key = match *argument {
                 Argument::Result(command) => (usize::from(command), 0),
                 Argument::NestedResult(command, index) => (usize::from(command), index),
-                Argument::Gas | Argument::Input(_) => continue,
+                Argument::Gas => return U256::MAX,
+                Argument::Input(_) => continue,
             };
-            sum = sum.saturating_add(self.0.remove(&key).map_or(U256::ZERO, U256::from));
+            sum = sum.saturating_add(self.0.remove(&key).unwrap_or_default());
         }
         sum
     }

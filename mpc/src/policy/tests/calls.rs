@@ -377,7 +377,50 @@ fn hand_overs__should_be_refused_unless_they_are_named() {
     // Of an account's owner, to somebody
     let authority = [&[6, 2, 1][..], &[6; 32]].concat();
     let approve = [&[4][..], &u64::MAX.to_le_bytes()].concat();
+    // Of a nonce account; of an account with a seed
+    let nonce = [&[7, 0, 0, 0][..], &[6; 32]].concat();
     let attacks = [
+        (
+            "stellarBumpSequence",
+            Network::Stellar,
+            stellar_that_skips(),
+        ),
+        // Whoever signs may stand at any place.
+        (
+            "solanaSetAuthority",
+            Network::Solana,
+            custom_solana([0; 32], &[1, 0], &nonce),
+        ),
+        (
+            "solanaSetAuthority",
+            Network::Solana,
+            custom_solana([0; 32], &[1, 2, 2, 0], &nonce),
+        ),
+        (
+            "solanaSetAuthority",
+            Network::Solana,
+            custom_solana(token, &[1, 2, 2, 0], &authority),
+        ),
+        (
+            "solanaAssign",
+            Network::Solana,
+            custom_solana([0; 32], &[1, 0], &with_seed(10, &[])),
+        ),
+        (
+            "solanaAssign",
+            Network::Solana,
+            custom_solana([0; 32], &[1, 2, 0], &with_seed(10, &[])),
+        ),
+        (
+            "solanaAssign",
+            Network::Solana,
+            custom_solana([0; 32], &[1, 2, 2, 0], &with_seed(9, &[0; 8])),
+        ),
+        (
+            "solanaApprove",
+            Network::Solana,
+            custom_solana(token, &[1, 2, 2, 2, 0], &approve),
+        ),
         (
             "stellarSetOptions",
             Network::Stellar,
@@ -472,4 +515,332 @@ fn approvals_of_solana__should_count_as_spends_beside() {
     let trusted = bs58::encode([7; 32]).into_string();
     let list = policy(&format!("{open}recipients.solana = [\"{trusted}\"]"));
     assert!(judged(&list, Network::Solana, &swap).is_ok());
+}
+
+/// AllocateWithSeed or AssignWithSeed of an account that is derived from the wallet.
+fn with_seed(variant: u8, space: &[u8]) -> Vec<u8> {
+    let base = public_key(Curve::Ed25519);
+    let seed = [&4_u64.to_le_bytes()[..], b"seed"].concat();
+    [&[variant, 0, 0, 0][..], &base, &seed, space, &[6; 32]].concat()
+}
+
+/// The system program of Solana looks for the authority of a nonce account, and for the base of an
+/// account with a seed, among all who sign an instruction, at whatever place they stand
+/// (`InstructionContext::get_signers` of Agave, `signers.contains(..)`).
+#[test]
+fn signers_of_solana__should_count_at_any_place_of_the_accounts() {
+    let mallory = [6; 32];
+    let withdraw = [&[5, 0, 0, 0][..], &1_000_000_000_u64.to_le_bytes()].concat();
+    let authorize = [&[7, 0, 0, 0][..], &mallory].concat();
+    // Account 0 is the wallet, 1 and 2 are others.
+    let mut got_through = Vec::new();
+    for (name, accounts, data) in [
+        // nonce account, recipient, two sysvars, anybody, and only then the authority
+        ("WithdrawNonceAccount", &[1, 2, 2, 2, 2, 0][..], &withdraw),
+        ("AuthorizeNonceAccount", &[1, 2, 0], &authorize),
+        ("AllocateWithSeed", &[1, 2, 0], &with_seed(9, &[0; 8])),
+        ("AssignWithSeed", &[1, 2, 0], &with_seed(10, &[])),
+    ] {
+        let payload = custom_solana([0; 32], accounts, data);
+        // Nobody may receive, nothing may go, no account may change.
+        let closed = policy(
+            "custom_calls = [\"solana\"]\nonly_listed_recipients = true\n\
+             recipients.solana = []\naccount_changes = []\n\
+             limits = [{ asset = \"solana\", per_request = \"1\", per_day = \"1\" }]",
+        );
+        if let Ok(spending) = judged(&closed, Network::Solana, &payload) {
+            got_through.push((name, spending.len()));
+        }
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// A token of Solana whose mint stands in an address lookup table is still that token.
+#[test]
+fn mints_of_solana_in_a_table__should_not_get_past_a_limit() {
+    let token: [u8; 32] = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
+        .into_vec()
+        .unwrap()
+        .try_into()
+        .unwrap();
+    let mint = bs58::encode([5; 32]).into_string();
+    // TransferChecked: source, mint, destination, owner
+    let data = [&[12][..], &u64::MAX.to_le_bytes(), &[6]].concat();
+    let message = [
+        &[0x80, 1, 0, 1, 4][..],
+        &public_key(Curve::Ed25519),
+        &[8; 32],
+        &[9; 32],
+        &token,
+        &[3; 32],
+        // The mint is account 4: the first of the table.
+        &[1, 3, 4, 1, 4, 2, 0, data.len() as u8],
+        &data,
+        &[1],
+        &[7; 32],
+        &[0, 1, 0],
+    ]
+    .concat();
+    let transaction = [&[1][..], &[0; 64], &message].concat();
+    let kind = WireKind::SolanaSendCustom(wire::SolanaSendCustom {
+        from: sender(Network::Solana),
+        tx_base64: vec![base64(&transaction)],
+        chain_id: 101,
+    });
+    let payload = Payload::parse(&kind).unwrap();
+    let limit = policy(&format!(
+        "custom_calls = [\"solana\"]\n\
+         limits = [{{ asset = \"solana/{mint}\", per_request = \"1\", per_day = \"1\" }}]"
+    ));
+    let judged = judged(&limit, Network::Solana, &payload);
+    assert!(judged.is_err(), "{judged:?}");
+}
+
+/// Transfer names no mint, and the account that it takes from may hold any token.
+#[test]
+fn tokens_of_solana_without_their_mint__should_not_get_past_a_limit() {
+    let token: [u8; 32] = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
+        .into_vec()
+        .unwrap()
+        .try_into()
+        .unwrap();
+    let mint = bs58::encode([5; 32]).into_string();
+    // Transfer: source, destination, owner
+    let payload = |amount: u64| {
+        let data = [&[3][..], &amount.to_le_bytes()].concat();
+        custom_solana(token, &[1, 2, 0], &data)
+    };
+    let limit = policy(&format!(
+        "custom_calls = [\"solana\"]\n\
+         limits = [{{ asset = \"solana/{mint}\", per_request = \"1\", per_day = \"1\" }}]"
+    ));
+    let fault = judged(&limit, Network::Solana, &payload(2)).unwrap_err();
+    assert!(fault.public().starts_with("amount: "), "{fault}");
+    // As much as the limit is, and it counts.
+    let counted = judged(&limit, Network::Solana, &payload(1)).unwrap();
+    let limited = counted.iter().filter(|one| one.most_per_day.is_some());
+    let assets: Vec<&str> = limited.map(|one| one.counter.asset.as_str()).collect();
+    assert_eq!(assets, [format!("solana/{mint}")]);
+    let listed = policy(
+        "custom_calls = [\"solana\"]\nonly_listed_assets = true\n\
+         limits = [{ asset = \"solana\", per_day = \"1\" }]",
+    );
+    assert!(judged(&listed, Network::Solana, &payload(1)).is_err());
+}
+
+/// The gas coin as a whole is all SUI that the gas coins hold.
+#[test]
+fn gas_coin_of_sui__should_count_when_it_goes_as_a_whole() {
+    let from = sender(Network::Sui);
+    let key = hex::decode(&from[2..]).unwrap();
+    let bob = [0x0b; 32];
+    let coin = [
+        vec![1; 32],
+        vec![3, 0, 0, 0, 0, 0, 0, 0],
+        vec![32],
+        vec![4; 32],
+    ]
+    .concat();
+    let amounts = [10_u64.to_le_bytes(), 1000_u64.to_le_bytes()].concat();
+    let payload = [
+        // V1, programmable; one input, which is pure and of 32 bytes: the recipient
+        vec![0, 0, 1, 0, 32],
+        bob.to_vec(),
+        // One command: TransferObjects of the gas coin to input 0
+        vec![1, 1, 1, 0, 1, 0, 0],
+        key.clone(),
+        vec![1],
+        coin,
+        key,
+        amounts,
+        vec![0],
+    ]
+    .concat();
+    let kind = WireKind::SuiSendCustom(wire::SuiSendCustom { from, payload });
+    let payload = Payload::parse(&kind).unwrap();
+    let bob = format!("0x{}", hex::encode(bob));
+    let limit = policy(&format!(
+        "custom_calls = [\"sui\"]\nrecipients.sui = [\"{bob}\"]\n\
+         limits = [{{ asset = \"sui\", per_request = \"1\", per_day = \"1\" }}]"
+    ));
+    let judged = judged(&limit, Network::Sui, &payload);
+    assert!(judged.is_err(), "{judged:?}");
+}
+
+/// "Where it calls the framework's transfer functions, what they send counts"
+/// (docs/policy-floor.md).
+#[test]
+fn transfers_of_aptos_between_stores__should_count() {
+    let limit = policy(
+        "custom_calls = [\"aptos:1\"]\nlimits = [{ asset = \"aptos:1\", per_request = \"1\", \
+         per_day = \"1\" }]",
+    );
+    let mut got_through = Vec::new();
+    for function in [
+        "0x1::fungible_asset::transfer",
+        "0x1::dispatchable_fungible_asset::transfer",
+        "0x1::primary_fungible_store::transfer_assert_minimum_deposit",
+        "0x1::object::transfer",
+    ] {
+        if let Ok(spending) = judged(&limit, Network::Aptos, &custom_aptos(function)) {
+            got_through.push((function, spending.len()));
+        }
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// DAI has push, pull and move beside transfer; MKR (DSToken) an approve without an amount; stETH
+/// counts in shares, too; AMPL sends all.
+#[test]
+fn kin_of_transfer_and_approve__should_count_as_spends() {
+    let (limit, list) = strict();
+    let mut got_through = Vec::new();
+    let to = || vec![account(EVE), word(9)];
+    let from_to = || vec![account(BOB), account(EVE), word(9)];
+    for (signature, selector, words) in [
+        ("push(address,uint256)", 0xb753_a98c, to()),
+        ("move(address,address,uint256)", 0xbb35_783b, from_to()),
+        ("approve(address)", 0xdaea_85c5, vec![account(EVE)]),
+        ("transferShares(address,uint256)", 0x8fcb_4e5b, to()),
+        (
+            "transferSharesFrom(address,address,uint256)",
+            0x6d78_0459,
+            from_to(),
+        ),
+        ("transferAll(address)", 0xa3a7_e7f3, vec![account(EVE)]),
+        // Paid by the wallet's allowance, credited to somebody else: ERC-4626 and Aave.
+        (
+            "deposit(uint256,address)",
+            0x6e55_3f65,
+            vec![word(9), account(EVE)],
+        ),
+        (
+            "mint(uint256,address)",
+            0x94bf_804d,
+            vec![word(9), account(EVE)],
+        ),
+        (
+            "supply(address,uint256,address,uint16)",
+            0x617b_a037,
+            vec![account(TOKEN), word(9), account(EVE), word(0)],
+        ),
+    ] {
+        let (order, payload) = call(TOKEN, data(selector, &words));
+        for (name, policy) in [("limit", &limit), ("list", &list)] {
+            if policy.check(&order, &root(), &payload).is_ok() {
+                got_through.push((signature, name));
+            }
+        }
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// Some chains keep their coin as a token, too: one balance under two names. CELO at 0x471E..., GLMR
+/// of Moonbeam at 0x0802, METIS at 0xDeaD...0000.
+#[test]
+fn coins_of_evm_that_are_tokens_too__should_count_as_the_coin() {
+    let mut got_through = Vec::new();
+    for (chain_id, contract) in [
+        (42_220, "0x471ece3750da237f93b8e339c536989b8978a438"),
+        (1_284, "0x0000000000000000000000000000000000000802"),
+        (1_088, "0xdeaddeaddeaddeaddeaddeaddeaddeaddead0000"),
+    ] {
+        let kind = WireKind::EvmSendErc20(wire::EvmSendErc20 {
+            chain_id,
+            from: sender(Network::Evm),
+            to: BOB.into(),
+            token_contract_address: contract.into(),
+            amount: "1000000000000000000000000".into(),
+            gas_fee: gas(),
+            nonce: Some(0),
+        });
+        let limit = policy(&format!(
+            "limits = [{{ asset = \"evm:{chain_id}\", per_request = \"1\", per_day = \"1\" }}]"
+        ));
+        let payload = Payload::parse(&kind).unwrap();
+        if judged(&limit, Network::Evm, &payload).is_ok() {
+            got_through.push(contract);
+        }
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// What a path payment sends goes to the market, as that of an offer does. A recipient in the list gets
+/// as little as the order says, and who has made the market of the path the rest.
+#[test]
+fn path_payments_of_stellar__should_go_to_nobody_that_is_seen() {
+    let bob = [7; 32];
+    let listed = |key: &[u8]| Network::Stellar.chain().address(key).unwrap();
+    // Any key of the curve will do for who is listed: its base point.
+    let mut to = vec![0x66; 32];
+    to[0] = 0x58;
+    let native = [0; 4];
+    // An asset that the attacker issues: a code of four letters, a key
+    let worthless = [&[0, 0, 0, 1][..], b"EVIL", &[0; 4], &bob].concat();
+    let path = [&1_u32.to_be_bytes()[..], &worthless].concat();
+    let destination = [&[0; 4][..], &to].concat();
+    let usdc = [&[0, 0, 0, 1][..], b"USDC", &[0; 4], &[8; 32]].concat();
+    let (all, least) = (1_000_000_000_000_i64.to_be_bytes(), 1_i64.to_be_bytes());
+    let list = policy(&format!(
+        "custom_calls = [\"stellar\"]\nonly_listed_recipients = true\nrecipients.stellar = [\"{}\"]",
+        listed(&to)
+    ));
+    let mut got_through = Vec::new();
+    for (name, number, fields) in [
+        (
+            "PathPaymentStrictReceive",
+            2,
+            [&all[..], &destination, &native, &least, &path],
+        ),
+        (
+            "PathPaymentStrictSend",
+            13,
+            [&all[..], &destination, &native, &least, &path],
+        ),
+    ] {
+        let operation = [&[0, 0, 0, number][..], &usdc, &fields.concat()].concat();
+        if judged(&list, Network::Stellar, &custom_stellar(&operation)).is_ok() {
+            got_through.push(name);
+        }
+    }
+    // The wallet holds the reserves of whatever somebody else opens: 0.5 XLM for each entry.
+    let sponsor = [&[0, 0, 0, 16][..], &[0; 4], &bob].concat();
+    if judged(&list, Network::Stellar, &custom_stellar(&sponsor)).is_ok() {
+        got_through.push("BeginSponsoringFutureReserves");
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// What BumpSequence does, a precondition does too: with a lowest number (CAP-21) a transaction may skip
+/// numbers, and after it the account has the transaction's. After the last number it can do nothing.
+#[test]
+fn sequence_numbers_of_stellar__should_not_be_skipped_without_bump_sequence() {
+    let payload = stellar_that_skips();
+    for policy in [Policy::production(), policy("account_changes = []")] {
+        let judged = judged(&policy, Network::Stellar, &payload);
+        assert!(judged.is_err(), "{judged:?}");
+    }
+}
+
+fn stellar_that_skips() -> Payload {
+    let envelope = [
+        &[0, 0, 0, 2, 0, 0, 0, 0][..],
+        &public_key(Curve::Ed25519),
+        // Fee, and the last sequence number there is
+        &[0, 0, 0, 100],
+        &i64::MAX.to_be_bytes(),
+        // Preconditions of version 2: no times, no ledgers, from number 0 on, nothing else
+        &[0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+        &[0; 8 + 8 + 4 + 4],
+        // No memo; one operation: SetOptions that sets nothing
+        &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5],
+        &[0; 36],
+        &[0; 8],
+    ]
+    .concat();
+    let kind = WireKind::StellarSendCustom(wire::StellarSendCustom {
+        from: sender(Network::Stellar),
+        tx_base64: base64(&envelope),
+    });
+    Payload::parse(&kind).unwrap()
 }

@@ -407,7 +407,7 @@ proptest! {
         let named_key = effect::Account::Named;
         prop_assert_eq!(moved, [effect::Move {
             authority: named_key(from),
-            token: Some(named_key(mint)),
+            token: Some(effect::Token::Of(named_key(mint))),
             to: named_key(associated_account(&to, &mint, &program)),
             amount,
         }]);

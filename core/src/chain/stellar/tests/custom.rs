@@ -318,6 +318,22 @@ fn outflow__should_show_what_a_custom_transaction_pays() {
             dest_min: 1,
             path: Default::default(),
         }),
+        OperationBody::PathPaymentStrictSend(PathPaymentStrictSendOp {
+            send_asset: XdrAsset::Native,
+            send_amount: 6,
+            destination: muxed(TO),
+            dest_asset: XdrAsset::Native,
+            dest_min: 1,
+            path: Default::default(),
+        }),
+        OperationBody::PathPaymentStrictSend(PathPaymentStrictSendOp {
+            send_asset: XdrAsset::Native,
+            send_amount: 8,
+            destination: muxed(TO),
+            dest_asset: XdrAsset::Native,
+            dest_min: 1,
+            path: [usdc.to_asset()].try_into().unwrap(),
+        }),
         OperationBody::CreateClaimableBalance(CreateClaimableBalanceOp {
             asset: usdc.to_asset(),
             amount: 5,
@@ -332,8 +348,14 @@ fn outflow__should_show_what_a_custom_transaction_pays() {
     let all = [
         (None, "1".to_owned(), Some(TO)),
         (None, "2".to_owned(), Some(TO)),
+        // A market comes between, but for what is sent as it is.
         (token, "3".to_owned(), Some(MUXED)),
+        (None, "0".to_owned(), None),
         (None, "4".to_owned(), Some(TO)),
+        (None, "0".to_owned(), None),
+        (None, "6".to_owned(), Some(TO)),
+        (None, "8".to_owned(), Some(TO)),
+        (None, "0".to_owned(), None),
         (token, "5".to_owned(), Some(TO)),
         (token, "0".to_owned(), Some(ISSUER)),
         (None, i64::MAX.to_string(), Some(TO)),
@@ -408,6 +430,29 @@ fn account_changes__should_be_those_of_the_wallets_own_operations() {
     });
     let changes = custom(&v1(&from(), vec![bumped.clone()])).unwrap();
     assert_eq!(changes.account_changes(), [StellarBumpSequence].into());
+    // A precondition does it too, of whose number is used.
+    let skips = |source: &str, lowest: Option<i64>| {
+        let conditions = stellar_xdr::PreconditionsV2 {
+            min_seq_num: lowest.map(SequenceNumber),
+            ..Default::default()
+        };
+        let mut skips = tx(source, vec![by(Some(&from()), native(TO, 1))]);
+        skips.cond = Preconditions::V2(conditions);
+        skips
+    };
+    for source in [from(), own_muxed()] {
+        for envelope in [
+            skips(&source, Some(0)).into(),
+            bump(&from(), 900, skips(&source, Some(0))),
+        ] {
+            let changes = custom(&envelope).unwrap().account_changes();
+            assert_eq!(changes, [StellarBumpSequence].into());
+        }
+    }
+    for other in [skips(&from(), None), skips(ISSUER, Some(0))] {
+        let changes = custom(&other.into()).unwrap().account_changes();
+        assert!(changes.is_empty());
+    }
     let home = options(stellar_xdr::SetOptionsOp {
         home_domain: Some(Default::default()),
         set_flags: Some(1),

@@ -375,6 +375,10 @@ fn outflow__should_show_what_is_plain_to_see() {
             to.map(ToOwned::to_owned),
         )
     };
+    let most = |to| {
+        let (asset, _, to) = sui(0, to);
+        (asset, U256::MAX, to)
+    };
     for (commands, expected) in [
         (
             vec![both(), transfer(vec![nested(0, 0), nested(0, 1)], 2)],
@@ -403,11 +407,21 @@ fn outflow__should_show_what_is_plain_to_see() {
             ],
             vec![],
         ),
-        // Not known how much, but to whom.
+        // All that the gas coins hold, and as much as nobody knows.
+        (vec![transfer(vec![Argument::Gas], 2)], vec![most(Some(TO))]),
+        (vec![transfer(vec![Argument::Gas], 3)], vec![]),
         (
-            vec![transfer(vec![Argument::Gas], 2)],
-            vec![sui(0, Some(TO))],
+            vec![call("0xabc00000000000", vec![Argument::Gas])],
+            vec![most(Some(&package))],
         ),
+        (
+            vec![
+                split(Argument::Gas, vec![Argument::Result(9)]),
+                transfer(vec![nested(0, 0)], 2),
+            ],
+            vec![most(Some(TO))],
+        ),
+        // Not known how much, but to whom.
         (vec![transfer(vec![input(4)], 2)], vec![sui(0, Some(TO))]),
         (vec![transfer(vec![input(4)], 4)], vec![sui(0, None)]),
         (
