@@ -2,6 +2,8 @@
 //!
 //! - The first digest that a node agrees to sign for a request is the only one, for ever. It covers
 //!   all inputs at once, so that a request cannot grow.
+//! - A transaction whose inputs are signed one by one has one list of digests too, whichever request
+//!   it is for: each digest binds the amount of its own input alone.
 //! - A session attempt is run once, also after a restart.
 //! - What requests let go is counted for 24 hours ([`windows`]), each request once, when its first
 //!   claim is granted: whatever becomes of the signature, the count stands.
@@ -29,12 +31,13 @@ use std::{
 use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, SessionId},
-    order::NodeId,
+    order::{NodeId, SigningOrder},
 };
 use redb::{
     Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
     WriteTransaction,
 };
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{oneshot, watch};
 
 pub use height::Age;
@@ -51,6 +54,9 @@ use windows::Windows;
 
 /// Request -> digest over all its inputs.
 const REQUESTS: TableDefinition<'_, &[u8; 16], &[u8; 32]> = TableDefinition::new("requests.1");
+/// Transaction with several inputs -> digest over all of them.
+const TRANSACTIONS: TableDefinition<'_, &[u8; 32], &[u8; 32]> =
+    TableDefinition::new("transactions.1");
 /// (session, attempt) -> when, in milliseconds since the Unix epoch.
 const SESSIONS: TableDefinition<'_, (&[u8; 16], u32), u64> = TableDefinition::new("sessions.1");
 /// (root public key, node) -> when, in milliseconds since the Unix epoch.
@@ -70,6 +76,9 @@ pub enum ClaimError {
     /// The request was signed for another digest before.
     #[error("another digest was claimed for this request")]
     OtherDigest,
+    /// The same transaction was shown with other amounts before.
+    #[error("other amounts were shown for the inputs of this transaction")]
+    OtherAmounts,
     /// What went in 24 hours would be above the limit.
     #[error("the limit of {} in 24 hours is reached", .0.name())]
     OverDay(Counter),
@@ -93,10 +102,51 @@ pub struct Claim {
     pub attempt: u32,
     /// What is to be signed: a digest over all inputs; `None` for key generation.
     pub digest: Option<(RequestId, [u8; 32])>,
+    /// The transaction, where its inputs are signed one by one
+    /// ([`covault_core::chain::Chain::signed_in_parts`]).
+    pub transaction: Option<[u8; 32]>,
     /// What the request lets go: each counter once.
     pub spending: Vec<Spending>,
     /// Now, in milliseconds since the Unix epoch.
     pub now_ms: u64,
+}
+
+impl Claim {
+    /// Of an order that was checked.
+    ///
+    /// # Errors
+    /// [`Class::Bug`] when what it shows was not.
+    pub(crate) fn of_order(
+        (session, attempt): (SessionId, u32),
+        order: &SigningOrder,
+        spending: Vec<Spending>,
+        now_ms: u64,
+    ) -> Result<Self, Fault> {
+        Ok(Self {
+            session,
+            attempt,
+            digest: Some((order.request, digest(order))),
+            transaction: order.network.chain().signed_in_parts(&order.unsigned)?,
+            spending,
+            now_ms,
+        })
+    }
+}
+
+/// What the claims remember of an order: the key, and the message of every input.
+fn digest(order: &SigningOrder) -> [u8; 32] {
+    let hash = Sha256::new()
+        .chain_update(b"covault/claim")
+        .chain_update(Sha256::digest(&order.public_key));
+    order
+        .inputs
+        .iter()
+        // Each of 32 bytes: their number shows in the length.
+        .fold(hash, |hash, input| {
+            hash.chain_update(Sha256::digest(&input.message))
+        })
+        .finalize()
+        .into()
 }
 
 /// The claims file of a node that does not run; let go when dropped.
@@ -498,6 +548,7 @@ fn make(path: &Path) -> Result<(), redb::Error> {
 fn load(database: &Database) -> Result<Loaded, redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(REQUESTS)?;
+    transaction.open_table(TRANSACTIONS)?;
     transaction.open_table(SESSIONS)?;
     transaction.open_table(BANS)?;
     let windows = Windows::open(&transaction)?;
@@ -656,6 +707,13 @@ fn grant(
         return Ok(Err(ClaimError::SessionUsed));
     }
     if let Some((request, digest)) = &claim.digest {
+        let mut transactions = transaction.open_table(TRANSACTIONS)?;
+        if let Some(id) = &claim.transaction {
+            let known = transactions.get(id)?;
+            if known.is_some_and(|known| known.value() != digest) {
+                return Ok(Err(ClaimError::OtherAmounts));
+            }
+        }
         let mut table = transaction.open_table(REQUESTS)?;
         let known = table
             .get(request.as_bytes())?
@@ -672,6 +730,9 @@ fn grant(
                     return Ok(Err(over));
                 }
                 table.insert(request.as_bytes(), digest)?;
+                if let Some(id) = &claim.transaction {
+                    transactions.insert(id, digest)?;
+                }
             }
             // The same transaction again: it cannot be sent twice, and was counted.
             Some(true) => {}

@@ -1,5 +1,13 @@
 //! Claims that stand, whatever happens.
 
+use covault_core::{
+    chain::{Facts, SigningInput},
+    derive::KeyPath,
+    ids::VaultId,
+    network::Network,
+    signature::Curve,
+};
+
 use super::*;
 
 fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
@@ -7,6 +15,7 @@ fn claim(session: u8, attempt: u32, digest: u8) -> Claim {
         session: SessionId::from_bytes([session; 16]),
         attempt,
         digest: Some((RequestId::from_bytes([1; 16]), [digest; 32])),
+        transaction: None,
         spending: Vec::new(),
         now_ms: 1,
     }
@@ -146,4 +155,62 @@ async fn claims__should_say_that_they_are_broken_when_the_disk_fails() {
     claims.broken().await;
     let refused = claims.claim(claim(3, 0, 7)).await;
     assert!(matches!(refused, Err(ClaimError::Store(_))), "{refused:?}");
+}
+
+#[test]
+fn digest__should_cover_every_input() {
+    let of = |messages: &[&[u8]]| {
+        digest(&SigningOrder {
+            request: RequestId::from_bytes([1; 16]),
+            vault: VaultId::from_bytes([1; 16]),
+            epoch: 0,
+            network: Network::Solana,
+            root_public_key: Vec::new(),
+            path: KeyPath::new(vec![0]).unwrap(),
+            public_key: vec![2; 32],
+            address: String::new(),
+            payload: Vec::new(),
+            facts: Facts::Nothing,
+            unsigned: Vec::new(),
+            inputs: messages
+                .iter()
+                .map(|message| SigningInput {
+                    curve: Curve::Ed25519,
+                    message: message.to_vec(),
+                })
+                .collect(),
+            recipient_indices: Vec::new(),
+            issued_at_ms: 0,
+            expires_at_ms: 0,
+        })
+    };
+    assert_eq!(of(&[b"a"]), of(&[b"a"]));
+    for other in [&[&b"a"[..], b"b"][..], &[b"b"], &[], &[b"a", b"a"]] {
+        assert_ne!(of(&[b"a"]), of(other));
+    }
+    assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
+}
+
+#[tokio::test]
+async fn claims__should_have_one_list_of_digests_for_a_transaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("claims.redb");
+    let of = |request: u8, session: u8, transaction: u8, digest: u8| Claim {
+        digest: Some((RequestId::from_bytes([request; 16]), [digest; 32])),
+        transaction: Some([transaction; 32]),
+        ..claim(session, 0, digest)
+    };
+    let claims = Claims::open(&path, true).unwrap();
+    assert_eq!(claims.claim(of(1, 1, 1, 7)).await, Ok(()));
+    // Another request for the same is the same.
+    assert_eq!(claims.claim(of(2, 2, 1, 7)).await, Ok(()));
+    assert_eq!(claims.claim(of(3, 3, 2, 8)).await, Ok(()));
+    drop(claims);
+    let claims = reopen(&path).await;
+    assert_eq!(
+        claims.claim(of(4, 4, 1, 9)).await,
+        Err(ClaimError::OtherAmounts)
+    );
+    // What was refused is not claimed.
+    assert_eq!(claims.claim(of(4, 4, 3, 9)).await, Ok(()));
 }

@@ -236,6 +236,7 @@ fn child__should_sign_until_it_is_killed() {
                 RequestId::from_bytes(session.try_into().unwrap()),
                 message.clone().try_into().unwrap(),
             )),
+            transaction: None,
             spending: Vec::new(),
             now_ms: 1,
         };

@@ -43,6 +43,7 @@ pub async fn take_nonces(cluster: &Cluster, index: usize) -> Vec<(ShareEpoch, u6
             session: SessionId::from_bytes([0xEE; 16]),
             attempt,
             digest: None,
+            transaction: None,
             spending: Vec::new(),
             now_ms: 1,
         };

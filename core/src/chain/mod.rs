@@ -204,6 +204,14 @@ pub trait Chain: Sync {
     /// [`crate::fault::Class::Bug`] when the bytes are not what [`Chain::build`] made.
     fn uses(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
 
+    /// The name of a transaction whose inputs are signed one by one, each signature over a part of what
+    /// the bytes show: those of two orders can make one transaction, although no order has shown it.
+    /// `None` where one signature covers all.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when the bytes are not what [`Chain::build`] made.
+    fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault>;
+
     /// Checks that the built bytes will do what [`crate::payload::Payload::outflow`] says of the
     /// payload, where that hangs on facts: on what type a coin object has, which the bytes only
     /// name. Signers ask it, as facts come from others; facts of another network are for

@@ -106,6 +106,15 @@ pub trait Rules: Sync {
     /// As there.
     fn uses(&self, payload: &Self::Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
 
+    /// See [`Chain::signed_in_parts`]: nothing is, unless the network says otherwise. The bytes are
+    /// not empty.
+    ///
+    /// # Errors
+    /// As there.
+    fn signed_in_parts(&self, _unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault> {
+        Ok(None)
+    }
+
     /// See [`Chain::vouch`]: nothing to show, unless the network says otherwise.
     ///
     /// # Errors
@@ -209,6 +218,13 @@ impl<R: Rules> Chain for R {
             Some(payload) if !unsigned.bytes.is_empty() => Rules::uses(self, payload, unsigned),
             _ => Ok(Vec::new()),
         }
+    }
+
+    fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault> {
+        if unsigned.is_empty() {
+            return Ok(None);
+        }
+        Rules::signed_in_parts(self, unsigned)
     }
 
     fn vouch(&self, payload: &Payload, facts: &Facts) -> Result<(), Fault> {

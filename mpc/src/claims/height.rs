@@ -165,6 +165,7 @@ mod tests {
             session: SessionId::from_bytes([session; 16]),
             attempt: 0,
             digest: None,
+            transaction: None,
             spending: Vec::new(),
             now_ms,
         }

@@ -29,6 +29,7 @@ fn spending(request: u8, now_ms: u64, spends: &[(&str, u64, u64)]) -> Claim {
         session: SessionId::from_bytes([request; 16]),
         attempt: 0,
         digest: Some((RequestId::from_bytes([request; 16]), [request; 32])),
+        transaction: None,
         spending: spends
             .iter()
             .map(|(asset, amount, most)| Spending {

@@ -9,7 +9,7 @@ use covault_core::{
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
-    order::{KeygenOrder, NodeId, SigningOrder},
+    order::{KeygenOrder, NodeId},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -407,6 +407,7 @@ impl Node {
                 (Some(take), Box::new(run))
             }
         };
+        let claim = Claim::of_order((session, attempt), &order, spending, self.clock.now_ms())?;
         if !self
             .sessions
             .accept((session, attempt), fingerprint, until_ms)
@@ -426,13 +427,6 @@ impl Node {
                 record: None,
                 reshare: None,
             })
-        };
-        let claim = Claim {
-            session,
-            attempt,
-            digest: Some((order.request, digest(&order))),
-            spending,
-            now_ms: self.clock.now_ms(),
         };
         let uses = Some(order.root_public_key);
         self.claim_then_begin(
@@ -605,6 +599,7 @@ impl Node {
             session,
             attempt,
             digest: None,
+            transaction: None,
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
         };
@@ -676,73 +671,15 @@ fn refused_claim(error: &ClaimError) -> Fault {
             Class::WrongState,
             "request: this request was to sign something else before; it never will",
         ),
+        ClaimError::OtherAmounts => Fault::new(
+            Class::WrongState,
+            "facts: other amounts were shown for the inputs of this transaction before; if those were \
+             wrong, ask for another amount or fee, which makes another transaction",
+        ),
         ClaimError::OverDay(counter) => over_day(counter),
         ClaimError::SpendingForgotten => Fault::field("policy", SPENDING_FORGOTTEN),
         ClaimError::NonceGone | ClaimError::Store(_) => {
             Fault::unavailable("a signer's disk failed")
         }
-    }
-}
-
-/// What the claims remember of an order: the key, and the message of every input.
-fn digest(order: &SigningOrder) -> [u8; 32] {
-    let hash = Sha256::new()
-        .chain_update(b"covault/claim")
-        .chain_update(Sha256::digest(&order.public_key));
-    order
-        .inputs
-        .iter()
-        // Each of 32 bytes: their number shows in the length.
-        .fold(hash, |hash, input| {
-            hash.chain_update(Sha256::digest(&input.message))
-        })
-        .finalize()
-        .into()
-}
-
-#[cfg(test)]
-#[allow(non_snake_case)]
-mod tests {
-    use covault_core::{
-        chain::{Facts, SigningInput},
-        ids::{RequestId, VaultId},
-        network::Network,
-        signature::Curve,
-    };
-
-    use super::*;
-
-    #[test]
-    fn digest__should_cover_every_input() {
-        let of = |messages: &[&[u8]]| {
-            digest(&SigningOrder {
-                request: RequestId::from_bytes([1; 16]),
-                vault: VaultId::from_bytes([1; 16]),
-                epoch: 0,
-                network: Network::Solana,
-                root_public_key: Vec::new(),
-                path: KeyPath::new(vec![0]).unwrap(),
-                public_key: vec![2; 32],
-                address: String::new(),
-                payload: Vec::new(),
-                facts: Facts::Nothing,
-                unsigned: Vec::new(),
-                inputs: messages
-                    .iter()
-                    .map(|message| SigningInput {
-                        curve: Curve::Ed25519,
-                        message: message.to_vec(),
-                    })
-                    .collect(),
-                recipient_indices: Vec::new(),
-                issued_at_ms: 0,
-                expires_at_ms: 0,
-            })
-        };
-        assert_eq!(of(&[b"a"]), of(&[b"a"]));
-        for other in [&[&b"a"[..], b"b"][..], &[b"b"], &[], &[b"a", b"a"]] {
-            assert_ne!(of(&[b"a"]), of(other));
-        }
-        assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
     }
 }

@@ -111,6 +111,7 @@ impl Store {
             session: SessionId::from_bytes(id),
             attempt: 0,
             digest: Some((RequestId::from_bytes(id), [1; 32])),
+            transaction: None,
             spending: Vec::new(),
             now_ms: 1,
         };
@@ -259,6 +260,7 @@ fn nonces__should_not_lie_open_on_disk() {
         session: SessionId::from_bytes([1; 16]),
         attempt: 0,
         digest: None,
+        transaction: None,
         spending: Vec::new(),
         now_ms: 1,
     };

@@ -121,6 +121,12 @@ impl Rules for Bitcoin {
         Ok(outpoints.iter().map(piece).collect())
     }
 
+    /// What is signed for an input binds the whole transaction, and the amount of this input alone
+    /// (BIP-143). One input has its amount bound by its own signature.
+    fn signed_in_parts(&self, unsigned: &[u8]) -> Result<Option<[u8; 32]>, Fault> {
+        Draft::read(unsigned).map(|draft| draft.signed_in_parts())
+    }
+
     fn build(
         &self,
         payload: &BitcoinPayload,

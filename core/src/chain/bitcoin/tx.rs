@@ -257,6 +257,12 @@ impl Draft {
             .ok_or_else(|| Fault::bug("the transaction pays more than it spends"))
     }
 
+    /// The id of a transaction that has several inputs.
+    pub(super) fn signed_in_parts(&self) -> Option<[u8; 32]> {
+        let several = self.transaction.input.len() > 1;
+        several.then(|| self.transaction.compute_txid().to_byte_array())
+    }
+
     /// The BIP-143 digest of each input, all of which spend outputs of the script `own`.
     pub(super) fn digests(&self, own: &ScriptBuf) -> Result<Vec<[u8; 32]>, Fault> {
         let mut cache = SighashCache::new(&self.transaction);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use covault_core::payload::outflow::AccountChange;
+use covault_core::{ids::SessionId, payload::outflow::AccountChange};
 
 use super::*;
+use crate::claims::{Claim, ClaimError, Claims};
 
 const MULTICALL3: &str = "0xcA11bde05977b3631167028862bE2a173976CA11";
 const PERMIT2: &str = "0x000000000022D473030F116dDEE9F6B43aC78BA3";
@@ -763,6 +764,62 @@ fn coins_of_evm_that_are_tokens_too__should_count_as_the_coin() {
         }
     }
     assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// A signature of Bitcoin binds the amount of its own input alone (BIP-143). So two orders can be one
+/// transaction: each tells the truth about one coin and understates, or overstates, the other. Neither
+/// is wrong by itself; the claims remember what was shown.
+#[tokio::test]
+async fn fees_of_bitcoin__should_be_bounded_over_two_orders_of_one_transaction() {
+    use covault_core::chain::bitcoin::{Facts as Outputs, Unspent};
+
+    const BTC: u64 = 100_000_000;
+    // The coins of the wallet as they are.
+    let (large, small) = (20 * BTC, 10 * BTC);
+    let listed = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4";
+    let pay = |large, small| {
+        let kind = WireKind::BtcSendNative(wire::BtcSendNative {
+            from: sender(Network::Bitcoin),
+            to: listed.into(),
+            // More than the large coin, so that both are spent.
+            amount: (20 * BTC).to_string(),
+            network_fee: 1,
+        });
+        let coin = |digit: &str, value| Unspent {
+            txid: digit.repeat(64),
+            vout: 0,
+            value,
+        };
+        let outputs = vec![coin("1", large), coin("2", small)];
+        order(Network::Bitcoin, &kind, Outputs { outputs }.into())
+    };
+    let bounded = policy(&format!(
+        "recipients.bitcoin = [\"{listed}\"]\nmost_fee.bitcoin = \"10000\""
+    ));
+    // The transaction in a PSBT: behind magic, key and length.
+    let transaction = |unsigned: &[u8]| unsigned[8..8 + usize::from(unsigned[7])].to_vec();
+    let shown = 1_000;
+    let (one, two) = (pay(large, shown), pay(large + shown - small, small));
+    assert_eq!(transaction(&one.0.unsigned), transaction(&two.0.unsigned));
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::open(&folder.path().join("claims.redb"), true).unwrap();
+    let mut signed = Vec::new();
+    for (number, (order, payload)) in (1..).zip([one, two]) {
+        let spending = bounded.check(&order, &root(), &payload).unwrap();
+        let session = (SessionId::from_bytes([number; 16]), 0);
+        let order = SigningOrder {
+            request: RequestId::from_bytes([number; 16]),
+            ..order
+        };
+        let claim = Claim::of_order(session, &order, spending, 1).unwrap();
+        signed.push(claims.claim(claim).await);
+    }
+    // One gives the signature of the large coin, the other that of the small one: 20 BTC are paid,
+    // and what is left of 30 goes to whoever mines the block.
+    assert!(
+        signed == [Ok(()), Err(ClaimError::OtherAmounts)],
+        "10 BTC of fee under a most_fee of 0.0001: {signed:?}"
+    );
 }
 
 /// What a path payment sends goes to the market, as that of an offer does. A recipient in the list gets
