@@ -74,17 +74,18 @@ enum Command {
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // What holds for the threads of a process is set before they are there.
+    // What holds for the threads of a process is set before they are there. Many commands have keys,
+    // shares, tokens or passphrases in their memory: it is nobody else's to see.
+    let protection = protect::memory();
     let command = match cli.command {
-        Command::Signer(args) => return signer::run(args),
+        Command::Signer(args) => return signer::run(args, protection),
         command => command,
     };
-    let protection = matches!(command, Command::Serve(_)).then(protect::memory);
     runtime()?.block_on(async {
         match command {
             Command::Dev(args) => dev::run(args).await,
             Command::Serve(args) => serve::run(args, protection).await,
-            Command::Signer(args) => signer::run(args),
+            Command::Signer(args) => signer::run(args, protection),
             Command::Vault(command) => vault::run(command).await,
             Command::Node(command) => node::run(command).await,
             Command::Token(command) => token::run(command).await,

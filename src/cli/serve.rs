@@ -30,15 +30,13 @@ pub struct Args {
     roles: Option<Roles>,
 }
 
-pub async fn run(args: Args, protection: Option<Protection>) -> anyhow::Result<()> {
+pub async fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
     let (mut config, ignored) = Config::load(args.config.as_deref())?;
     if let Some(roles) = args.roles {
         config.cluster.roles = roles;
     }
     super::start_logging(&config, &ignored)?;
-    if let Some(protection) = protection {
-        protection.log();
-    }
+    protection.log();
     let stop = shutdown::on_signals()?;
     let serve = &config.serve;
     let _owned = files::own_folder(&serve.data_dir)?;

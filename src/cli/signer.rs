@@ -22,7 +22,7 @@ use crate::{
     files::{self, Owned},
     metrics,
     passphrase::{self, Passphrase},
-    protect,
+    protect::Protection,
     resumption::MachineWatch,
     shutdown::{self, Stop},
     wiring::{self, SignerParts},
@@ -58,8 +58,7 @@ struct Prepared {
     rules: KeyRules,
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
-    let protection = protect::memory();
+pub fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
     // In this thread alone: landlock holds for the threads that are started after it.
     let alone = tokio::runtime::Builder::new_current_thread()
         .enable_all()

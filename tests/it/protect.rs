@@ -128,3 +128,25 @@ async fn signer__should_open_nothing_outside_its_folder() {
         );
     }
 }
+
+/// `covault recover` has whole keys in its memory, `covault node restore` and `node retired` shares.
+#[tokio::test]
+async fn commands_with_keys__should_show_their_memory_to_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("backup.age"), "x").unwrap();
+    let pipe = Command::new("mkfifo").arg(path("identity")).status();
+    assert!(pipe.unwrap().success());
+    let mut command = covault();
+    command
+        .arg("recover")
+        .arg("--backup")
+        .arg(path("backup.age"));
+    command.arg("--identity").arg(path("identity"));
+    command.arg("--out").arg(path("keys.json"));
+    let process = Process::start(&mut command, &path("log"));
+    // Somebody begins to write: the command waits for the rest.
+    let writer = fs::OpenOptions::new().write(true).open(path("identity"));
+    assert_no_dumps(process.pid());
+    drop(writer);
+}
