@@ -253,8 +253,13 @@ fn empty_vault() -> Table {
 pub enum ConfigError {
     #[error("cannot read the configuration file {0}: {1}")]
     Read(PathBuf, std::io::Error),
-    #[error("{0} is not TOML: {1}")]
-    Syntax(String, toml::de::Error),
+    /// Without the line itself: it may hold a password.
+    #[error("{origin} is not TOML: line {line}: {problem}")]
+    Syntax {
+        origin: String,
+        line: usize,
+        problem: String,
+    },
     #[error("{origin}: unknown setting {key}; here can stand: {known}")]
     Unknown {
         origin: String,
@@ -389,8 +394,15 @@ fn or_in(path: &Path, folder: &Path, name: &str) -> PathBuf {
 }
 
 fn parse(origin: &str, text: &str) -> Result<Table, ConfigError> {
-    text.parse()
-        .map_err(|error| ConfigError::Syntax(origin.to_owned(), error))
+    text.parse().map_err(|error: toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let lines = before.map_or(0, |before| before.matches('\n').count());
+        ConfigError::Syntax {
+            origin: origin.to_owned(),
+            line: lines.saturating_add(1),
+            problem: error.message().to_owned(),
+        }
+    })
 }
 
 /// The places where keys are chosen by the operator; what stands under each is fixed.

@@ -185,13 +185,30 @@ fn wrong_values__should_name_their_setting() {
     assert!(problem("[chains.ton]\nagree = \"2\"", &[]).contains("chains.ton.agree must be"));
     assert!(problem("[chains.ton]\nagree = -2", &[]).contains("agree"));
     assert!(problem("[evm]\nabi_files = \"a.json\"", &[]).contains("evm.abi_files must be"));
-    assert!(problem("[serve", &[]).contains("test.toml is not TOML"));
+    assert!(problem("[log]\n[serve", &[]).contains("test.toml is not TOML: line 2: "));
     let message = problem("", &[("COVAULT_SERVE_MAX_BODY_BYTES", "big")]);
     assert!(
         message.contains("COVAULT_SERVE_MAX_BODY_BYTES") && message.contains("big"),
         "{message}"
     );
     assert!(problem("", &[("COVAULT_CHAINS_EVM_X_RPC", "u")]).contains("COVAULT_CHAINS_EVM_X_RPC"));
+}
+
+#[test]
+fn text_that_is_no_toml__should_not_be_shown() {
+    for line in [
+        "redis_url = \"redis://:hunter2@localhost",
+        "redis_url = redis://:hunter2@localhost",
+        "redis_url = 'redis://:hunter2@localhost\n",
+        "redis_url: \"redis://:hunter2@localhost\"",
+        "redis_url = \"redis://:hunter2\\@localhost\"",
+        "redis_url = \"a\" hunter2",
+        "redis_url = \"hunter2\"\nredis_url = \"hunter2\"",
+        "hunter2 hunter2",
+    ] {
+        let message = problem(&format!("[bus]\n{line}\n"), &[]);
+        assert!(!message.contains("hunter2"), "{message}");
+    }
 }
 
 #[test]

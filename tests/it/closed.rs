@@ -202,3 +202,32 @@ async fn samples__should_make_keys_with_those_alone_that_they_pin() {
         "the two keys of the first vault"
     );
 }
+
+/// A node that everything allows to start, as `signer__should_not_start_on_files_that_others_can_write`
+/// has it.
+fn good_node() -> Node {
+    let node = Node::new();
+    let (policy, peer) = (node.path("policy.toml"), node.path("peer.pub"));
+    fs::write(&policy, "version = 2\n").unwrap();
+    fs::write(&peer, format!("{KEY}\n")).unwrap();
+    node.configure(&format!(
+        "peers = [{peer:?}]\nleast_threshold = 2\npolicy_file = {policy:?}\n"
+    ));
+    for path in [&policy, &peer, &node.path("signer.toml")] {
+        mode(path, 0o644);
+    }
+    node
+}
+
+#[tokio::test]
+async fn configuration__should_not_show_a_password_when_it_is_no_toml() {
+    let node = good_node();
+    for line in [
+        "redis_url = \"redis://:hunter2@localhost",
+        "redis_url = \"redis://:hunter2@localhost\" # a\nredis_url = \"redis://:hunter2@other\"",
+    ] {
+        fs::write(node.path("signer.toml"), format!("[bus]\n{line}\n")).unwrap();
+        let said = node.refusal(&[]);
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
