@@ -10,10 +10,12 @@ use std::{
 
 use covault_mpc::node::Resumption;
 use rustix::{
+    io::Errno,
     net::{
         AddressFamily, RecvFlags, SocketFlags, SocketType, bind,
         netlink::{KOBJECT_UEVENT, SocketAddrNetlink},
         recvfrom, socket_with,
+        sockopt::set_socket_recv_buffer_size,
     },
     time::{ClockId, Timespec, clock_gettime},
 };
@@ -31,6 +33,10 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 const SLACK: Duration = Duration::from_secs(1);
 /// Events that are read at a time, at most.
 const MOST_EVENTS: usize = 256;
+/// Room for events between two looks; the system may allow less.
+const ROOM: usize = 1 << 20;
+/// The group of the kernel's own events.
+const KERNEL: u32 = 1;
 
 /// What is compared with the start of the process.
 pub struct MachineWatch {
@@ -49,11 +55,8 @@ impl MachineWatch {
         let before = monotonic();
         let slept = clock(ClockId::Boottime).saturating_sub(before);
         let boot_id = fs::read_to_string(BOOT_ID).ok();
-        let events = listen().ok();
-        let generation = events.is_some()
-            && GENERATION
-                .iter()
-                .any(|path| fs::exists(path).is_ok_and(|it| it));
+        let events = listen(KERNEL).ok();
+        let generation = events.is_some() && shows_generation();
         tracing::info!(
             boot_id = boot_id.is_some(),
             suspend = true,
@@ -76,8 +79,19 @@ impl MachineWatch {
         if suspended(self.slept, boot, now) {
             return Some("it was suspended".into());
         }
-        if self.events.as_ref().is_some_and(new_generation) {
-            return Some("its virtual machine was resumed from a snapshot".into());
+        match self.events.as_ref().map(hear) {
+            Some(Heard::NewGeneration) => {
+                return Some("its virtual machine was resumed from a snapshot".into());
+            }
+            // Where no virtual machine has a generation id, none of them was about it.
+            Some(Heard::Lost) if shows_generation() => {
+                return Some(
+                    "its kernel had more events than could be kept, and one of those that are lost may \
+                     have said that it was resumed from a snapshot"
+                        .into(),
+                );
+            }
+            Some(Heard::Lost | Heard::Nothing) | None => {}
         }
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if now.saturating_sub(*read) >= READ_EVERY {
@@ -120,7 +134,7 @@ fn monotonic() -> Duration {
 }
 
 /// The kernel's own events, for which nobody needs a privilege.
-fn listen() -> rustix::io::Result<OwnedFd> {
+fn listen(group: u32) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -128,24 +142,43 @@ fn listen() -> rustix::io::Result<OwnedFd> {
         flags,
         Some(KOBJECT_UEVENT),
     )?;
-    bind(&socket, &SocketAddrNetlink::new(0, 1))?;
+    // With less room, too, there is enough as a rule.
+    let _ = set_socket_recv_buffer_size(&socket, ROOM);
+    bind(&socket, &SocketAddrNetlink::new(0, group))?;
     Ok(socket)
 }
 
-/// Whether one of the events that wait says that the machine is another one now.
-fn new_generation(events: &OwnedFd) -> bool {
+/// What the events say that wait.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    /// The machine is another one now.
+    NewGeneration,
+    /// There were more than there was room for.
+    Lost,
+}
+
+fn hear(events: &OwnedFd) -> Heard {
     let mut buffer = [0; 8192];
     for _ in 0..MOST_EVENTS {
-        let Ok((length, _, sender)) = recvfrom(events, &mut buffer, RecvFlags::empty()) else {
-            return false;
+        let (length, _, sender) = match recvfrom(events, &mut buffer, RecvFlags::empty()) {
+            Ok(event) => event,
+            Err(Errno::NOBUFS) => return Heard::Lost,
+            Err(_) => return Heard::Nothing,
         };
         let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
         let of_kernel = sender.is_some_and(|sender| sender.pid() == 0);
         if of_kernel && buffer.get(..length).is_some_and(says_new_generation) {
-            return true;
+            return Heard::NewGeneration;
         }
     }
-    false
+    Heard::Nothing
+}
+
+/// Whether this kernel tells of generations of a virtual machine.
+fn shows_generation() -> bool {
+    let mut paths = GENERATION.iter();
+    paths.any(|path| fs::exists(path).is_ok_and(|it| it))
 }
 
 fn says_new_generation(event: &[u8]) -> bool {
@@ -157,6 +190,8 @@ fn says_new_generation(event: &[u8]) -> bool {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use rustix::net::SendFlags;
+
     use super::*;
 
     #[test]
@@ -165,6 +200,28 @@ mod tests {
         for _ in 0..1_000 {
             assert_eq!(watch.noticed(), None);
         }
+    }
+
+    #[test]
+    fn events__should_be_known_to_be_lost_when_there_were_too_many() {
+        // A group that nobody else listens to.
+        let group = 1 << 30;
+        let events = listen(group).unwrap();
+        set_socket_recv_buffer_size(&events, 1).unwrap();
+        assert_eq!(hear(&events), Heard::Nothing);
+        let sender = listen(0).unwrap();
+        let to = SocketAddrNetlink::new(0, group);
+        for _ in 0..1_000 {
+            match rustix::net::sendto(&sender, b"NEW_VMGENID=1\0", SendFlags::empty(), &to) {
+                Err(Errno::PERM | Errno::ACCESS) => return eprintln!("only root sends events"),
+                // Of who listens and has no room.
+                Err(Errno::NOBUFS) | Ok(_) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // And what is not the kernel's says nothing.
+        assert_eq!(hear(&events), Heard::Lost);
+        assert_eq!(hear(&events), Heard::Nothing);
     }
 
     #[test]
