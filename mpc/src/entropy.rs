@@ -1,8 +1,8 @@
 //! Randomness: the entropy port as the generator that libraries take, and a node's hedge against a
 //! port that fails.
 //!
-//! Who gets two signature shares made with one nonce has the signer's share of the key. So nothing of
-//! a node is drawn from the system alone: a generator that repeats itself, stands still or is known to
+//! Who gets two signature shares made with one nonce has the signer's share of the key. So no session
+//! of a node draws from the system alone: a generator that repeats itself, stands still or is known to
 //! somebody then still gives bytes that nobody knows, and never the same ones twice.
 
 use std::sync::{
@@ -55,9 +55,10 @@ const MOST: usize = 255 * 64;
 
 /// A node's randomness, hedged in the manner of RFC 8937: HKDF over the system's bytes and a secret of
 /// the node, bound to what they are drawn for, to the start of the node that draws, a count of the
-/// draws since, and the time. Start and count together never come twice, so neither do the bytes. The
-/// number of the start is durable: the claims file counts its openings, on disk before anything is
-/// drawn. A draw costs no write. Never printed; the secret is zeroized on drop.
+/// draws since, and the time. Start and count together never come twice while the claims file is there
+/// and the newest, so neither do the bytes. The number of the start is durable: the claims file counts
+/// its openings, on disk before anything is drawn. A draw costs no write. Never printed; the secret is
+/// zeroized on drop.
 pub(crate) struct Hedge {
     system: Arc<dyn Entropy>,
     clock: Arc<dyn Clock>,
