@@ -207,7 +207,9 @@ async fn rules(signer: &Signer, stop: &mut Stop) -> anyhow::Result<Option<KeyRul
             peers: (!peers.is_empty()).then_some(peers),
             limits: vault.limits(),
         };
-        vaults.insert(id, rules);
+        if vaults.insert(id, rules).is_some() {
+            bail!("{setting}: vault {id} has another table in signer.vaults: make them one");
+        }
     }
     Ok(Some(KeyRules {
         limits: signer.limits(),

@@ -219,6 +219,35 @@ fn good_node() -> Node {
     node
 }
 
+/// Whether the node comes up, or ends.
+async fn comes_up(node: &Node, config: &Path) -> bool {
+    let mut command = covault();
+    command.args(["signer", "--config"]).arg(config);
+    command.stdin(Stdio::null());
+    let log = node.path("log");
+    let mut process = Process::start(&mut command, &log);
+    let up = eventually("the node is up or has ended", async || {
+        let up = process.log().contains("the signer node is up");
+        (up || process.has_ended()).then_some(up)
+    })
+    .await;
+    if up {
+        process.kill();
+    }
+    fs::remove_file(log).unwrap();
+    up
+}
+
+#[tokio::test]
+async fn signer__should_not_start_with_two_tables_of_one_vault() {
+    let node = good_node();
+    let text = fs::read_to_string(node.path("signer.toml")).unwrap();
+    let two = "[signer.vaults.\"01890A5D-AC96-774B-BCCE-B302099A8057\"]\nleast_threshold = 3\n\
+               [signer.vaults.\"01890a5d-ac96-774b-bcce-b302099a8057\"]\nleast_spare = 1\n";
+    fs::write(node.path("signer.toml"), format!("{text}{two}")).unwrap();
+    assert!(!comes_up(&node, &node.path("signer.toml")).await);
+}
+
 #[tokio::test]
 async fn configuration__should_not_show_a_password_when_it_is_no_toml() {
     let node = good_node();
