@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    iter,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -145,6 +146,13 @@ async fn serve(prepared: Prepared) -> anyhow::Result<()> {
     if peers.is_none() {
         tracing::warn!(
             "signer.peers is empty: this node works with whomever its orchestrators name"
+        );
+    }
+    let mut limits = iter::once(&rules.limits).chain(rules.vaults.values().map(|of| &of.limits));
+    if limits.any(|limits| limits.least_threshold == Some(1)) {
+        tracing::warn!(
+            "signer.least_threshold is 1: this node may have all of a key, and whoever takes over one \
+             such node has the key; set 2 or more"
         );
     }
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
