@@ -99,8 +99,6 @@ fn access(header: Option<&Path>, login: Option<&Path>) -> anyhow::Result<Access>
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use crate::config::Config;
 
@@ -119,7 +117,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            fs::write(&path, text).unwrap();
+            files::write_private(&path, text.as_bytes()).unwrap();
             path
         };
         let header = write("header", "X-API-Key: secret\n");

@@ -205,12 +205,14 @@ mod tests {
         }
 
         fn file(self, text: &str) -> Self {
-            fs::write(self.folder.path().join("passphrase"), text).unwrap();
+            let file = self.folder.path().join("passphrase");
+            files::write_private(&file, text.as_bytes()).unwrap();
             self
         }
 
         fn credential(self, text: &str) -> Self {
-            fs::write(self.folder.path().join(CREDENTIAL), text).unwrap();
+            let file = self.folder.path().join(CREDENTIAL);
+            files::write_private(&file, text.as_bytes()).unwrap();
             self
         }
 

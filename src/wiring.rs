@@ -198,11 +198,10 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
 /// be signed because of a typing error.
 pub fn policy(signer: &Signer) -> anyhow::Result<Policy> {
     let (path, named) = signer.policy_file();
-    if path.exists() {
-        files::check_unexposed(&path).context("signer.policy_file")?;
-    }
-    let policy = match Policy::read(&path).map_err(explain)? {
-        Some(policy) => {
+    let policy = match files::read_unexposed(&path).context("signer.policy_file")? {
+        Some(text) => {
+            let of = || format!("policy file {}", path.display());
+            let policy = Policy::parse(&text).map_err(explain).with_context(of)?;
             tracing::info!(path = %path.display(), %policy, "this node's policy");
             policy
         }

@@ -52,7 +52,7 @@ impl NodeIdentity {
     /// [`Class::Invalid`] naming the file when it is missing, readable by others than its
     /// owner, encrypted, or not an Ed25519 key.
     pub fn load(path: &Path) -> Result<Self, Fault> {
-        use std::os::unix::fs::PermissionsExt as _;
+        use std::{io::Read as _, os::unix::fs::PermissionsExt as _};
         let refuse = |problem: &str| {
             Fault::new(
                 Class::Invalid,
@@ -62,11 +62,18 @@ impl NodeIdentity {
         let unreadable = |cause: std::io::Error| {
             refuse(&format!("cannot be read ({})", cause.kind())).caused_by(cause)
         };
-        let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode();
-        if mode & 0o077 != 0 {
+        // Opening a pipe would wait for who writes to it.
+        if !fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(refuse("is not a regular file"));
+        }
+        let mut file = fs::File::open(path).map_err(unreadable)?;
+        // Of the file that is read.
+        let found = file.metadata().map_err(unreadable)?;
+        if found.permissions().mode() & 0o077 != 0 {
             return Err(refuse("others can read it; run chmod 600 on it"));
         }
-        let pem = Zeroizing::new(fs::read(path).map_err(unreadable)?);
+        let mut pem = Zeroizing::new(Vec::new());
+        file.read_to_end(&mut pem).map_err(unreadable)?;
         let key = PrivateKey::from_openssh(pem.as_slice())
             .map_err(|cause| refuse("is not an OpenSSH private key").caused_by(cause))?;
         if key.is_encrypted() {

@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use covault_actors::backup::{self, Begin, Contents, Writer};
 use covault_core::{audit::Heads, port::Clock as _};
 use covault_mpc::shares::backup::{identities, recipients};
+use zeroize::Zeroizing;
 
 use super::{
     Alarm, answer,
@@ -118,8 +119,10 @@ impl From {
         }
         let mut keys = Vec::new();
         for path in &self.identities {
-            let text = files::read_secret(path)?;
-            let found = identities(secrecy::ExposeSecret::expose_secret(&text));
+            let text = std::fs::read_to_string(path)
+                .map(Zeroizing::new)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let found = identities(&text);
             keys.extend(found.map_err(explain)?);
         }
         let decryptor = Decryptor::new_buffered(file)

@@ -63,7 +63,7 @@ impl Target {
         };
         Ok(Client {
             base,
-            token: files::read_secret(&token_file)?,
+            token: files::read_token(&token_file)?,
             http: builder.build()?,
         })
     }
@@ -169,7 +169,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let token_file = folder.path().join("token");
-        std::fs::write(&token_file, "token").unwrap();
+        files::write_private(&token_file, b"token").unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let target = Target {

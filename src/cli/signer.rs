@@ -89,7 +89,7 @@ async fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     check_made(signer)?;
     check_obeys(signer)?;
     signer.check_closed()?;
-    let _owned = files::own_folder(&signer.data_dir)?;
+    let _owned = files::own_folder_of_node(&signer.data_dir)?;
     let policy = wiring::policy(signer)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
     let passphrase = passphrase::obtain(signer, &node::keyring(signer))?;
@@ -253,7 +253,6 @@ async fn nodes(
             let Some(line) = wait_for(path, setting, stop).await.with_context(of)? else {
                 return Ok(None);
             };
-            files::check_unexposed(path).with_context(of)?;
             line
         };
         let id = parse_openssh_line(&line).map_err(wiring::explain);
@@ -264,12 +263,8 @@ async fn nodes(
 
 async fn wait_for(path: &Path, setting: &str, stop: &mut Stop) -> anyhow::Result<Option<String>> {
     for poll in 0_u32.. {
-        match std::fs::read_to_string(path) {
-            Ok(line) => return Ok(Some(line)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
+        if let Some(line) = files::read_unexposed(path)? {
+            return Ok(Some(line));
         }
         if poll % REMIND == 0 {
             tracing::warn!(path = %path.display(), "waiting for a public key that {setting} names: start the process that has it, or copy the file here");

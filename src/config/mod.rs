@@ -285,7 +285,7 @@ pub enum ConfigError {
          variables cannot change what this node signs; set it there, and unset the variable"
     )]
     FileOnly { variable: String, setting: String },
-    #[error("{0}")]
+    #[error("{0:#}")]
     Exposed(anyhow::Error),
     #[error(
         "this signer node would be open to a hostile orchestrator: {0}. Set what is missing in its \
@@ -319,15 +319,21 @@ impl Config {
     }
 
     /// As [`Config::load`], for a signer node: nobody but root and this process's user may be able to
-    /// write the file.
+    /// write the file, or to put another in its place.
     ///
     /// # Errors
     /// As [`Config::load`], and [`ConfigError::Exposed`].
     pub fn load_of_signer(file: Option<&Path>) -> Result<(Self, Vec<String>), ConfigError> {
-        if let Some(path) = file.filter(|path| path.exists()) {
-            files::check_unexposed(path).map_err(ConfigError::Exposed)?;
-        }
-        Self::load(file)
+        let text = file
+            .map(|path| {
+                let text = files::read_unexposed(path).map_err(ConfigError::Exposed)?;
+                let text = text.ok_or_else(|| {
+                    ConfigError::Read(path.to_owned(), std::io::ErrorKind::NotFound.into())
+                })?;
+                Ok((path.display().to_string(), text))
+            })
+            .transpose()?;
+        Self::layer(text, variables()?)
     }
 
     /// As [`Config::load`], with `text` in place of a file.
@@ -368,7 +374,8 @@ impl Config {
 
 /// Where the service manager has put credentials for this process (systemd: `LoadCredential=`).
 pub fn credentials_folder() -> Option<PathBuf> {
-    std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from)
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    folder.filter(|folder| folder.is_absolute())
 }
 
 /// The variables of the environment that may be settings.

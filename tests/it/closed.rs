@@ -239,6 +239,56 @@ async fn comes_up(node: &Node, config: &Path) -> bool {
 }
 
 #[tokio::test]
+async fn signer__should_not_start_on_a_file_whose_link_others_can_replace() {
+    let node = good_node();
+    let config = node.path("signer.toml");
+    assert!(comes_up(&node, &config).await);
+    // Anybody can put another link in its place.
+    let open = node.path("open");
+    fs::create_dir(&open).unwrap();
+    std::os::unix::fs::symlink(&config, open.join("signer.toml")).unwrap();
+    mode(&open, 0o777);
+    assert!(!comes_up(&node, &open.join("signer.toml")).await);
+}
+
+#[tokio::test]
+async fn signer__should_not_start_on_a_file_whose_folder_others_can_replace() {
+    let node = good_node();
+    // Anybody can move "kept" away, and put a folder or a link in its place.
+    let (open, kept) = (node.path("open"), node.path("open/kept"));
+    fs::create_dir_all(&kept).unwrap();
+    fs::copy(node.path("signer.toml"), kept.join("signer.toml")).unwrap();
+    for (path, bits) in [
+        (kept.join("signer.toml"), 0o644),
+        (kept.clone(), 0o755),
+        (open, 0o777),
+    ] {
+        mode(&path, bits);
+    }
+    assert!(!comes_up(&node, &kept.join("signer.toml")).await);
+}
+
+#[tokio::test]
+async fn signer__should_not_start_on_a_passphrase_that_others_can_read() {
+    let node = good_node();
+    let passphrase = node.path("data/passphrase");
+    fs::copy(&passphrase, node.path("passphrase")).unwrap();
+    mode(&node.path("passphrase"), 0o644);
+    let text = fs::read_to_string(node.path("signer.toml")).unwrap();
+    let named = format!("{text}passphrase_file = {:?}\n", node.path("passphrase"));
+    fs::write(node.path("signer.toml"), named).unwrap();
+    assert!(!comes_up(&node, &node.path("signer.toml")).await);
+}
+
+#[tokio::test]
+async fn signer__should_not_start_in_a_folder_that_others_can_write() {
+    let node = good_node();
+    // Others could put an old claims.redb, or another identity, in the place of its own.
+    mode(&node.path("data"), 0o777);
+    assert!(!comes_up(&node, &node.path("signer.toml")).await);
+}
+
+#[tokio::test]
 async fn signer__should_not_start_with_two_tables_of_one_vault() {
     let node = good_node();
     let text = fs::read_to_string(node.path("signer.toml")).unwrap();

@@ -59,7 +59,7 @@ impl Signer {
     /// `covault node init` with a passphrase file in the data folder's place.
     fn init(&self) -> String {
         fs::create_dir_all(self.path("data")).unwrap();
-        fs::write(self.path("data/passphrase"), PASSPHRASE).unwrap();
+        write_secret(&self.path("data/passphrase"), PASSPHRASE);
         line(&self.command(&["node", "init"]).output().unwrap())
     }
 }
@@ -214,7 +214,7 @@ fn node_init__should_ask_on_a_terminal_twice_and_without_echo() {
         "{shown}"
     );
     // What was typed opens the keyring.
-    fs::write(signer.path("data/passphrase"), PASSPHRASE).unwrap();
+    write_secret(&signer.path("data/passphrase"), PASSPHRASE);
     assert!(signer.path("data/keyring.age").exists());
 }
 

@@ -1,7 +1,7 @@
 //! `covault serve` on a real PostgreSQL: what was accepted survives restarts of the server and kills
 //! of the service.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -185,7 +185,7 @@ async fn postgres__should_be_backed_up_while_it_is_used_and_restored_into_an_emp
     assert!(done, "{err}");
     assert!(elsewhere.join("store.redb").exists());
 
-    fs::write(path("store-url"), server.database()).unwrap();
+    write_secret(&path("store-url"), &server.database());
     let (done, err) = restore(&[]);
     assert!(done && err.contains("covault backup resume"), "{err}");
     cluster.kill_and_restart_serve().await;

@@ -205,7 +205,7 @@ async fn processes__should_write_no_secret_at_trace_level_whatever_they_do() {
                     let listen = format!("metrics_listen = \"127.0.0.1:{metrics}\"");
                     configure(&path, table, &listen, "");
                     fs::create_dir(folder.join(name)).unwrap();
-                    fs::write(folder.join(name).join("passphrase"), PASSPHRASE).unwrap();
+                    write_secret(&folder.join(name).join("passphrase"), PASSPHRASE);
                 }
                 let mut init = covault();
                 let (done, out, err) =

@@ -54,7 +54,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .iter()
         .map(|uuid| uuid.parse().context("--vault is not a uuid"))
         .collect::<anyhow::Result<_>>()?;
-    let _owned = files::own_folder(&node.data_dir)?;
+    let _owned = files::own_folder_of_node(&node.data_dir)?;
     let passphrase = passphrase::obtain(node, &keyring(node))?;
     let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;

@@ -40,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let node = &config.signer;
     let vault: VaultId = args.vault.parse().context("--vault is not a uuid")?;
     let scheme = Scheme::parse(&args.scheme).context("--scheme is unknown")?;
-    let _owned = files::own_folder(&node.data_dir)?;
+    let _owned = files::own_folder_of_node(&node.data_dir)?;
     let passphrase = passphrase::obtain(node, &keyring(node))?;
     let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;

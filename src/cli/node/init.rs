@@ -40,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
         line
     } else {
-        let _owned = files::own_folder(&signer.data_dir)?;
+        let _owned = files::own_folder_of_node(&signer.data_dir)?;
         let passphrase = passphrase::obtain(signer, &keyring)?;
         AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
             .map_err(wiring::explain)?;

@@ -36,7 +36,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load(args.config.as_deref())?;
+    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
     let permits = Permits::of(&config.signer.data_dir);
     let now_ms = SystemClock.now_ms();
     let mut found = None;

@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load(args.config.as_deref())?;
+    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
     let signer = &config.signer;
     let identity = NodeIdentity::load(&signer.identity_file()).map_err(explain)?;
     let passphrase = passphrase::obtain(signer, &keyring(signer))?;

@@ -423,7 +423,7 @@ pub fn configure(path: &Path, table: &str, settings: &str, before: &str) {
 /// follow. The URL goes into a file of the folder.
 pub fn store_table(folder: &Path, url: &str) -> String {
     let file = folder.join("store-url");
-    fs::write(&file, format!("{url}\n")).unwrap();
+    write_secret(&file, &format!("{url}\n"));
     format!("[store]\nkind = \"postgres\"\nurl_file = {file:?}\n")
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::Path,
     sync::{
         Arc,
@@ -176,8 +175,7 @@ impl Fleet {
 /// others' APIs, `tables` goes into each.
 pub fn share_store(folder: &Path, url: &str, roles: &[&str], ports: &[u16], tables: &str) {
     let secret = folder.join("cluster-secret");
-    fs::write(&secret, format!("{}\n", "5e".repeat(32))).unwrap();
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    write_secret(&secret, &format!("{}\n", "5e".repeat(32)));
     let store = store_table(folder, url);
     let mut identities = Vec::new();
     let sample = fs::read_to_string(folder.join("serve.toml")).unwrap();

@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     time::{Duration, Instant},
@@ -14,6 +15,12 @@ use super::{Api, outcome_of};
 
 /// How long anything may take to come up on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Writes a file that its owner alone may read.
+pub fn write_secret(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
 
 /// A port that nothing listened on a moment ago.
 pub fn free_port() -> u16 {
@@ -290,7 +297,7 @@ impl Dev {
     /// Runs a command of an operator: whether it succeeded, standard output, standard error.
     pub fn ask(&self, arguments: &[&str]) -> (bool, String, String) {
         let admin = self.data.with_extension("admin-token");
-        fs::write(&admin, self.info["adminToken"].as_str().unwrap()).unwrap();
+        write_secret(&admin, self.info["adminToken"].as_str().unwrap());
         let mut command = covault();
         command.args(arguments);
         command.args(["--url", &self.api.base, "--token-file"]);
