@@ -1,10 +1,11 @@
 // Checks an address proof of Covault offline, with nothing but Node.js: see address-proofs.md.
 //   node verify-address.mjs PINS.json < ANSWERS    (one JSON answer of the API per line)
-// PINS.json: {"nodes": ["ssh-ed25519 AAAA..."], "threshold": 2, "vault": "uuid", "ref": "order 5"}
-// and, if you like, "rootKey" and "network". Each line of the output is the address, or "refused: ...".
+// PINS.json: {"nodes": ["ssh-ed25519 AAAA..."], "threshold": 2, "vault": "uuid", "ref": "order 5"}, where the
+// nodes are all that hold shares, and, if you like, "rootKey" and "network". Shares that moved: "generations":
+// [{"nodes", "threshold"}, ...] instead. Each line of the output is the address, or "refused: ...".
 import { createPublicKey, verify } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { pathToFileURL } from "node:url";
+import { existsSync, readFileSync, realpathSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 
 // The 32 bytes at the end of an OpenSSH line are the Ed25519 key.
 const keyOf = (line) => {
@@ -25,33 +26,34 @@ export function verifyAddress(answer, pins) {
   const proof = details.addressProof;
   const demand = (fits, problem) => { if (!fits) throw new Error(problem); };
   demand(proof, "no address proof");
-  demand(pins.threshold > 0 && pins.vault, "threshold and vault must be pinned");
+  demand(pins.vault && proof.vaultUuid === pins.vault, "the proof is of another vault");
   demand(proof.address === details.address, "the proof is of another address");
-  demand(proof.vaultUuid === pins.vault, "the proof is of another vault");
   demand(proof.ref === (pins.ref ?? ""), "the proof is of another reference");
   demand(!pins.rootKey || proof.rootPublicKey === pins.rootKey, "the proof is of another root key");
   demand(!pins.network || proof.networkType === pins.network, "the proof is of another network");
-  const text = "covault address statement v1\n" +
-    `vault: ${proof.vaultUuid}\nroot: ${proof.rootPublicKey}\npath: ${proof.keyPath}\n` +
-    `network: ${proof.networkType}\naddress: ${proof.address}\n` +
-    `ref: ${Buffer.from(proof.ref).toString("hex")}\n`;
-  const pinned = new Set(pins.nodes.map(keyOf));
-  const signed = new Set();
-  for (const { nodeKey, signature } of proof.statements) {
-    const key = keyOf(nodeKey);
-    if (pinned.has(key) && hasSigned(key, text, signature)) signed.add(key);
+  for (const { nodes, threshold } of pins.generations ?? [pins]) {
+    demand(Number.isInteger(threshold) && threshold > 0, "threshold must be pinned: a number");
+    const holders = [...new Set(nodes.map(keyOf))].sort();
+    const text = "covault address statement v1\n" + `vault: ${proof.vaultUuid}\nroot: ${proof.rootPublicKey}\n` +
+      `threshold: ${threshold}\nholders: ${holders.join(" ")}\npath: ${proof.keyPath}\n` +
+      `network: ${proof.networkType}\naddress: ${proof.address}\nref: ${Buffer.from(proof.ref).toString("hex")}\n`;
+    const by = proof.statements.map(({ nodeKey, signature }) => [keyOf(nodeKey), signature]);
+    const signed = by.filter(([key, signature]) => holders.includes(key) && hasSigned(key, text, signature));
+    if (new Set(signed.map(([key]) => key)).size >= threshold) return details.address;
   }
-  demand(signed.size >= pins.threshold, `only ${signed.size} pinned nodes have signed this address`);
-  return details.address;
+  throw new Error("too few pinned nodes have signed this address as one of a key that they hold");
 }
 
-if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {
+const called = process.argv[1] ?? "";
+if (existsSync(called) && realpathSync(called) === realpathSync(fileURLToPath(import.meta.url))) {
   const pins = JSON.parse(readFileSync(process.argv[2], "utf8"));
-  for (const line of readFileSync(0, "utf8").split("\n").filter(Boolean)) {
+  const answers = readFileSync(0, "utf8").split("\n").filter((line) => line.trim());
+  if (answers.length === 0) process.exitCode = 1; // Nothing was verified.
+  for (const line of answers) {
     try {
       console.log(verifyAddress(JSON.parse(line), pins));
     } catch (error) {
-      console.log(`refused: ${error.message}`);
+      console.log(`refused: ${error.message.replace(/[^ -~]/g, "?")}`);
       process.exitCode = 1;
     }
   }

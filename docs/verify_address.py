@@ -1,12 +1,16 @@
 """Checks an address proof of Covault offline: see address-proofs.md. Needs `pip install cryptography`.
 python verify_address.py PINS.json < ANSWERS    (one JSON answer of the API per line)
-PINS.json: {"nodes": ["ssh-ed25519 AAAA..."], "threshold": 2, "vault": "uuid", "ref": "order 5"}
-and, if you like, "rootKey" and "network". Each line of the output is the address, or "refused: ..."."""
+PINS.json: {"nodes": ["ssh-ed25519 AAAA..."], "threshold": 2, "vault": "uuid", "ref": "order 5"}, where the
+nodes are all that hold shares, and, if you like, "rootKey" and "network". Shares that moved: "generations":
+[{"nodes", "threshold"}, ...] instead. Each line of the output is the address, or "refused: ..."."""
 import base64
 import json
 import sys
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+TEXT = ("covault address statement v1\nvault: {vaultUuid}\nroot: {rootPublicKey}\nthreshold: {threshold}\n"
+        "holders: {holders}\npath: {keyPath}\nnetwork: {networkType}\naddress: {address}\nref: {ref}\n")
 
 
 def key_of(line):
@@ -20,41 +24,37 @@ def key_of(line):
 
 def has_signed(key, text, signature):
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(base64.b64decode(signature), text)
-        return True
+        return Ed25519PublicKey.from_public_bytes(key).verify(base64.b64decode(signature), text) is None
     except InvalidSignature:
         return False
 
 
 def verify_address(answer, pins):
-    """The address of an answer (or of its `details`), or ValueError. pins["ref"]: what you asked for."""
+    """The address of an answer (or of its `details`), or an error. pins["ref"]: what you asked for."""
     details = answer.get("details") or answer
     proof = details.get("addressProof") or {}
     if proof.get("address") is None or proof["address"] != details["address"]:
         raise ValueError("no proof of this address")
-    pinned = {"vaultUuid": pins["vault"], "ref": pins.get("ref", "")}
-    pinned |= {"rootPublicKey": pins["rootKey"]} if pins.get("rootKey") else {}
-    pinned |= {"networkType": pins["network"]} if pins.get("network") else {}
-    for field, value in pinned.items():
-        if proof[field] != value:
+    pinned = {"vaultUuid": str(pins["vault"]), "ref": pins.get("ref") or "", "rootPublicKey": pins.get("rootKey")}
+    for field, value in {**pinned, "networkType": pins.get("network")}.items():
+        if value is not None and proof[field] != value:
             raise ValueError(f"the proof is of another {field}")
-    text = ("covault address statement v1\nvault: {vaultUuid}\nroot: {rootPublicKey}\npath: {keyPath}\n"
-            "network: {networkType}\naddress: {address}\n").format(**proof)
-    text = (text + f"ref: {proof['ref'].encode().hex()}\n").encode()
-    nodes = {key_of(line) for line in pins["nodes"]}
-    said = {key_of(one["nodeKey"]) for one in proof["statements"]
-            if key_of(one["nodeKey"]) in nodes and has_signed(key_of(one["nodeKey"]), text, one["signature"])}
-    if pins["threshold"] < 1 or len(said) < pins["threshold"]:
-        raise ValueError(f"only {len(said)} pinned nodes have signed this address")
-    return details["address"]
+    said = [(key_of(one["nodeKey"]), one["signature"]) for one in proof["statements"]]
+    for of in pins.get("generations", [pins]):
+        nodes, threshold = {key_of(line).hex() for line in of["nodes"]}, of["threshold"]
+        own = {"threshold": threshold, "holders": " ".join(sorted(nodes)), "ref": proof["ref"].encode().hex()}
+        text = TEXT.format(**{**proof, **own}).encode()
+        signed = {key for key, by in said if key.hex() in nodes and has_signed(key, text, by)}
+        if type(threshold) is int and 1 <= threshold <= len(signed):
+            return details["address"]
+    raise ValueError("too few pinned nodes have signed this address as one of a key that they hold")
 
 
 if __name__ == "__main__":
-    pins, code = json.load(open(sys.argv[1], encoding="utf-8")), 0
-    for answer in filter(str.strip, sys.stdin):
+    pins, code, answers = json.load(open(sys.argv[1], encoding="utf-8")), 0, list(filter(str.strip, sys.stdin))
+    for answer in answers:
         try:
             print(verify_address(json.loads(answer), pins))
-        except (ValueError, KeyError, TypeError) as error:
-            code = 1
-            print(f"refused: {error!r}")
-    sys.exit(code)
+        except Exception as error:  # Whatever is wrong with it, the next one is looked at.
+            code = print(f"refused: {error!r}") or 1
+    sys.exit(code if answers else 1)  # Nothing was verified.

@@ -7,8 +7,7 @@ use covault_actors::port::{
     Confirmations, NodeBackup, NodeHalt, NodeView, Signers, SigningAttempt, StrangerView,
 };
 use covault_core::{
-    attest::{AttestOrder, NodeStatements},
-    derive::RootKey,
+    attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
@@ -26,7 +25,7 @@ pub struct ClusterSigners(pub Arc<Cluster>);
 
 #[async_trait]
 impl Signers for ClusterSigners {
-    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         self.0.keygen(order).await
     }
 

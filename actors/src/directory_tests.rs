@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use covault_core::{
-    derive::RootKey,
+    attest::MadeKey,
     order::{BackupOrder, KeygenOrder, Proven, ReshareOrder, ReshareProof, SigningOrder},
     port::{Clock, Entropy},
     signature::Signature,
@@ -22,7 +22,7 @@ struct Nobody;
 
 #[async_trait]
 impl Signers for Nobody {
-    async fn keygen(&self, _: &KeygenOrder) -> Result<RootKey, Fault> {
+    async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
         std::future::pending().await
     }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use covault_core::{
-    attest::{AttestOrder, NodeStatements},
-    derive::RootKey,
+    attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
     ids::SessionId,
     order::{
@@ -106,8 +105,8 @@ pub type NodeBackup = Result<Vec<u8>, Fault>;
 #[async_trait]
 pub trait Signers: Send + Sync {
     /// Makes a root key by distributed key generation. Repeating an order that has succeeded
-    /// returns the same key.
-    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault>;
+    /// returns the same key, with what shows that every node has its share of it on disk.
+    async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault>;
 
     /// Signs every input of the order with any `threshold` live holders. Each signature was
     /// verified against the order's public key.

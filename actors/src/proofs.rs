@@ -36,6 +36,8 @@ pub struct Holders {
     pub vault: VaultId,
     /// Its root key on one curve.
     pub root: RootKey,
+    /// What shows that all had a share of it from the beginning.
+    pub confirmed: Vec<Vec<u8>>,
     /// The shares of it that sign.
     pub generation: Generation,
 }
@@ -46,6 +48,7 @@ impl Holders {
         vault.live(curve).map(|live| Self {
             vault: vault.id,
             root: live.root.clone(),
+            confirmed: live.confirmed.clone(),
             generation: live.generation.clone(),
         })
     }
@@ -124,6 +127,7 @@ async fn ask(context: &Context, holders: &Holders, batch: Vec<Waiting>) {
     let Holders {
         vault,
         root,
+        confirmed,
         generation,
     } = holders;
     let (addresses, replies): (Vec<_>, Vec<_>) = batch
@@ -135,6 +139,9 @@ async fn ask(context: &Context, holders: &Holders, batch: Vec<Waiting>) {
         vault: *vault,
         epoch: generation.epoch,
         root_public_key: root.public_key.clone(),
+        threshold: generation.threshold,
+        holders: generation.holders.clone(),
+        confirmed: confirmed.clone(),
         addresses,
     };
     let stated = context.signers.attest(&order, generation, PATIENCE);
@@ -151,7 +158,6 @@ async fn ask(context: &Context, holders: &Holders, batch: Vec<Waiting>) {
             };
             AddressProof {
                 statement,
-                threshold: generation.threshold,
                 epoch: generation.epoch,
                 statements: nodes.iter().filter_map(signature).collect(),
             }

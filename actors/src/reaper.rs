@@ -124,7 +124,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use covault_core::{
-        derive::RootKey,
+        attest::MadeKey,
         ids::TokenId,
         order::{
             BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder,
@@ -148,7 +148,7 @@ mod tests {
 
     #[async_trait]
     impl Signers for Nobody {
-        async fn keygen(&self, _: &KeygenOrder) -> Result<RootKey, Fault> {
+        async fn keygen(&self, _: &KeygenOrder) -> Result<MadeKey, Fault> {
             Err(Fault::unavailable("nobody"))
         }
         async fn sign(

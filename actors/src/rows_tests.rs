@@ -6,7 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use covault_core::{
-    attest::{AddressProof, AddressStatement},
+    attest::{AddressProof, AddressStatement, MadeKey},
     audit::Linked,
     batch::{self, BatchPayment},
     chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
@@ -228,7 +228,9 @@ fn wallets_and_vaults__should_load_for_ever() {
         public_key: vec![7; 33],
         chain_code: [8; 32],
     };
-    let live = LiveKey::new(root, 2, vec![NodeId([1; 32]), NodeId([2; 32])]);
+    let confirmed = vec![vec![5; 64], vec![6; 64]];
+    let made = MadeKey { root, confirmed };
+    let live = LiveKey::new(made, 2, vec![NodeId([1; 32]), NodeId([2; 32])]);
     let target = Target {
         threshold: 2,
         holders: vec![NodeId([2; 32]), NodeId([3; 32])],
@@ -365,12 +367,13 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         statement: AddressStatement {
             vault: VaultId::from_bytes([2; 16]),
             root_public_key: vec![7; 32],
+            threshold: 2,
+            holders: vec![NodeId([1; 32]), NodeId([2; 32])],
             path: KeyPath::new(vec![501, 5]).unwrap(),
             network: Network::Solana,
             address: "address".into(),
             reference: "ref".into(),
         },
-        threshold: 2,
         epoch: 1,
         statements: vec![(NodeId([1; 32]), vec![9; 64])],
     };

@@ -15,7 +15,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
-    derive::RootKey,
+    attest::MadeKey,
     fault::Fault,
     ids::{RequestId, VaultId, WalletId},
     order::KeygenOrder,
@@ -86,7 +86,7 @@ pub enum Msg {
     /// A key is to be made (again).
     KeygenDue(Scheme),
     /// The cluster answered.
-    KeygenEnded(Box<KeygenOrder>, Result<RootKey, Fault>),
+    KeygenEnded(Box<KeygenOrder>, Result<MadeKey, Fault>),
     /// About the shares of keys that are there.
     Life(LifeMsg),
     /// Wallets without proof of their address are to get it; none may be there.

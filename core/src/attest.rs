@@ -26,6 +26,10 @@ pub struct AddressStatement {
     pub vault: VaultId,
     /// The vault's root public key on the network's curve.
     pub root_public_key: Vec<u8>,
+    /// How many holders of shares of that key sign with it.
+    pub threshold: u16,
+    /// All holders, in any order.
+    pub holders: Vec<NodeId>,
     /// The wallet's key below it.
     pub path: KeyPath,
     /// The network.
@@ -37,20 +41,27 @@ pub struct AddressStatement {
 }
 
 impl AddressStatement {
-    /// What a node signs.
+    /// What a node signs. Threshold and holders are in it, so that a statement of a key that others
+    /// own, or fewer, is none of the key that a client trusts.
     pub fn text(&self) -> String {
         // Destructured without `..`, so that a new field cannot be left out.
         let Self {
             vault,
             root_public_key,
+            threshold,
+            holders,
             path,
             network,
             address,
             reference,
         } = self;
+        let mut holders: Vec<String> = holders.iter().map(|node| hex::encode(node.0)).collect();
+        // Who pins them need not know their order.
+        holders.sort_unstable();
         format!(
-            "covault address statement v1\nvault: {vault}\nroot: {}\npath: {path}\nnetwork: {}\naddress: {address}\nref: {}\n",
+            "covault address statement v1\nvault: {vault}\nroot: {}\nthreshold: {threshold}\nholders: {}\npath: {path}\nnetwork: {}\naddress: {address}\nref: {}\n",
             hex::encode(root_public_key),
+            holders.join(" "),
             network.to_wire().as_str_name(),
             hex::encode(reference),
         )
@@ -147,6 +158,16 @@ impl KeyStatement {
     }
 }
 
+/// A key that was made by key generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeKey {
+    /// The key.
+    pub root: RootKey,
+    /// The signatures of all holders, in the order of their indices, over the [`KeyStatement`]: each
+    /// has its share on disk.
+    pub confirmed: Vec<Vec<u8>>,
+}
+
 /// Asks the holders of a key for statements about addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttestOrder {
@@ -158,6 +179,13 @@ pub struct AttestOrder {
     pub epoch: u32,
     /// The vault's root public key on the networks' curve.
     pub root_public_key: Vec<u8>,
+    /// Signers needed.
+    pub threshold: u16,
+    /// Who holds shares, in the order of their indices.
+    pub holders: Vec<NodeId>,
+    /// What shows that key generation has given a share to all ([`MadeKey::confirmed`]); of a key
+    /// whose shares were made anew since then, nobody asks.
+    pub confirmed: Vec<Vec<u8>>,
     /// The addresses; at most [`MAX_ADDRESSES`].
     pub addresses: Vec<Attested>,
 }
@@ -181,6 +209,8 @@ impl AttestOrder {
         self.addresses.iter().map(|of| AddressStatement {
             vault: self.vault,
             root_public_key: self.root_public_key.clone(),
+            threshold: self.threshold,
+            holders: self.holders.clone(),
             path: of.path.clone(),
             network: of.network,
             address: of.address.clone(),
@@ -197,8 +227,6 @@ pub type NodeStatements = (NodeId, Vec<[u8; 64]>);
 pub struct AddressProof {
     /// What was stated.
     pub statement: AddressStatement,
-    /// How many nodes sign, and so how many statements there are at least.
-    pub threshold: u16,
     /// Generation of the shares at that time.
     pub epoch: u32,
     /// Who has stated it: the node and its signature.
@@ -210,7 +238,6 @@ impl AddressProof {
     pub fn to_wire(&self, line: impl Fn(&NodeId) -> String) -> wire::AddressProof {
         let Self {
             statement,
-            threshold,
             epoch,
             statements,
         } = self;
@@ -221,7 +248,7 @@ impl AddressProof {
             network_type: statement.network.to_wire().into(),
             address: statement.address.clone(),
             r#ref: statement.reference.clone(),
-            threshold: u32::from(*threshold),
+            threshold: u32::from(statement.threshold),
             epoch: *epoch,
             statements: statements
                 .iter()
@@ -243,6 +270,8 @@ mod tests {
         AddressStatement {
             vault: VaultId::from_bytes([1; 16]),
             root_public_key: vec![2; 33],
+            threshold: 2,
+            holders: vec![NodeId([6; 32]), NodeId([5; 32])],
             path: KeyPath::new(vec![60, 7]).unwrap(),
             network: Network::Evm,
             address: "0xAb".into(),
@@ -258,6 +287,9 @@ mod tests {
             "covault address statement v1\n\
              vault: 01010101-0101-0101-0101-010101010101\n\
              root: 020202020202020202020202020202020202020202020202020202020202020202\n\
+             threshold: 2\n\
+             holders: 0505050505050505050505050505050505050505050505050505050505050505 \
+             0606060606060606060606060606060606060606060606060606060606060606\n\
              path: m/60/7\n\
              network: NETWORK_TYPE_EVM\n\
              address: 0xAb\n\

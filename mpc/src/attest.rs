@@ -42,6 +42,19 @@ pub struct SignedKey {
     pub signature: String,
 }
 
+/// What the holder of this share states of its key.
+pub(crate) fn statement(record: &ShareRecord, transcript: [u8; 32]) -> KeyStatement {
+    KeyStatement {
+        vault: record.vault,
+        scheme: record.scheme,
+        root: record.key.root.clone(),
+        epoch: record.epoch,
+        threshold: record.threshold,
+        holders: record.holders.clone(),
+        transcript,
+    }
+}
+
 impl KeyStatements {
     pub(crate) fn sign(identity: &NodeIdentity, keys: &[KeyStatement]) -> Self {
         let mut texts: Vec<String> = keys.iter().map(KeyStatement::text).collect();

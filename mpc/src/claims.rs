@@ -30,8 +30,9 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    ids::{RequestId, SessionId},
+    ids::{RequestId, SessionId, VaultId},
     order::{NodeId, SigningOrder},
+    signature::Curve,
 };
 use redb::{
     Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
@@ -45,7 +46,7 @@ use height::Blocked;
 pub(crate) use height::{Forgotten, PeerHeights};
 
 use crate::{
-    key_notes::{self, KeyNote, KeyNotes},
+    key_notes::{self, KeyNote, KeyNotes, VaultKeys},
     nonces::table::{self as nonce_table, NonceRow, ShareEpoch, Stored, Take},
     policy::{Counter, Spending},
     pool::CpuPool,
@@ -166,6 +167,7 @@ enum Job {
         reply: oneshot::Sender<Outcome>,
     },
     NoteKey(Vec<u8>, Option<KeyNote>, oneshot::Sender<Outcome>),
+    NoteVaultKey((VaultId, Curve), Vec<u8>, oneshot::Sender<Outcome>),
     KeepNonces(ShareEpoch, Vec<NonceRow>, oneshot::Sender<Outcome>),
     BurnNonces(ShareEpoch, Vec<u64>, oneshot::Sender<Outcome>),
     Forgotten(Forgotten, oneshot::Sender<Outcome>),
@@ -189,6 +191,7 @@ struct Loaded {
     peers: PeerHeights,
     windows: Windows,
     key_notes: KeyNotes,
+    vault_keys: VaultKeys,
 }
 
 /// The claims of one node. The file is locked while open: a folder serves one process.
@@ -201,6 +204,8 @@ pub struct Claims {
     peers: Mutex<PeerHeights>,
     /// The same for what was noted of keys.
     key_notes: Mutex<KeyNotes>,
+    /// The same for the keys of vaults.
+    vault_keys: Mutex<VaultKeys>,
     /// Closed when the writer is gone.
     alive: watch::Receiver<()>,
 }
@@ -260,6 +265,7 @@ impl Claims {
                 stored: Mutex::new(loaded.nonces),
                 peers: Mutex::new(loaded.peers),
                 key_notes: Mutex::new(loaded.key_notes),
+                vault_keys: Mutex::new(loaded.vault_keys),
                 alive,
             });
         }
@@ -335,6 +341,7 @@ impl Claims {
             stored: Mutex::new(loaded.nonces),
             peers: Mutex::new(loaded.peers),
             key_notes: Mutex::new(loaded.key_notes),
+            vault_keys: Mutex::new(loaded.vault_keys),
             alive,
         })
     }
@@ -440,6 +447,22 @@ impl Claims {
     pub(crate) fn stored_key_notes(&self) -> KeyNotes {
         let notes = self.key_notes.lock();
         std::mem::take(&mut *notes.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the file held of the keys of vaults when it was opened; once.
+    pub(crate) fn stored_vault_keys(&self) -> VaultKeys {
+        let keys = self.vault_keys.lock();
+        std::mem::take(&mut *keys.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes which key of a curve is a vault's; on disk when it returns.
+    pub(crate) async fn note_vault_key(
+        &self,
+        of: (VaultId, Curve),
+        root: Vec<u8>,
+    ) -> Result<(), ClaimError> {
+        self.ask(|reply| Job::NoteVaultKey(of, root, reply)).await?;
+        Ok(())
     }
 
     /// Notes this of a key, or nothing any more; on disk when it returns.
@@ -574,6 +597,7 @@ fn load(database: &Database) -> Result<Loaded, redb::Error> {
         peers,
         windows,
         key_notes: key_notes::load(&transaction)?,
+        vault_keys: key_notes::load_vaults(&transaction)?,
     })
 }
 
@@ -613,6 +637,7 @@ fn settle(database: &Database, windows: &mut Windows, batch: Vec<Job>, known: &K
         let reply = match job {
             Job::Claim(_, _, reply)
             | Job::NoteKey(_, _, reply)
+            | Job::NoteVaultKey(_, _, reply)
             | Job::KeepNonces(_, _, reply)
             | Job::BurnNonces(_, _, reply)
             | Job::Forgotten(_, reply)
@@ -659,6 +684,10 @@ fn commit(
             }
             Job::NoteKey(root, note, _) => {
                 key_notes::put(&transaction, root, note.as_ref())?;
+                Ok(Vec::new())
+            }
+            Job::NoteVaultKey(of, root, _) => {
+                key_notes::put_vault(&transaction, *of, root)?;
                 Ok(Vec::new())
             }
             Job::KeepNonces(of, rows, _) => {

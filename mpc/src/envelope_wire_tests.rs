@@ -153,6 +153,9 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             vault: VaultId::from_bytes([2; 16]),
             epoch: 4,
             root_public_key: vec![3; 33],
+            threshold: 2,
+            holders: vec![node, NodeId([9; 32])],
+            confirmed: vec![vec![5; 64], vec![6; 64]],
             addresses: vec![Attested {
                 path: KeyPath::new(vec![60, 7]).unwrap(),
                 network: Network::Evm,
@@ -204,7 +207,11 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             "reply-key-made",
             Kind::Reply,
             true,
-            reply(Reply::KeyMade(root)),
+            reply(Reply::KeyMade {
+                root,
+                transcript: [4; 32],
+                signature: vec![5; 64],
+            }),
         ),
         (
             "reply-refused",

@@ -173,7 +173,7 @@ fn reshare_order(order: &ReshareOrder) -> Result<(), Finding> {
 /// than its fields.
 fn attest_order(order: &AttestOrder) -> Result<(), Finding> {
     for statement in order.statements().take(MAX_ADDRESSES) {
-        if statement.check_form().is_ok() && statement.text().lines().count() != 7 {
+        if statement.check_form().is_ok() && statement.text().lines().count() != 9 {
             return finding("a statement can be read in two ways");
         }
     }

@@ -1,5 +1,6 @@
-//! What a node notes of the keys that it made: for whom, and whether they were ever used. Kept with the
-//! claims, so that a hostile orchestrator cannot have a node make keys without end.
+//! What a node notes of keys. Of those that it made: for whom, and whether they were ever used, so that a
+//! hostile orchestrator cannot have a node make keys without end. Of those that it used: which one is the
+//! vault's, so that it cannot have addresses of a second, weaker one stated. Kept with the claims.
 
 use std::{collections::HashMap, path::Path};
 
@@ -7,6 +8,7 @@ use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
     order::NodeId,
+    signature::Curve,
 };
 use redb::{
     Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _, TableDefinition,
@@ -16,6 +18,9 @@ use redb::{
 /// Root public key -> (orchestrator, vault, made, last used), times in milliseconds since the Unix epoch;
 /// 0: never.
 const KEYS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("keys.1");
+
+/// (vault, curve) -> root public key: the first one that this node stated an address of, or signed with.
+const VAULTS: TableDefinition<'_, (&[u8; 16], &str), &[u8]> = TableDefinition::new("vault_keys.1");
 
 type Row<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);
 
@@ -35,8 +40,35 @@ pub struct KeyNote {
 /// Notes by root public key.
 pub(crate) type KeyNotes = HashMap<Vec<u8>, KeyNote>;
 
+/// The keys of vaults, by root public key.
+pub(crate) type VaultKeys = HashMap<(VaultId, Curve), Vec<u8>>;
+
 pub(crate) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(KEYS)?;
+    transaction.open_table(VAULTS)?;
+    Ok(())
+}
+
+pub(crate) fn load_vaults(transaction: &ReadTransaction) -> Result<VaultKeys, redb::Error> {
+    let mut keys = VaultKeys::new();
+    for entry in transaction.open_table(VAULTS)?.iter()? {
+        let (of, root) = entry?;
+        let (vault, name) = of.value();
+        for curve in Curve::ALL.into_iter().filter(|curve| curve.name() == name) {
+            keys.insert((VaultId::from_bytes(*vault), curve), root.value().to_vec());
+        }
+    }
+    Ok(keys)
+}
+
+/// Puts the key of a vault in the place of the one that is there.
+pub(crate) fn put_vault(
+    transaction: &WriteTransaction,
+    (vault, curve): (VaultId, Curve),
+    root: &[u8],
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(VAULTS)?;
+    table.insert((vault.as_bytes(), curve.name()), root)?;
     Ok(())
 }
 

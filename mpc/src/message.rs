@@ -98,7 +98,14 @@ pub(crate) enum Reply {
     /// The collector's: one signature per input.
     Signed(Vec<Signature>),
     /// The key exists, and our share of it is on disk.
-    KeyMade(RootKey),
+    KeyMade {
+        /// The key.
+        root: RootKey,
+        /// Of the run that made it.
+        transcript: [u8; 32],
+        /// Ours over the key's statement ([`covault_core::attest::KeyStatement`]), 64 bytes.
+        signature: Vec<u8>,
+    },
     /// We will not.
     Refused(Fault),
     /// We tried.

@@ -28,6 +28,7 @@ use covault_mpc::{
     attest::{KeyStatements, has_signed},
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
+    node::{KeyRules, Limits},
 };
 use support::*;
 use tokio::{task::JoinHandle, time::interval};
@@ -49,12 +50,15 @@ fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> Att
     }
 }
 
-fn order(vault: VaultId, root: &RootKey, addresses: Vec<Attested>) -> AttestOrder {
+fn order(test: &TestCluster, root: &RootKey, addresses: Vec<Attested>) -> AttestOrder {
     AttestOrder {
         session: SessionId::from_random(random_16(&SystemEntropy)),
-        vault,
+        vault: test.vault,
         epoch: 0,
         root_public_key: root.public_key.clone(),
+        threshold: 2,
+        holders: test.holders(),
+        confirmed: test.confirmed(root),
         addresses,
     }
 }
@@ -84,7 +88,7 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
             .flat_map(|network| [0, 1, 1 << 30].map(|index| (network, index)))
             .map(|(network, index)| address(root, network, index, "order\n5"))
             .collect();
-        let asked = order(test.vault, root, good.clone());
+        let asked = order(&test, root, good.clone());
         let stated = ask(&test, &asked).await.unwrap();
         assert_eq!(stated.len(), 2);
         for (node, signatures) in &stated {
@@ -138,7 +142,7 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
         }
         for lie in lies {
             for addresses in [vec![lie.clone()], vec![sound.clone(), lie.clone()]] {
-                let refused = ask(&test, &order(test.vault, root, addresses)).await;
+                let refused = ask(&test, &order(&test, root, addresses)).await;
                 assert!(refused.is_err(), "{lie:?}");
             }
         }
@@ -147,36 +151,49 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
             assert_eq!(refused.class(), &Class::Unavailable);
         };
         let stranger = VaultId::from_bytes([7; 16]);
-        refused(order(stranger, root, vec![sound.clone()])).await;
+        refused(AttestOrder {
+            vault: stranger,
+            ..order(&test, root, vec![sound.clone()])
+        })
+        .await;
         let unknown = RootKey {
             public_key: root.child(&path(network, 1)).unwrap().public_key,
             ..root.clone()
         };
-        refused(order(
-            test.vault,
-            &unknown,
-            vec![address(&unknown, network, 5, "")],
-        ))
+        refused(AttestOrder {
+            confirmed: test.confirmed(root),
+            ..order(&test, &unknown, vec![address(&unknown, network, 5, "")])
+        })
         .await;
-        refused(order(test.vault, root, vec![])).await;
-        refused(order(
-            test.vault,
-            root,
-            vec![sound.clone(); MAX_ADDRESSES + 1],
-        ))
-        .await;
-        let full = order(test.vault, root, vec![sound.clone(); MAX_ADDRESSES]);
+        // Another threshold, other holders.
+        let fitting = order(&test, root, vec![sound.clone()]);
+        for threshold in [0, 1, 3] {
+            refused(AttestOrder {
+                threshold,
+                ..fitting.clone()
+            })
+            .await;
+        }
+        let mut others = vec![vec![], fitting.holders.clone(), fitting.holders.clone()];
+        others[1].pop();
+        others[2].push(NodeId([9; 32]));
+        for holders in others {
+            refused(AttestOrder {
+                holders,
+                ..fitting.clone()
+            })
+            .await;
+        }
+        refused(order(&test, root, vec![])).await;
+        refused(order(&test, root, vec![sound.clone(); MAX_ADDRESSES + 1])).await;
+        let full = order(&test, root, vec![sound.clone(); MAX_ADDRESSES]);
         ask(&test, &full).await.unwrap();
     }
 
     // An orchestrator that no node pins.
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
     let cluster = start_cluster(&test.medium, &stranger).await;
-    let asked = order(
-        test.vault,
-        &ecdsa,
-        vec![address(&ecdsa, Network::Evm, 5, "")],
-    );
+    let asked = order(&test, &ecdsa, vec![address(&ecdsa, Network::Evm, 5, "")]);
     for _ in 0..40 {
         if cluster.nodes().iter().filter(|node| node.live).count() == 3 {
             break;
@@ -243,10 +260,10 @@ async fn node_that_lies__should_be_left_out() {
     test.until_live(2).await;
     let liar = liar(&test, 0).await;
     test.until_live(3).await;
-    let vault = test.vault;
-    let asked = || {
-        let address = address(&root, Network::Solana, 5, "");
-        order(vault, &root, vec![address])
+    let made = order(&test, &root, vec![address(&root, Network::Solana, 5, "")]);
+    let asked = || AttestOrder {
+        session: SessionId::from_random(random_16(&SystemEntropy)),
+        ..made.clone()
     };
     for _ in 0..5 {
         let stated = ask(&test, &asked()).await.unwrap();
@@ -323,4 +340,129 @@ async fn key_statements__should_be_the_same_of_all_holders_and_follow_the_genera
     test.start_node(0);
     test.until_live(3).await;
     assert_eq!(read(&test), refreshed);
+}
+
+/// As deploy/signer-1.toml has it: nodes make keys that two can sign with.
+async fn start_with_least_2(nodes: usize) -> TestCluster {
+    let mut test = TestCluster::start(Medium::memory(), nodes).await;
+    for place in 0..nodes {
+        test.stop_node(place).await;
+        test.nodes[place].rules = KeyRules {
+            limits: Limits {
+                least_threshold: Some(2),
+                ..Limits::default()
+            },
+            ..KeyRules::default()
+        };
+        test.start_node(place);
+    }
+    test.until_live(nodes).await;
+    test
+}
+
+/// The orchestrator has a second key made for a vault, with so many of its nodes and this threshold, and
+/// asks for statements about its address. First nothing was done with the vault's own key; then an
+/// address of it was stated; then it signed; and the nodes have started again since.
+async fn second_key(uses: &[&str], nodes: usize, own: u16, holders: usize, threshold: u16) {
+    let every = u16::try_from(nodes).unwrap();
+    let asked_of = |test: &TestCluster, root: &RootKey, index| {
+        let mut asked = order(
+            test,
+            root,
+            vec![address(root, Network::Evm, index, "order 5")],
+        );
+        asked.threshold = own;
+        asked
+    };
+    for used in uses.iter().copied() {
+        let mut test = start_with_least_2(nodes).await;
+        let all = test.holders();
+        let vaults_own = test.keygen(Curve::Secp256k1, own).await;
+        // How many nodes do not know yet which key is the vault's.
+        let unaware = match used {
+            "never" => every,
+            "stated" => {
+                let asked = asked_of(&test, &vaults_own, 0);
+                let stated = test.cluster.attest(&asked, &all, every, PATIENCE).await;
+                assert_eq!(stated.unwrap().len(), nodes);
+                0
+            }
+            _ => {
+                test.sign_well(&vaults_own, own).await;
+                every - own
+            }
+        };
+        for place in 0..nodes {
+            test.stop_node(place).await;
+        }
+        test.until_live(0).await;
+        (0..nodes).for_each(|place| test.start_node(place));
+        test.until_live(nodes).await;
+        let mut second = test.keygen_order(Curve::Secp256k1, threshold);
+        second.signers.truncate(holders);
+        let made = test.cluster.keygen(&second).await.unwrap();
+        assert_ne!(made.root, vaults_own);
+        // What a client of the vault looks for. No node says it.
+        let mut asked = asked_of(&test, &made.root, 0);
+        asked.confirmed = made.confirmed;
+        let wanted = asked.statements().next().unwrap().text();
+        let stated = test.cluster.attest(&asked, &all, 1, PATIENCE).await;
+        stated.unwrap_err();
+        // What is true of that key, of more nodes than do not know better.
+        asked.session = SessionId::from_random(random_16(&SystemEntropy));
+        asked.threshold = threshold;
+        asked.holders = second.signers.clone();
+        let least = threshold.max(unaware + 1).min(own);
+        let stated = test
+            .cluster
+            .attest(&asked, &second.signers, least, PATIENCE);
+        let stated = stated.await;
+        if used == "never" {
+            for (node, signatures) in stated.unwrap() {
+                assert!(!has_signed(&node, &wanted, &signatures[0]));
+            }
+            continue;
+        }
+        let stated = stated.map(|stated| stated.len());
+        assert!(stated.is_err(), "{stated:?} nodes state it although {used}");
+        // And the vault's own is stated as before.
+        let asked = asked_of(&test, &vaults_own, 1);
+        let stated = test.cluster.attest(&asked, &all, own, PATIENCE).await;
+        assert_eq!(stated.unwrap().len(), usize::from(own));
+    }
+}
+
+/// A client pins nodes, threshold and vault. The orchestrator, with fewer hostile holders than that
+/// threshold, has another key made for the same vault that needs fewer, and its addresses stated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_state_no_address_of_a_key_that_is_weaker_than_the_vaults_own() {
+    second_key(&["never", "stated"], 5, 3, 5, 2).await;
+}
+
+/// As above in the sample's 2-of-3: one hostile holder and one honest one make a key that nobody else
+/// has a share of, so that the hostile one alone keeps the money that is paid to it for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_state_no_address_of_a_key_that_one_hostile_node_can_hold_back() {
+    second_key(&["never", "stated", "signed"], 3, 2, 2, 2).await;
+}
+
+/// The same nodes and the same threshold: nobody is weaker by it, but a vault has one key on a curve.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes__should_state_addresses_of_one_key_of_a_vault_on_each_curve() {
+    let test = TestCluster::start(Medium::memory(), 3).await;
+    test.until_live(3).await;
+    // One that nothing was done with leaves no trace.
+    test.keygen(Curve::Ed25519, 2).await;
+    let own = test.keygen(Curve::Ed25519, 2).await;
+    let ecdsa = test.keygen(Curve::Secp256k1, 2).await;
+    let of = |root: &RootKey, network| order(&test, root, vec![address(root, network, 0, "")]);
+    let state = async |asked: AttestOrder, least| {
+        let all = test.holders();
+        test.cluster.attest(&asked, &all, least, PATIENCE).await
+    };
+    state(of(&own, Network::Solana), 3).await.unwrap();
+    state(of(&ecdsa, Network::Evm), 3).await.unwrap();
+    let other = test.keygen(Curve::Ed25519, 2).await;
+    state(of(&other, Network::Solana), 1).await.unwrap_err();
+    state(of(&own, Network::Solana), 3).await.unwrap();
 }

@@ -57,7 +57,7 @@ async fn cggmp24__should_make_a_key_with_primes_made_ahead_and_sign_also_after_a
     primes(&test, 1)
         .add(&[&[1], PRIMES[1].trim_ascii()].concat(), &SystemEntropy)
         .unwrap();
-    let root = test.cluster.keygen(&order(&test)).await.unwrap();
+    let root = test.cluster.keygen(&order(&test)).await.unwrap().root;
     assert_eq!(root.curve, Curve::Secp256k1);
     for place in 0..2 {
         assert_eq!(primes(&test, place).count().unwrap(), 0, "used once");

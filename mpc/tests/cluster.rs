@@ -47,10 +47,12 @@ async fn story(medium: Medium) {
     let mut roots = Vec::new();
     for curve in Curve::ALL {
         let order = test.keygen_order(curve, 2);
-        let root = test.cluster.keygen(&order).await.unwrap();
+        let made = test.cluster.keygen(&order).await.unwrap();
+        let root = made.root.clone();
         assert_eq!(root.curve, curve);
+        assert_eq!(made.confirmed, test.confirmed(&root));
         // Repeating it gives the same key.
-        assert_eq!(test.cluster.keygen(&order).await.unwrap(), root);
+        assert_eq!(test.cluster.keygen(&order).await.unwrap(), made);
         test.sign_well(&root, 2).await;
         roots.push(root);
     }

@@ -244,6 +244,9 @@ fn fuzz__should_find_nothing_in_orders_replies_announcements_and_news() {
         vault,
         epoch: 1,
         root_public_key: vec![5; 32],
+        threshold: 2,
+        holders: nodes.clone(),
+        confirmed: vec![vec![9; 64]; nodes.len()],
         addresses: vec![Attested {
             path: KeyPath::new(vec![501, 7]).unwrap(),
             network: Network::Solana,

@@ -91,7 +91,11 @@ impl Tap {
 #[allow(dead_code)]
 enum Reply {
     Signed(Vec<Signature>),
-    KeyMade(RootKey),
+    KeyMade {
+        root: RootKey,
+        transcript: [u8; 32],
+        signature: Vec<u8>,
+    },
     Refused(Fault),
     Failed {
         culprits: Vec<NodeId>,
@@ -734,7 +738,7 @@ async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
         loop {
             // The answers of the key generation itself may still be there.
             match world.reply(order.session).await {
-                (_, Reply::KeyMade(_)) => {}
+                (_, Reply::KeyMade { .. }) => {}
                 (_, Reply::Refused(fault)) => {
                     assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
                     break;

@@ -334,7 +334,7 @@ impl Attack {
                         }
                     }
                 }
-                Reply::KeyMade(root) => {
+                Reply::KeyMade { root, .. } => {
                     let known = roots.entry(session).or_insert_with(|| root.clone());
                     found.addresses += usize::from(*known != root);
                 }
@@ -343,7 +343,11 @@ impl Attack {
                     let vault = self.life.test.vault;
                     for statement in asked.statements() {
                         let derived = statement.verify(&self.life.root).is_ok();
-                        found.addresses += usize::from(!derived || statement.vault != vault);
+                        let of = &self.life.generation;
+                        let same = statement.vault == vault
+                            && statement.threshold == of.threshold
+                            && statement.holders == of.holders;
+                        found.addresses += usize::from(!derived || !same);
                         found.stated += 1;
                     }
                 }
@@ -448,6 +452,9 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
             vault: attack.life.test.vault,
             epoch: 0,
             root_public_key: attack.life.root.public_key.clone(),
+            threshold: 2,
+            holders: attack.life.test.holders(),
+            confirmed: attack.life.test.confirmed(&attack.life.root),
             addresses: vec![Attested {
                 path,
                 network: Network::Solana,

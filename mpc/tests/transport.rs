@@ -555,7 +555,7 @@ async fn redis__should_carry_the_largest_key_generation() {
         expires_at_ms: now_ms() + 590_000,
         ..test.keygen_order(Curve::Secp256k1, threshold)
     };
-    let root = test.cluster.keygen(&order).await.unwrap();
+    let root = test.cluster.keygen(&order).await.unwrap().root;
     test.sign_well(&root, threshold).await;
 }
 

@@ -8,6 +8,7 @@ use covault_core::{
     schema::wire,
 };
 use covault_mpc::{attest::has_signed, identity::parse_openssh_line};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer;
@@ -24,42 +25,91 @@ pub enum Command {
 /// Reads what createWallet, getWalletInfo or sweep/wallets answered, or the `details` of it, and asks
 /// nobody. Prints the address, or "refused" and why; of several answers, a line for each. Ends with 0
 /// only when at least the threshold of different pinned nodes have signed that the vault has this
-/// address, for this reference. Take the pins from the operators of the nodes (`covault node keys`),
-/// never from the orchestrator.
+/// address, for this reference, with a key that needs this threshold of exactly the pinned nodes. Take the
+/// pins from the operators of the nodes (`covault node keys`), never from the orchestrator.
 #[derive(Debug, clap::Args)]
 pub struct Verify {
     /// File with the JSON; without it, standard input.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The nodes: OpenSSH lines ("ssh-ed25519 AAAA..."), or files with such lines.
-    #[arg(long = "node", value_name = "KEY", num_args = 1.., required = true)]
+    /// A file with pins, as docs/verify-address.mjs reads it, instead of the options below; --ref counts
+    /// more than the file.
+    #[arg(long, value_name = "FILE")]
+    pins: Option<PathBuf>,
+    /// The nodes, all that hold a share: OpenSSH lines ("ssh-ed25519 AAAA..."), or files with such lines.
+    #[arg(long = "node", value_name = "KEY", num_args = 1.., required_unless_present = "pins", conflicts_with = "pins")]
     nodes: Vec<String>,
     /// How many of them must have signed: the threshold of the vault's key.
-    #[arg(long, value_name = "NUMBER")]
-    threshold: usize,
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        required_unless_present = "pins",
+        conflicts_with = "pins"
+    )]
+    threshold: Option<u16>,
     /// The vault's UUID.
-    #[arg(long, value_name = "UUID")]
-    vault: String,
+    #[arg(
+        long,
+        value_name = "UUID",
+        required_unless_present = "pins",
+        conflicts_with = "pins"
+    )]
+    vault: Option<String>,
     /// The reference that the address was asked for; without it: none.
-    #[arg(long = "ref", value_name = "TEXT", default_value = "")]
-    reference: String,
+    #[arg(long = "ref", value_name = "TEXT")]
+    reference: Option<String>,
     /// The network that it was asked for, e.g. NETWORK_TYPE_EVM. Without it: any.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "pins")]
     network: Option<String>,
     /// The vault's root public key, in hexadecimal. Without it: any that the nodes sign for.
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", conflicts_with = "pins")]
     root_key: Option<String>,
     /// The root key's chain code, in hexadecimal: the address is derived again then.
-    #[arg(long, value_name = "HEX", requires = "root_key")]
+    #[arg(
+        long,
+        value_name = "HEX",
+        requires = "root_key",
+        conflicts_with = "pins"
+    )]
     chain_code: Option<String>,
+}
+
+/// Pins as a file has them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct PinsFile {
+    /// Those of one generation of shares...
+    nodes: Vec<String>,
+    threshold: Option<u16>,
+    /// ... or of several.
+    generations: Vec<PinnedNodes>,
+    vault: String,
+    #[serde(rename = "ref")]
+    reference: String,
+    network: Option<String>,
+    root_key: Option<String>,
+    chain_code: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PinnedNodes {
+    nodes: Vec<String>,
+    threshold: u16,
+}
+
+/// Who holds, or has held, the shares of a vault's key.
+pub struct PinnedGeneration {
+    /// All holders.
+    pub nodes: BTreeSet<NodeId>,
+    /// How many of them sign, and must have signed.
+    pub threshold: u16,
 }
 
 /// What a client knows without the orchestrator.
 pub struct Pins {
-    /// The nodes.
-    pub nodes: BTreeSet<NodeId>,
-    /// How many of them must have signed.
-    pub threshold: usize,
+    /// A proof is one of a single generation: hostile nodes of several do not add up.
+    pub generations: Vec<PinnedGeneration>,
     /// The vault.
     pub vault: String,
     /// The reference that was asked for.
@@ -83,42 +133,18 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             text
         }
     };
-    let mut nodes = BTreeSet::new();
-    for key in &args.nodes {
-        for line in super::public_key(key)?.lines() {
-            if !line.trim().is_empty() {
-                nodes.insert(parse_openssh_line(line).map_err(explain)?);
-            }
-        }
-    }
-    let chain_code = match &args.chain_code {
-        None => None,
-        Some(code) => {
-            let bytes = hex::decode(code).context("--chain-code: not hexadecimal")?;
-            let bytes = bytes
-                .try_into()
-                .ok()
-                .context("--chain-code: not 32 bytes")?;
-            Some(bytes)
-        }
-    };
-    let pins = Pins {
-        nodes,
-        threshold: args.threshold,
-        vault: args.vault,
-        reference: args.reference,
-        network: args.network,
-        root_key: args.root_key,
-        chain_code,
-    };
+    let pins = Pins::of(args)?;
     let (mut read, mut refused) = (0_usize, 0_usize);
     for response in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
         read += 1;
         match verify(&response.context("the input is not JSON")?, &pins) {
-            Ok(address) => answer(address),
+            Ok(address) => answer(one_line(&address)),
             Err(problem) => {
                 refused += 1;
-                answer(format_args!("refused: {problem:#}"));
+                answer(format_args!(
+                    "refused: {}",
+                    one_line(&format!("{problem:#}"))
+                ));
             }
         }
     }
@@ -127,12 +153,102 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A text that may come from the response, so that it cannot look like a line of ours.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            ' '..='~' => line.push(letter),
+            _ => line.extend(letter.escape_default()),
+        }
+    }
+    line
+}
+
+impl Pins {
+    fn of(args: Verify) -> anyhow::Result<Self> {
+        let file = match &args.pins {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                serde_json::from_str(&text).with_context(|| path.display().to_string())?
+            }
+            None => PinsFile {
+                nodes: args.nodes,
+                threshold: args.threshold,
+                generations: Vec::new(),
+                vault: args.vault.unwrap_or_default(),
+                reference: String::new(),
+                network: args.network,
+                root_key: args.root_key,
+                chain_code: args.chain_code,
+            },
+        };
+        let PinsFile {
+            nodes,
+            threshold,
+            mut generations,
+            vault,
+            reference,
+            network,
+            root_key,
+            chain_code,
+        } = file;
+        if let Some(threshold) = threshold {
+            generations.push(PinnedNodes { nodes, threshold });
+        } else {
+            ensure!(nodes.is_empty(), "threshold: must be pinned with the nodes");
+        }
+        ensure!(
+            !generations.is_empty(),
+            "nodes and threshold must be pinned"
+        );
+        ensure!(!vault.is_empty(), "vault: must be pinned");
+        ensure!(
+            chain_code.is_none() || root_key.is_some(),
+            "chainCode: is of use with rootKey only"
+        );
+        let generations = generations.into_iter().map(PinnedGeneration::of);
+        let chain_code = chain_code.map(|code| {
+            let bytes = hex::decode(code).context("chain code: not hexadecimal")?;
+            let bytes: Option<[u8; 32]> = bytes.try_into().ok();
+            bytes.context("chain code: not 32 bytes")
+        });
+        Ok(Self {
+            generations: generations.collect::<anyhow::Result<_>>()?,
+            vault,
+            reference: args.reference.unwrap_or(reference),
+            network,
+            root_key,
+            chain_code: chain_code.transpose()?,
+        })
+    }
+}
+
+impl PinnedGeneration {
+    fn of(pinned: PinnedNodes) -> anyhow::Result<Self> {
+        let PinnedNodes {
+            nodes: keys,
+            threshold,
+        } = pinned;
+        ensure!(threshold > 0, "threshold: must be 1 or more");
+        let mut nodes = BTreeSet::new();
+        for key in &keys {
+            for line in super::public_key(key)?.lines() {
+                if !line.trim().is_empty() {
+                    nodes.insert(parse_openssh_line(line).map_err(explain)?);
+                }
+            }
+        }
+        Ok(Self { nodes, threshold })
+    }
+}
+
 /// The address of a response, when it is what the pins demand.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
-    ensure!(pins.threshold > 0, "--threshold: must be 1 or more");
     let details = match response.get("details") {
         Some(details) if details.is_object() => details,
         _ => response,
@@ -167,9 +283,11 @@ pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
             "the proof is of another root key, {root}"
         );
     }
-    let statement = AddressStatement {
+    let mut statement = AddressStatement {
         vault: vault.parse().map_err(explain)?,
         root_public_key: hex::decode(&root).context("rootPublicKey: not hexadecimal")?,
+        threshold: 0,
+        holders: Vec::new(),
         path: text(proof, "keyPath")?.parse().map_err(explain)?,
         network: wire::NetworkType::from_str_name(&network)
             .and_then(Network::from_wire)
@@ -178,24 +296,30 @@ pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
         reference,
     };
     check(&statement, pins).map_err(explain)?;
-    let signed_text = statement.text();
+    let mut said = Vec::new();
     let statements = proof["statements"].as_array();
-    let mut signed = BTreeSet::new();
     for one in statements.context("statements are missing")? {
         let node = parse_openssh_line(&text(one, "nodeKey")?).map_err(explain)?;
-        let signature = base64(&text(one, "signature")?)?;
-        if pins.nodes.contains(&node) && has_signed(&node, &signed_text, &signature) {
-            signed.insert(node);
+        said.push((node, base64(&text(one, "signature")?)?));
+    }
+    for PinnedGeneration { nodes, threshold } in &pins.generations {
+        statement.threshold = *threshold;
+        statement.holders = nodes.iter().copied().collect();
+        let signed_text = statement.text();
+        let mut signed = BTreeSet::new();
+        for (node, signature) in &said {
+            if nodes.contains(node) && has_signed(node, &signed_text, signature) {
+                signed.insert(node);
+            }
+        }
+        if signed.len() >= usize::from(*threshold) {
+            return Ok(address);
         }
     }
-    if signed.len() < pins.threshold {
-        bail!(
-            "only {} of the pinned nodes have signed this address; {} must",
-            signed.len(),
-            pins.threshold
-        );
-    }
-    Ok(address)
+    bail!(
+        "too few of the pinned nodes have signed this address as one of a key that they hold, with the \
+         pinned threshold"
+    );
 }
 
 fn check(statement: &AddressStatement, pins: &Pins) -> Result<(), Fault> {

@@ -4,8 +4,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use covault_core::{
+    attest::MadeKey,
     audit::Chain,
-    derive::RootKey,
     fault::{Class, Fault},
     ids::SessionId,
     order::{KeygenOrder, NodeId},
@@ -119,7 +119,7 @@ impl Live {
         &mut self,
         myself: &ActorRef<Msg>,
         order: &KeygenOrder,
-        result: Result<RootKey, Fault>,
+        result: Result<MadeKey, Fault>,
     ) -> Result<(), Fault> {
         let keygen = self.keygens.entry(order.scheme).or_default();
         match &keygen.run {
@@ -133,7 +133,7 @@ impl Live {
                 let note = self
                     .note("KeyMade")
                     .fact("scheme", order.scheme.name())
-                    .fact("publicKey", hex::encode(&key.public_key))
+                    .fact("publicKey", hex::encode(&key.root.public_key))
                     .fact("threshold", order.threshold)
                     .fact("holders", audit::nodes(&order.signers));
                 self.update(Some(note), |vault| vault.take(order, key))

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
 use covault_core::{
-    attest::{AttestOrder, NodeStatements},
+    attest::{AttestOrder, MadeKey, NodeStatements},
     chain::SigningInput,
     derive::RootKey,
     fault::{Class, Fault},
@@ -260,7 +260,7 @@ impl OneKey {
 
 #[async_trait]
 impl Signers for OneKey {
-    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         if take(&self.failing_keygens) {
             return Err(Fault::unavailable("not enough signers"));
         }
@@ -302,7 +302,10 @@ impl Signers for OneKey {
             .shares
             .entry((order.vault, order.scheme))
             .or_insert_with(|| disks.collect());
-        Ok(root(order.vault, order.scheme.curve()))
+        Ok(MadeKey {
+            root: root(order.vault, order.scheme.curve()),
+            confirmed: vec![vec![7; 64]; order.signers.len()],
+        })
     }
 
     async fn sign(
@@ -465,6 +468,11 @@ impl Signers for OneKey {
         if self.states_nothing.load(Ordering::SeqCst) {
             return Err(Fault::unavailable("not enough signers"));
         }
+        assert_eq!(
+            (order.threshold, &order.holders),
+            (of.threshold, &of.holders)
+        );
+        assert!(!order.confirmed.is_empty());
         for statement in order.statements() {
             let root = root(order.vault, statement.network.curve());
             statement.verify(&root).expect("the order is sound");

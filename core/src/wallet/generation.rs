@@ -13,6 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    attest::MadeKey,
     derive::RootKey,
     fault::{Class, Fault},
     order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
@@ -29,6 +30,8 @@ pub const MAX_BEFORE: usize = 32;
 pub struct LiveKey {
     /// The key. It never changes.
     pub root: RootKey,
+    /// What shows that its first shares are all on disk ([`MadeKey::confirmed`]).
+    pub confirmed: Vec<Vec<u8>>,
     /// The generation of its shares that signs.
     pub generation: Generation,
     /// The lowest epoch that no run was given yet.
@@ -96,9 +99,11 @@ pub struct Activation {
 
 impl LiveKey {
     /// What key generation made.
-    pub fn new(root: RootKey, threshold: u16, holders: Vec<NodeId>) -> Self {
+    pub fn new(made: MadeKey, threshold: u16, holders: Vec<NodeId>) -> Self {
+        let MadeKey { root, confirmed } = made;
         Self {
             root,
+            confirmed,
             generation: Generation {
                 epoch: 0,
                 threshold,

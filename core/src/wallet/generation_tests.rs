@@ -19,7 +19,8 @@ fn key() -> LiveKey {
         public_key: vec![4; 32],
         chain_code: [5; 32],
     };
-    LiveKey::new(root, 2, nodes(&[1, 2, 3]))
+    let confirmed = vec![vec![6; 64]; 3];
+    LiveKey::new(MadeKey { root, confirmed }, 2, nodes(&[1, 2, 3]))
 }
 
 fn target(threshold: u16, ids: &[u8]) -> Target {

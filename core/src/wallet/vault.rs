@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    attest::MadeKey,
     derive::RootKey,
     fault::{Class, Fault},
     ids::VaultId,
@@ -178,11 +179,11 @@ impl Vault {
     ///
     /// # Errors
     /// [`Class::WrongState`] when another run, or none, is claimed.
-    pub fn take(&mut self, order: &KeygenOrder, key: RootKey) -> Result<(), Fault> {
+    pub fn take(&mut self, order: &KeygenOrder, key: MadeKey) -> Result<(), Fault> {
         let state = self.state_of(order.scheme)?;
         match state {
             KeyState::Generating(claimed)
-                if claimed == order && key.curve == order.scheme.curve() =>
+                if claimed == order && key.root.curve == order.scheme.curve() =>
             {
                 let live = LiveKey::new(key, order.threshold, order.signers.clone());
                 *state = KeyState::Ready(live);

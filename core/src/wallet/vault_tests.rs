@@ -21,11 +21,14 @@ fn order(vault: &Vault, curve: Curve, session: u8) -> KeygenOrder {
     }
 }
 
-fn key(curve: Curve) -> RootKey {
-    RootKey {
-        curve,
-        public_key: vec![4; 32],
-        chain_code: [5; 32],
+fn key(curve: Curve) -> MadeKey {
+    MadeKey {
+        root: RootKey {
+            curve,
+            public_key: vec![4; 32],
+            chain_code: [5; 32],
+        },
+        confirmed: vec![vec![6; 64]; 3],
     }
 }
 

@@ -71,7 +71,12 @@ impl Wanted {
     fn takes(self, reply: &Reply) -> bool {
         match (self, reply) {
             (_, Reply::Refused(_) | Reply::Failed { .. }) => true,
-            (Self::Key, Reply::KeyMade(root)) => root.public_key.len() <= MAX_KEY,
+            (
+                Self::Key,
+                Reply::KeyMade {
+                    root, signature, ..
+                },
+            ) => root.public_key.len() <= MAX_KEY && signature.len() == super::attest::SIGNATURE,
             (Self::Signatures(count, curve), Reply::Signed(signatures)) => {
                 let fits = |signature: &Signature| signature.curve() == curve;
                 signatures.len() == count && signatures.iter().all(fits)
@@ -86,7 +91,7 @@ impl Wanted {
             }
             (
                 _,
-                Reply::KeyMade(_)
+                Reply::KeyMade { .. }
                 | Reply::Signed(_)
                 | Reply::NoNonces { .. }
                 | Reply::Prepared(_)

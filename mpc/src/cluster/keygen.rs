@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use covault_core::{
+    attest::{KeyStatement, MadeKey},
     derive::RootKey,
     fault::{Class, Fault},
     order::{KeygenOrder, NodeId},
@@ -12,13 +13,17 @@ use tokio::time::{sleep, timeout};
 
 use super::{AGAIN_MS, GRACE_MS, LOOK, Said, Shared, Wanted, choose::Trouble};
 use crate::{
+    attest::has_signed,
     envelope::Kind,
     message::{KeygenRequest, Reply, encode},
     shares::FIRST_EPOCH,
 };
 
+/// What a node says of the key: the key, the run's transcript, its signature over both.
+type Made = (RootKey, [u8; 32], Vec<u8>);
+
 impl Shared {
-    pub(super) async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+    pub(super) async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         let mut call = self.call(Wanted::Key, FIRST_EPOCH, order.session, &order.signers)?;
         self.roster.want(&order.signers);
         // All must be there at the same time.
@@ -33,7 +38,7 @@ impl Shared {
         // it expired.
         let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
         let mut again_ms = Some(self.clock.now_ms());
-        let mut made: HashMap<NodeId, RootKey> = HashMap::new();
+        let mut made: HashMap<NodeId, Made> = HashMap::new();
         while made.len() < order.signers.len() {
             let silent = || {
                 let silent = order.signers.iter();
@@ -55,23 +60,33 @@ impl Shared {
                 Err(_) => {}
                 Ok(None) => return Err(Fault::bug("a call without an end")),
                 Ok(Some(said)) => {
-                    if let Some((node, root)) = self.key_reply(order, said)? {
-                        made.insert(node, root);
+                    if let Some((node, key)) = self.key_reply(order, said)? {
+                        made.insert(node, key);
                     }
                 }
             }
         }
-        let mut keys = made.into_values();
-        let first = keys.next().ok_or_else(|| Fault::bug("no signers"))?;
-        if first.curve != order.scheme.curve() || keys.any(|key| key != first) {
-            return Err(Fault::bug("the nodes report different keys"));
+        let mut first: Option<(RootKey, [u8; 32])> = None;
+        let mut confirmed = Vec::with_capacity(order.signers.len());
+        for signer in &order.signers {
+            let said = made.remove(signer);
+            let (root, transcript, signature) = said.ok_or_else(|| Fault::bug("no answer"))?;
+            let key = (root, transcript);
+            if first.get_or_insert_with(|| key.clone()) != &key {
+                return Err(Fault::bug("the nodes report different keys"));
+            }
+            confirmed.push(signature);
         }
-        if first.curve == Curve::Ed25519 {
-            let root = &first.public_key;
+        let (root, _) = first.ok_or_else(|| Fault::bug("no signers"))?;
+        if root.curve != order.scheme.curve() {
+            return Err(Fault::bug("the nodes report a key of another curve"));
+        }
+        if root.curve == Curve::Ed25519 {
+            let root = &root.public_key;
             self.ahead.want(root, FIRST_EPOCH, &order.signers);
             self.ask(root, FIRST_EPOCH, self.ahead.ask_all(root));
         }
-        Ok(first)
+        Ok(MadeKey { root, confirmed })
     }
 
     /// Sends the order. Who has it already ignores it, or says again which key came of it.
@@ -98,9 +113,29 @@ impl Shared {
         &self,
         order: &KeygenOrder,
         (node, _, reply): Said,
-    ) -> Result<Option<(NodeId, RootKey)>, Fault> {
+    ) -> Result<Option<(NodeId, Made)>, Fault> {
         match reply {
-            Reply::KeyMade(root) => Ok(Some((node, root))),
+            Reply::KeyMade {
+                root,
+                transcript,
+                signature,
+            } => {
+                let statement = KeyStatement {
+                    vault: order.vault,
+                    scheme: order.scheme,
+                    root: root.clone(),
+                    epoch: FIRST_EPOCH,
+                    threshold: order.threshold,
+                    holders: order.signers.clone(),
+                    transcript,
+                };
+                if !has_signed(&node, &statement.text(), &signature) {
+                    let node = self.roster.name(&node);
+                    tracing::warn!(%node, "a node's statement about a new key is not signed by it; it counts as silent");
+                    return Ok(None);
+                }
+                Ok(Some((node, (root, transcript, signature))))
+            }
             // It has begun, and was restarted before it was done.
             Reply::Refused(fault) if fault.class() == &Class::WrongState => {
                 Err(self.no_key(order, &[node]).caused_by(fault.public()))

@@ -18,7 +18,7 @@ use std::{
 };
 
 use covault_core::{
-    derive::RootKey,
+    attest::MadeKey,
     fault::Fault,
     ids::SessionId,
     order::{KeygenOrder, NodeId, SigningOrder},
@@ -152,7 +152,7 @@ impl Cluster {
     /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
     /// expired (the public sentence names them), [`covault_core::fault::Class::Peer`] when some
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused.
-    pub async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+    pub async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         self.shared
             .unless_gone(&order.signers, self.shared.keygen(order))
             .await

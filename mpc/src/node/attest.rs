@@ -1,13 +1,16 @@
 //! Statements about addresses: the node derives each itself before it signs for it.
 
-use std::{path::PathBuf, sync::Mutex};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
 use covault_core::{
     attest::{AttestOrder, KeyStatement, MAX_ADDRESSES},
     fault::Fault,
 };
 
-use super::{Node, lock};
+use super::{Node, bounds::Noted, lock, orders::Key};
 use crate::{
     attest::KeyStatements,
     envelope::Header,
@@ -29,30 +32,27 @@ impl Node {
     pub(super) fn state_keys(&self) {
         let folder = lock(&self.statements.0);
         let keys = self.keys.all();
-        let keys: Vec<KeyStatement> = keys
-            .iter()
-            .map(|key| {
-                let record = key.record();
-                KeyStatement {
-                    vault: record.vault,
-                    scheme: record.scheme,
-                    root: record.key.root.clone(),
-                    epoch: record.epoch,
-                    threshold: record.threshold,
-                    holders: record.holders.clone(),
-                    transcript: key.transcript,
-                }
-            })
-            .collect();
+        let keys: Vec<KeyStatement> = keys.iter().map(|key| key.statement()).collect();
         let stored = KeyStatements::sign(self.post.identity(), &keys).store(&folder);
         if let Err(fault) = stored {
             tracing::warn!(node = %self.name, ?fault, "the statements about keys are not written");
         }
     }
 
-    /// Signs for addresses of a key that we hold a share of, all or none.
+    /// That the share of this key is on disk.
+    pub(super) fn key_made(&self, key: &Key) -> Reply {
+        let text = key.statement().text();
+        Reply::KeyMade {
+            root: key.record().key.root.clone(),
+            transcript: key.transcript,
+            signature: self.post.identity().sign(text.as_bytes()).to_vec(),
+        }
+    }
+
+    /// Signs for addresses of a key that we hold a share of, all or none: of the vault's first one, once
+    /// it is known that all holders have their shares.
     pub(super) fn attest_order(
-        &self,
+        self: &Arc<Self>,
         header: &Header,
         request: &AttestRequest,
     ) -> Result<(), Fault> {
@@ -62,6 +62,9 @@ impl Node {
             vault,
             epoch,
             root_public_key,
+            threshold,
+            holders,
+            confirmed,
             addresses,
         } = order;
         if *session != header.session {
@@ -82,6 +85,21 @@ impl Node {
         if record.vault != *vault {
             return Err(Fault::field("vault", "the key is another vault's"));
         }
+        if record.threshold != *threshold {
+            return Err(Fault::field("threshold", "the key needs another number"));
+        }
+        if record.holders != *holders {
+            return Err(Fault::field("holders", "others hold shares of the key"));
+        }
+        key.check_confirmed(confirmed)?;
+        let noted = self.ledger.note_vault(record.vault, &record.key.root);
+        if noted == Noted::Other {
+            return Err(Fault::field(
+                "rootPublicKey",
+                "this node has stated addresses of another key of the vault, or signed with it; \
+                 make a new vault",
+            ));
+        }
         let mut signatures = Vec::with_capacity(addresses.len().saturating_mul(64));
         for statement in order.statements() {
             statement
@@ -89,13 +107,29 @@ impl Node {
                 .map_err(|fault| fault.under("addresses"))?;
             signatures.extend(self.post.identity().sign(statement.text().as_bytes()));
         }
-        self.reply(
-            header.from,
-            header.epoch,
-            header.session,
-            header.attempt,
-            &Reply::Attested(signatures),
-        );
+        let Header {
+            from,
+            epoch,
+            session,
+            attempt,
+            ..
+        } = *header;
+        let reply = Reply::Attested(signatures);
+        if noted == Noted::OnDisk {
+            self.reply(from, epoch, session, attempt, &reply);
+            return Ok(());
+        }
+        // Nobody hears of an address before it is on disk that there is no other key.
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            match node.keep_vault_note(&key).await {
+                Ok(()) => node.reply(from, epoch, session, attempt, &reply),
+                Err(error) => {
+                    let fault = Fault::unavailable("a signer's disk failed").caused_by(error);
+                    node.refuse(from, epoch, session, attempt, fault);
+                }
+            }
+        });
         Ok(())
     }
 }

@@ -6,15 +6,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use covault_core::{fault::Fault, ids::VaultId, order::NodeId};
+use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::NodeId, signature::Curve};
 
 use super::{
     Node,
-    orders::{Keys, refused},
+    orders::{Key, Keys, refused},
 };
 use crate::{
     claims::{ClaimError, Claims},
-    key_notes::{KeyNote, KeyNotes},
+    key_notes::{KeyNote, KeyNotes, VaultKeys},
 };
 
 /// Milliseconds of a day.
@@ -54,7 +54,25 @@ impl Default for Bounds {
 pub(super) struct Ledger {
     bounds: Bounds,
     notes: Mutex<KeyNotes>,
+    vaults: Mutex<HashMap<(VaultId, Curve), VaultNote>>,
     running: Arc<Mutex<HashMap<NodeId, Running>>>,
+}
+
+/// Which key of a curve is a vault's.
+struct VaultNote {
+    root: Vec<u8>,
+    on_disk: bool,
+}
+
+/// What is known of a key once it was to be noted as its vault's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// It is the vault's.
+    OnDisk,
+    /// It is, and that is not on disk yet.
+    InMemory,
+    /// The vault has another one.
+    Other,
 }
 
 /// What runs of one orchestrator.
@@ -102,7 +120,7 @@ impl Ledger {
     /// The ledger of a start, from what is on disk.
     pub(super) async fn open(
         bounds: Bounds,
-        mut notes: KeyNotes,
+        (mut notes, vaults): (KeyNotes, VaultKeys),
         claims: &Claims,
         keys: &Keys,
         now_ms: u64,
@@ -132,10 +150,32 @@ impl Ledger {
                     });
             }
         }
+        let on_disk = |(of, root)| {
+            let on_disk = true;
+            (of, VaultNote { root, on_disk })
+        };
         Self {
             bounds,
             notes: Mutex::new(notes),
+            vaults: Mutex::new(vaults.into_iter().map(on_disk).collect()),
             running: Arc::default(),
+        }
+    }
+
+    /// Notes that this is the key of the vault on its curve, unless another one is: the first that
+    /// addresses are stated of, or that signs.
+    pub(super) fn note_vault(&self, vault: VaultId, root: &RootKey) -> Noted {
+        let mut vaults = lock(&self.vaults);
+        let note = vaults
+            .entry((vault, root.curve))
+            .or_insert_with(|| VaultNote {
+                root: root.public_key.clone(),
+                on_disk: false,
+            });
+        match note {
+            VaultNote { root: known, .. } if *known != root.public_key => Noted::Other,
+            VaultNote { on_disk: true, .. } => Noted::OnDisk,
+            VaultNote { .. } => Noted::InMemory,
         }
     }
 
@@ -271,6 +311,13 @@ impl Node {
     /// Notes that a key is about to sign; on disk when it returns. Most times there is nothing to do.
     pub(super) async fn note_used(&self, root: &[u8]) -> Result<(), ClaimError> {
         let now_ms = self.clock.now_ms();
+        if let Some(key) = self.keys.get(root) {
+            let record = key.record();
+            // Another one may sign, and has no addresses.
+            if self.ledger.note_vault(record.vault, &record.key.root) == Noted::InMemory {
+                self.keep_vault_note(&key).await?;
+            }
+        }
         let note = lock(&self.ledger.notes).get(root).copied();
         // What came by a reshare was made elsewhere.
         let Some(mut note) = note else { return Ok(()) };
@@ -282,6 +329,18 @@ impl Node {
         }
         note.used_ms = Some(now_ms.max(1));
         self.note(root.to_vec(), note).await
+    }
+
+    /// Has it on disk that this is its vault's key, which [`Ledger::note_vault`] has said.
+    pub(super) async fn keep_vault_note(&self, key: &Key) -> Result<(), ClaimError> {
+        let record = key.record();
+        let of = (record.vault, record.key.root.curve);
+        let root = record.key.root.public_key.clone();
+        self.claims.note_vault_key(of, root).await?;
+        if let Some(note) = lock(&self.ledger.vaults).get_mut(&of) {
+            note.on_disk = true;
+        }
+        Ok(())
     }
 
     async fn note(&self, root: Vec<u8>, note: KeyNote) -> Result<(), ClaimError> {
@@ -301,6 +360,7 @@ mod tests {
         let ledger = Ledger {
             bounds: Bounds::default(),
             notes: Mutex::default(),
+            vaults: Mutex::default(),
             running: Arc::default(),
         };
         let (one, other) = (NodeId([1; 32]), NodeId([2; 32]));

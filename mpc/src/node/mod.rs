@@ -383,7 +383,7 @@ impl Node {
             None => hedge,
         };
         let entropy = Arc::new(hedge);
-        let notes = claims.stored_key_notes();
+        let notes = (claims.stored_key_notes(), claims.stored_vault_keys());
         let ledger = Ledger::open(bounds, notes, &claims, &keys, clock.now_ms()).await;
         let boot = random_16(&*entropy);
         #[cfg(feature = "simulation")]

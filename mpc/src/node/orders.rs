@@ -2,10 +2,14 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use covault_core::{
+    attest::KeyStatement,
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{SessionId, VaultId},
@@ -22,7 +26,7 @@ use super::{
     sessions::Begin,
 };
 use crate::{
-    attest::transcript,
+    attest::{has_signed, statement, transcript},
     backend::{self, Index, KeygenSetup, MadeNonce, SignSetup, Signer},
     claims::{Claim, ClaimError},
     envelope::{Header, Kind, Opened},
@@ -54,12 +58,41 @@ pub(super) struct Key {
     pub(super) signer: Arc<dyn Signer>,
     /// Of the run that made the share.
     pub(super) transcript: [u8; 32],
+    /// Whether it is known that key generation has given a share to all holders.
+    confirmed: AtomicBool,
     children: Mutex<HashMap<KeyPath, Arc<ChildKey>>>,
 }
 
 impl Key {
     pub(super) fn record(&self) -> &ShareRecord {
         &self.record
+    }
+
+    pub(super) fn statement(&self) -> KeyStatement {
+        statement(&self.record, self.transcript)
+    }
+
+    /// Checks that every holder has stated that its share is on disk. The last round of key generation
+    /// can reach some and not others: they would have a key that too few can sign with.
+    pub(super) fn check_confirmed(&self, signatures: &[Vec<u8>]) -> Result<(), Fault> {
+        // Later shares are taken into use only when all new holders have said the same.
+        if self.record.epoch != FIRST_EPOCH || self.confirmed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (text, holders) = (self.statement().text(), &self.record.holders);
+        let all = signatures.len() == holders.len()
+            && holders
+                .iter()
+                .zip(signatures)
+                .all(|(holder, signature)| has_signed(holder, &text, signature));
+        if !all {
+            return Err(Fault::field(
+                "confirmed",
+                "not every holder has stated that it has its share of this key",
+            ));
+        }
+        self.confirmed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The child at a path. A wallet signs more than once, and deriving costs more than looking.
@@ -110,6 +143,7 @@ impl Keys {
             record,
             signer,
             transcript,
+            confirmed: AtomicBool::new(false),
             children: Mutex::default(),
         })
     }
@@ -272,7 +306,14 @@ impl Node {
         }
     }
 
-    fn refuse(&self, to: NodeId, epoch: u32, session: SessionId, attempt: u32, fault: Fault) {
+    pub(super) fn refuse(
+        &self,
+        to: NodeId,
+        epoch: u32,
+        session: SessionId,
+        attempt: u32,
+        fault: Fault,
+    ) {
         tracing::warn!(node = %self.name, %session, attempt, ?fault, "order refused");
         meter::node_refused(&self.name, &fault);
         self.reply(to, epoch, session, attempt, &Reply::Refused(fault));
@@ -508,8 +549,7 @@ impl Node {
             if let Some((field, _)) = other.iter().find(|(_, other)| *other) {
                 return Err(Fault::field(*field, "the session made a key with another"));
             }
-            let reply = Reply::KeyMade(record.key.root.clone());
-            self.reply(from, header.epoch, session, 0, &reply);
+            self.reply(from, header.epoch, session, 0, &self.key_made(&key));
             return Ok(());
         }
         if self.sessions.accepted((session, 0)).is_some() {

@@ -601,7 +601,10 @@ impl Node {
         self.runtime.spawn(async move {
             let noted = node.note_made(&root.public_key, orchestrator, vault).await;
             let reply = match noted {
-                Ok(()) => Reply::KeyMade(root),
+                Ok(()) => match node.keys.get(&root.public_key) {
+                    Some(key) => node.key_made(&key),
+                    None => return,
+                },
                 // The node ends; the share is there, and counts from the next start on.
                 Err(error) => {
                     Reply::Refused(Fault::unavailable("a signer's disk failed").caused_by(error))

@@ -9,16 +9,27 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_core::{fault::Class, order::NodeId, signature::Curve};
+use covault_core::{
+    attest::{AttestOrder, Attested},
+    derive::{KeyPath, RootKey},
+    fault::Class,
+    ids::VaultId,
+    network::Network,
+    order::NodeId,
+    signature::Curve,
+};
 use covault_mpc::{
+    attest::{KeyStatements, has_signed},
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
     envelope::{Envelope, Header, Kind},
+    shares::{ShareStore as _, age_file::AgeFiles},
 };
+use secrecy::SecretString;
 use tokio::sync::watch;
 
 use crate::{
-    support::{Medium, now_ms},
-    world::Life,
+    support::{Medium, TestCluster, now_ms, verify},
+    world::{Life, session},
 };
 
 /// A bus that keeps what some sender sends in one round of a protocol, to all or to one.
@@ -180,4 +191,112 @@ async fn run_that_ends_late__should_leave_no_share_of_before() {
     assert_eq!(life.files(3), (vec![], vec![]));
     life.generation = next.new;
     life.signs().await;
+}
+
+/// Node 2 is hostile, and with the orchestrator: in the last round of a key generation it tells node 0
+/// that all is well, and node 1 nothing. What comes of it: the key, which node 2 tells the orchestrator.
+async fn key_of_two(test: &TestCluster, bus: &Cut) -> RootKey {
+    *bus.from.lock().unwrap() = Some(test.nodes[2].identity.id());
+    *bus.to.lock().unwrap() = Some(test.nodes[1].identity.id());
+    bus.round.store(5, Ordering::Relaxed);
+    let mut order = test.keygen_order(Curve::Ed25519, 2);
+    order.expires_at_ms = now_ms() + 3_000;
+    test.cluster.keygen(&order).await.unwrap_err();
+    assert_eq!(*bus.cut.borrow(), 1);
+    bus.round.store(0, Ordering::Relaxed);
+    let has = |place: usize| {
+        let node = &test.nodes[place];
+        KeyStatements::load(&node.folder, &node.identity.id())
+            .map_or(0, |statements| statements.keys.len())
+    };
+    assert_eq!([has(0), has(1), has(2)], [1, 0, 1]);
+    let passphrase = SecretString::from("a passphrase");
+    let shares = AgeFiles::open(&test.nodes[2].folder, &passphrase, 2).unwrap();
+    shares.load_all().unwrap().remove(0).key.root
+}
+
+/// Whether two nodes state an address of the key when they are shown these signatures of holders.
+async fn is_stated(test: &TestCluster, root: &RootKey, confirmed: Vec<Vec<u8>>) -> bool {
+    let path = KeyPath::of_wallet(Network::Solana, 0).unwrap();
+    let child = root.child(&path).unwrap();
+    let attested = Attested {
+        address: Network::Solana.chain().address(&child.public_key).unwrap(),
+        path,
+        network: Network::Solana,
+        reference: "order 5".to_owned(),
+    };
+    let attest = AttestOrder {
+        session: session(),
+        vault: test.vault,
+        epoch: 0,
+        root_public_key: root.public_key.clone(),
+        threshold: 2,
+        holders: test.holders(),
+        confirmed,
+        addresses: vec![attested],
+    };
+    let patience = std::time::Duration::from_secs(3);
+    let stated = test
+        .cluster
+        .attest(&attest, &test.holders(), 2, patience)
+        .await;
+    let text = attest.statements().next().unwrap().text();
+    let good = stated.unwrap_or_default().into_iter();
+    good.filter(|(node, signatures)| has_signed(node, &text, &signatures[0]))
+        .count()
+        >= 2
+}
+
+/// Node 2 states addresses with node 0, and is gone. (Here all three are honest but for that message: no
+/// node states anything.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn address__should_not_be_stated_of_a_key_that_too_few_have() {
+    let bus = Cut::new();
+    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let test = TestCluster::start(medium, 3).await;
+    test.until_live(3).await;
+    let root = key_of_two(&test, &bus).await;
+    let two = test.confirmed(&root);
+    assert_eq!(two.len(), 2);
+    let (first, last) = (two[0].clone(), two[1].clone());
+    // What the orchestrator has, and what it can make of it.
+    for confirmed in [
+        vec![],
+        two,
+        vec![first.clone(), vec![], last.clone()],
+        vec![first.clone(), first.clone(), last.clone()],
+        vec![first.clone(), last.clone(), last.clone()],
+        vec![first, vec![0; 64], last],
+    ] {
+        assert!(!is_stated(&test, &root, confirmed).await);
+    }
+}
+
+/// The same: what is paid to an address must not be gone with node 2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key__should_sign_without_the_hostile_node_once_its_address_is_stated() {
+    let bus = Cut::new();
+    let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
+    let mut test = TestCluster::start(medium, 3).await;
+    test.until_live(3).await;
+    let of_two = key_of_two(&test, &bus).await;
+    // It does sign, with node 2. It has no address.
+    let with = test.order(&of_two);
+    let signers = [test.nodes[0].identity.id(), test.nodes[2].identity.id()];
+    let signed = test
+        .cluster
+        .sign(&with, session(), &signers, 2, now_ms() + 10_000)
+        .await;
+    verify(&with, &signed.unwrap());
+    assert!(!is_stated(&test, &of_two, test.confirmed(&of_two)).await);
+
+    // The vault's next try, under another name: node 0 has used the key above.
+    test.vault = VaultId::from_bytes([9; 16]);
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    assert!(is_stated(&test, &root, test.confirmed(&root)).await);
+    test.kill_node(2).await;
+    test.until_live(2).await;
+    let without = test.order(&root);
+    let signed = test.sign(&without, 2, 5_000).await;
+    assert!(signed.is_ok(), "{signed:?}");
 }

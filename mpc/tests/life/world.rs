@@ -46,7 +46,7 @@ impl Life {
         test.until_live(nodes).await;
         let mut order = test.keygen_order(curve, threshold);
         order.signers.truncate(holders);
-        let root = test.cluster.keygen(&order).await.unwrap();
+        let root = test.cluster.keygen(&order).await.unwrap().root;
         let generation = Generation {
             epoch: 0,
             threshold,

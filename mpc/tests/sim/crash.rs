@@ -181,7 +181,7 @@ impl Pair {
             issued_at_ms: now_ms,
             expires_at_ms: now_ms + 60_000,
         };
-        self.cluster.keygen(&order).await.unwrap()
+        self.cluster.keygen(&order).await.unwrap().root
     }
 
     pub fn order(&self, root: &RootKey, content: &[u8]) -> SigningOrder {

@@ -10,6 +10,7 @@ use std::{
 
 use age::x25519::Identity;
 use covault_core::{
+    attest::MadeKey,
     ids::SessionId,
     order::{Change, Generation, NodeId, Proven, ReshareOrder, ReshareProof},
     port::{Clock as _, random_16},
@@ -95,8 +96,8 @@ async fn story(setting: Setting) -> Report {
         .collect();
     lives.push(tokio::spawn(Arc::clone(&orchestrator).live()));
     sleep(ms(5_000)).await;
-    let root = orchestrator.keygen(120_000).await;
-    let Some(root) = root else {
+    let made = orchestrator.keygen(120_000).await;
+    let Some(MadeKey { root, .. }) = made else {
         world
             .oracle
             .violation("no key is made in good weather".into());

@@ -11,7 +11,7 @@ use std::{
 };
 
 use covault_core::{
-    derive::RootKey,
+    attest::MadeKey,
     fault::Fault,
     ids::SessionId,
     order::{Generation, KeygenOrder, NodeId, ReshareOrder},
@@ -190,7 +190,7 @@ impl Orchestrator {
         }
     }
 
-    pub async fn keygen(&self, patience_ms: u64) -> Option<RootKey> {
+    pub async fn keygen(&self, patience_ms: u64) -> Option<MadeKey> {
         let world = &self.world;
         let now_ms = world.clock.now_ms();
         let order = KeygenOrder {
@@ -209,17 +209,17 @@ impl Orchestrator {
                 .oracle
                 .violation("a key generation did not end in time".into());
         }
-        let root = outcome.ok()?.ok();
-        world.trace.note(format_args!("keygen: {}", root.is_some()));
-        root
+        let made = outcome.ok()?.ok();
+        world.trace.note(format_args!("keygen: {}", made.is_some()));
+        made
     }
 
     /// From here on there is a key.
-    pub fn take(&self, root: RootKey) {
+    pub fn take(&self, made: MadeKey) {
         let Generation {
             threshold, holders, ..
         } = self.world.first.clone();
-        let key = LiveKey::new(root, threshold, holders);
+        let key = LiveKey::new(made, threshold, holders);
         self.shown.change(|shown| shown.key = Some(key));
     }
 

@@ -4,6 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_core::{
+    attest::MadeKey,
     derive::RootKey,
     order::Generation,
     port::Clock as _,
@@ -143,13 +144,14 @@ async fn story(setting: Setting) -> Report {
     lives.push(tokio::spawn(Arc::clone(&orchestrator).live()));
     until_live(&world, &orchestrator).await;
 
-    let Some(root) = key(&world, &orchestrator).await else {
+    let Some(made) = key(&world, &orchestrator).await else {
         world
             .oracle
             .violation("no key is made in good weather".into());
         return report(&world, &orchestrator, (0, 0));
     };
-    orchestrator.take(root.clone());
+    let root = made.root.clone();
+    orchestrator.take(made);
     if setting.sabotage.keeps() {
         // The pools are full by then.
         sleep(ms(2_000)).await;
@@ -190,14 +192,14 @@ async fn story(setting: Setting) -> Report {
 }
 
 /// Some keys are made in bad weather, or not made.
-async fn key(world: &World, orchestrator: &Orchestrator) -> Option<RootKey> {
+async fn key(world: &World, orchestrator: &Orchestrator) -> Option<MadeKey> {
     if world.dice.chance(400) {
         world.set_weather(world.storm());
-        let root = orchestrator.keygen(25_000).await;
+        let made = orchestrator.keygen(25_000).await;
         world.calm();
         until_live(world, orchestrator).await;
-        if root.is_some() {
-            return root;
+        if made.is_some() {
+            return made;
         }
     }
     orchestrator.keygen(120_000).await

@@ -37,7 +37,11 @@ pub enum News {
 #[derive(Deserialize)]
 pub enum Reply {
     Signed(Vec<Signature>),
-    KeyMade(RootKey),
+    KeyMade {
+        root: RootKey,
+        transcript: [u8; 32],
+        signature: Vec<u8>,
+    },
     Refused(Fault),
     Failed {
         culprits: Vec<NodeId>,

@@ -29,6 +29,7 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::{
+    attest::KeyStatements,
     bus::{Bus, memory::MemoryBus, redis::RedisBus},
     cluster::{Cluster, ClusterConfig, NodeStatus},
     identity::NodeIdentity,
@@ -346,6 +347,19 @@ impl TestCluster {
             .keygen(&self.keygen_order(curve, threshold))
             .await
             .unwrap()
+            .root
+    }
+
+    /// The nodes' signatures over their statements about a key; of a node that has no share: none.
+    pub fn confirmed(&self, root: &RootKey) -> Vec<Vec<u8>> {
+        let of = format!("root: {}\n", hex::encode(&root.public_key));
+        let signature = |node: &TestNode| {
+            let found = KeyStatements::load(&node.folder, &node.identity.id());
+            let keys = found.map_or(Vec::new(), |found| found.keys);
+            let key = keys.into_iter().find(|key| key.statement.contains(&of))?;
+            Some(hex::decode(key.signature).unwrap())
+        };
+        self.nodes.iter().filter_map(signature).collect()
     }
 
     /// A rawMessage that no order had before.

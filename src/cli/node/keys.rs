@@ -10,9 +10,9 @@ use crate::{config::Config, wiring};
 /// Print the node's identity key, and what it states about the keys that it holds shares of.
 ///
 /// Run it on each node's machine: nothing is asked of the network, and the node may run. Clients pin
-/// the identity keys, and the vault, root public key and threshold of these statements; with them
-/// `covault address verify` finds every address that is not the vault's. Compare the statements of
-/// all holders: they are the same to the letter.
+/// the identity keys of all holders, and vault, root public key, chain code and threshold of these
+/// statements; with them `covault address verify` finds every address that is not the vault's. Compare
+/// the statements of all holders: they are the same to the letter.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use axum::{Router, http::Method};
 use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt};
 use covault_core::{
-    derive::RootKey,
+    attest::MadeKey,
     fault::Fault,
     order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
     signature::Signature,
@@ -37,7 +37,7 @@ async fn until(word: &watch::Receiver<bool>) {
 
 #[async_trait]
 impl Signers for Held {
-    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         until(&self.keys).await;
         Ok(known_key(order))
     }

@@ -12,6 +12,7 @@ use covault_actors::{
     store::memory::MemoryStore,
 };
 use covault_core::{
+    attest::MadeKey,
     derive::RootKey,
     order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
     port::Entropy,
@@ -33,16 +34,19 @@ use crate::{
 };
 
 /// The generator of the curve: everyone knows its private half.
-pub(super) fn known_key(order: &KeygenOrder) -> RootKey {
+pub(super) fn known_key(order: &KeygenOrder) -> MadeKey {
     let curve = order.scheme.curve();
     let generator = match curve {
         Curve::Secp256k1 => "0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798",
         Curve::Ed25519 => "5866666666666666666666666666666666666666666666666666666666666666",
     };
-    RootKey {
-        curve,
-        public_key: hex::decode(generator).expect("hex"),
-        chain_code: [7; 32],
+    MadeKey {
+        root: RootKey {
+            curve,
+            public_key: hex::decode(generator).expect("hex"),
+            chain_code: [7; 32],
+        },
+        confirmed: vec![vec![7; 64]; order.signers.len()],
     }
 }
 
@@ -51,7 +55,7 @@ struct NoSigners;
 
 #[async_trait]
 impl Signers for NoSigners {
-    async fn keygen(&self, order: &KeygenOrder) -> Result<RootKey, Fault> {
+    async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         Ok(known_key(order))
     }
 
