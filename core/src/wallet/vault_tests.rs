@@ -42,7 +42,7 @@ fn vault__should_be_ready_once_both_keys_are_there() {
         vault.take(&order, key(curve)).unwrap();
     }
     assert!(vault.ready());
-    assert_eq!(vault.root(Curve::Ed25519), Some(&key(Curve::Ed25519)));
+    assert_eq!(vault.root(Curve::Ed25519), Some(&key(Curve::Ed25519).root));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn want_again__should_change_only_what_has_failed() {
     assert_eq!(vault.failed_reason(), None);
     assert_eq!(
         vault.root(first.scheme.curve()),
-        Some(&key(first.scheme.curve()))
+        Some(&key(first.scheme.curve()).root)
     );
     vault.claim(second.clone()).unwrap();
     vault.take(&second, key(second.scheme.curve())).unwrap();
