@@ -6,7 +6,7 @@ use ed25519_dalek::Signature;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    envelope::{Header, read_header, signed_parts},
+    envelope::{Header, Kind, read_header, signed_parts},
     identity::{openssh_line, verifying_key},
 };
 
@@ -76,7 +76,7 @@ impl Signed {
         use ed25519_dalek::{Signer as _, SigningKey};
         let key = SigningKey::from_bytes(&[2; 32]);
         let header = Header {
-            kind: crate::envelope::Kind::Protocol,
+            kind: Kind::Protocol,
             sealed: false,
             epoch: 0,
             session: SessionId::from_bytes([3; 16]),
@@ -111,7 +111,11 @@ impl Equivocation {
             sealed: false,
             ..*header
         };
-        let shown = place(&one.header) == place(&other.header)
+        // Only in a run's rounds has each place one message. Of others, announcements say, honest nodes
+        // send many under one header.
+        let has_slots = one.header.kind == Kind::Protocol && one.header.round > 0;
+        let shown = has_slots
+            && place(&one.header) == place(&other.header)
             && (one.body != other.body || one.header.sealed != other.header.sealed)
             && one.is_signed()
             && other.is_signed();

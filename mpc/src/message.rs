@@ -279,6 +279,8 @@ pub(crate) enum WitnessNews {
     Ask {
         /// The asker's start.
         boot: [u8; 16],
+        /// Drawn at random for this question.
+        question: [u8; 16],
     },
     /// The answer.
     Told {
@@ -286,7 +288,22 @@ pub(crate) enum WitnessNews {
         boot: [u8; 16],
         /// The announcement (an envelope) of that node which promises most; empty: none is known.
         newest: Vec<u8>,
+        /// Of the one that answers; none when nobody asked.
+        now: Option<Now>,
     },
+}
+
+/// What a node is at now: without it, what it announced once could be replayed.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Now {
+    /// [`WitnessNews::Ask`]'s.
+    pub question: [u8; 16],
+    /// Its start.
+    pub boot: [u8; 16],
+    /// How many announcements of this start there were.
+    pub count: u64,
+    /// Its clock, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
 }
 
 /// A node will not sign with this peer with this key again, because it cheated.

@@ -432,6 +432,92 @@ async fn replays__should_stop_nobody() {
     }
 }
 
+/// Who reads the bus takes two announcements of an honest node and calls them two messages in one place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn evidence__should_not_be_made_of_what_an_honest_node_announces() {
+    let (noting, test) = noted(3).await;
+    heartbeats().await;
+    let honest = test.holders()[0];
+    let said: Vec<Vec<u8>> = noting.kept.lock().unwrap().clone();
+    let said: Vec<&Vec<u8>> = said.iter().filter(|it| from(it) == honest).collect();
+    let envelope = |wire: &[u8]| {
+        use sha2::Digest as _;
+        format!(
+            r#"{{"header":"{}","bodySha256":"{}","signature":"{}"}}"#,
+            hex::encode(&wire[..98]),
+            hex::encode(sha2::Sha256::digest(&wire[162..])),
+            hex::encode(&wire[98..162])
+        )
+    };
+    let report = format!(
+        r#"{{"accused":"","envelopes":[{},{}]}}"#,
+        envelope(said[0]),
+        envelope(said[1])
+    );
+    let report = covault_mpc::evidence::Equivocation::read(&report).unwrap();
+    // What `covault node evidence` asks.
+    assert_eq!(report.accused(), None, "an honest node is found guilty");
+}
+
+/// Somebody who has no key has recorded what two nodes announced an hour ago, before they were started
+/// again. He says it once more when the third one starts, and goes on, one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replays_of_an_earlier_start__should_not_be_taken_for_the_time() {
+    let (noting, mut test) = noted(3).await;
+    let ids = test.holders();
+    let start = async |test: &mut TestCluster, skew_ms: i64| {
+        for place in [1, 2] {
+            test.stop_node(place).await;
+            test.nodes[place].skew_ms = skew_ms;
+            test.start_node(place);
+        }
+    };
+    // An hour ago.
+    start(&mut test, -3_600_000).await;
+    noting.kept.lock().unwrap().clear();
+    sleep(Duration::from_secs(3)).await;
+    let recorded = noting.kept.lock().unwrap().clone();
+    start(&mut test, 0).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let order = unlimited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    let of = |place: usize| {
+        let of: Vec<Vec<u8>> = recorded
+            .iter()
+            .filter(|it| from(it) == ids[place])
+            .cloned()
+            .collect();
+        assert!(of.len() > 10);
+        of
+    };
+    let recorded = [of(1), of(2)];
+    test.stop_node(0).await;
+    let bus = Arc::clone(&noting.bus);
+    let replay = tokio::spawn(async move {
+        for place in 1.. {
+            for _ in 0..400 {
+                for node in &recorded {
+                    if let Some(message) = node.get(place) {
+                        bus.publish(Address::Announcements, message.clone())
+                            .unwrap();
+                    }
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+    });
+    test.start_node(0);
+    sleep(Duration::from_secs(14)).await;
+    // Its peers live, have the right time, and say so all the while.
+    let order = unlimited(&test, &root, 2);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 5_000).await;
+    replay.abort();
+    let halted = halted(&test.cluster.nodes(), ids[0]);
+    assert!(halted.is_empty() && signed.is_ok(), "{halted:?} {signed:?}");
+}
+
 /// What one of the peers says that wants to stop another one.
 struct Liar {
     post: Post,
@@ -519,7 +605,7 @@ async fn liar__should_not_stop_a_node_by_words_about_it() {
                     .unwrap();
                 // WitnessNews::Told
                 let mut told = vec![1];
-                told.extend(bcs::to_bytes(&(boot, &wire)).unwrap());
+                told.extend(bcs::to_bytes(&(boot, &wire, None::<u8>)).unwrap());
                 liar.send(Kind::Witness, *victim, &told);
             }
         }

@@ -56,21 +56,37 @@ impl Clocks {
         }
     }
 
-    /// Notes the time that a peer has announced, unless it said so before: replays tell nothing.
+    /// Notes the time that a peer has announced; false when it is not known to run as this start. What
+    /// it said before its answer, or as an earlier start, is a replay and tells nothing.
     pub(super) fn heard(
         &mut self,
         peer: NodeId,
         (boot, count): ([u8; 16], u64),
         at_ms: u64,
         steady_ms: u64,
-    ) {
-        if let Some(known) = self.peers.get(&peer) {
-            let same = known.boot == boot;
-            let fresh = steady_ms.saturating_sub(known.steady_ms) < FRESH_MS;
-            if (same && count <= known.count) || (!same && fresh) {
-                return;
-            }
+    ) -> bool {
+        let known = self.peers.get_mut(&peer).filter(|it| it.boot == boot);
+        let Some(known) = known else { return false };
+        if count > known.count {
+            *known = Heard {
+                boot,
+                count,
+                at_ms,
+                steady_ms,
+            };
         }
+        true
+    }
+
+    /// Notes what a peer has answered to our question of now: which start it is, the number of its
+    /// latest announcement, and its time.
+    pub(super) fn answered(
+        &mut self,
+        peer: NodeId,
+        (boot, count): ([u8; 16], u64),
+        at_ms: u64,
+        steady_ms: u64,
+    ) {
         let heard = Heard {
             boot,
             count,
@@ -158,11 +174,14 @@ mod tests {
     const NOON: u64 = 1_800_000_000_000;
     const HOUR: u64 = 3_600_000;
 
-    /// The peers say so, each for the first time of a new start.
+    /// The peers say so, who have answered before.
     fn hear(clocks: &mut Clocks, steady_ms: u64, times: &[u64]) {
         for (number, at_ms) in (1_u8..).zip(times) {
-            let peer = NodeId([number; 32]);
-            clocks.heard(peer, ([1; 16], steady_ms + 1), *at_ms, steady_ms);
+            let (peer, boot) = (NodeId([number; 32]), [1; 16]);
+            if !clocks.peers.contains_key(&peer) {
+                clocks.answered(peer, (boot, steady_ms), *at_ms, steady_ms);
+            }
+            assert!(clocks.heard(peer, (boot, steady_ms + 1), *at_ms, steady_ms));
         }
     }
 
@@ -235,10 +254,18 @@ mod tests {
         for number in [1, 2] {
             let peer = NodeId([number; 32]);
             // Of this start and of an earlier one.
-            clocks.heard(peer, ([1; 16], 3), NOON - HOUR, 6_000);
-            clocks.heard(peer, ([2; 16], 9_999), NOON - HOUR, 6_000);
+            assert!(clocks.heard(peer, ([1; 16], 3), NOON - HOUR, 6_000));
+            assert!(!clocks.heard(peer, ([2; 16], 9_999), NOON - HOUR, 6_000));
         }
         assert_eq!(clocks.check(NOON + 6_000, 6_000, 0, 2), Ok(()));
+        // Nor when the peers have fallen silent, and to who has just started.
+        for mut clocks in [clocks, Clocks::new(NOON)] {
+            for number in [1, 2] {
+                let peer = NodeId([number; 32]);
+                assert!(!clocks.heard(peer, ([2; 16], 9_999), NOON - HOUR, 60_000));
+            }
+            assert_eq!(clocks.check(NOON + 60_000, 60_000, 0, 2), Ok(()));
+        }
     }
 
     #[test]

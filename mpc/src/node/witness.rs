@@ -14,6 +14,7 @@ use std::{
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
+    port::random_16,
 };
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +23,7 @@ use crate::{
     claims::{Age, Forgotten, PeerHeights},
     envelope::{EVERYONE, Envelope, Header, Kind, Opened},
     identity::openssh_line,
-    message::{Announcement, Ban, Halt, MAX_OTHERS, SKEW_MS, WitnessNews, decode, encode},
+    message::{Announcement, Ban, Halt, MAX_OTHERS, Now, SKEW_MS, WitnessNews, decode, encode},
 };
 
 /// How long a start waits for those that do not answer, in milliseconds.
@@ -32,6 +33,8 @@ const ASK_MS: u64 = 5_000;
 /// How often heights of peers are written, in milliseconds. What was heard since may be lost in a
 /// crash.
 const SAVE_MS: u64 = 10_000;
+/// How often one peer is asked because of what is announced in its name, in milliseconds.
+const AGAIN_MS: u64 = 1_000;
 /// How often one peer is told something, in milliseconds.
 const TELL_MS: u64 = 100;
 /// Own announcements that are remembered.
@@ -59,6 +62,8 @@ struct State {
     unsaved: BTreeSet<NodeId>,
     saved_ms: u64,
     answered: BTreeSet<NodeId>,
+    /// Questions, none where the last one was answered, and when they were asked.
+    questions: BTreeMap<NodeId, (Option<[u8; 16]>, u64)>,
     told: BTreeMap<NodeId, u64>,
     /// Of our announcements: how many there were, and number and time of the latest.
     count: u64,
@@ -90,6 +95,7 @@ impl Witness {
                 unsaved: BTreeSet::new(),
                 saved_ms: 0,
                 answered: BTreeSet::new(),
+                questions: BTreeMap::new(),
                 told: BTreeMap::new(),
                 count: 0,
                 sent: VecDeque::new(),
@@ -274,7 +280,15 @@ impl Node {
     }
 
     fn ask_witness(&self, node: NodeId) {
-        self.send_witness(node, &WitnessNews::Ask { boot: self.boot });
+        let steady_ms = self.witness.steady_ms();
+        let question = {
+            let mut state = self.witness.lock();
+            let (question, asked_ms) = state.questions.entry(node).or_default();
+            *asked_ms = steady_ms;
+            *question.get_or_insert_with(|| random_16(&*self.entropy))
+        };
+        let boot = self.boot;
+        self.send_witness(node, &WitnessNews::Ask { boot, question });
     }
 
     fn send_witness(&self, to: NodeId, news: &WitnessNews) {
@@ -285,10 +299,11 @@ impl Node {
         }
     }
 
-    /// Shows a peer what it has announced at most.
-    fn tell_witness(&self, to: NodeId, boot: [u8; 16]) {
+    /// Shows a peer what it has announced at most, and who has asked, what we are at.
+    fn tell_witness(&self, to: NodeId, boot: [u8; 16], question: Option<[u8; 16]>) {
         let steady_ms = self.witness.steady_ms();
-        let newest = {
+        let at_ms = self.clock.now_ms();
+        let (newest, now) = {
             let mut state = self.witness.lock();
             let told = state.told.get(&to);
             if told.is_some_and(|told_ms| steady_ms.saturating_sub(*told_ms) < TELL_MS) {
@@ -296,23 +311,42 @@ impl Node {
             }
             state.told.insert(to, steady_ms);
             let newest = state.newest.get(&to);
-            newest.map(|(_, wire)| wire.clone()).unwrap_or_default()
+            let newest = newest.map(|(_, wire)| wire.clone()).unwrap_or_default();
+            let now = question.map(|question| Now {
+                question,
+                boot: self.boot,
+                count: state.count,
+                at_ms,
+            });
+            (newest, now)
         };
-        self.send_witness(to, &WitnessNews::Told { boot, newest });
+        self.send_witness(to, &WitnessNews::Told { boot, newest, now });
     }
 
     /// Takes a question or an answer, whose sender is certain, on a pool thread.
     pub(super) fn witness_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
         match decode::<WitnessNews>(&opened.body) {
             None => self.drop_message(&from, Refusal::Unreadable),
-            Some(WitnessNews::Ask { boot }) => self.tell_witness(from, boot),
+            Some(WitnessNews::Ask { boot, question }) => {
+                self.tell_witness(from, boot, Some(question));
+            }
             // To an earlier start of ours.
             Some(WitnessNews::Told { boot, .. }) if boot != self.boot => {}
-            Some(WitnessNews::Told { newest, .. }) => {
+            Some(WitnessNews::Told { newest, now, .. }) => {
                 if !newest.is_empty() && !self.shown(newest) {
                     return self.drop_message(&from, Refusal::Unreadable);
                 }
-                self.witness.lock().answered.insert(from);
+                let steady_ms = self.witness.steady_ms();
+                let mut state = self.witness.lock();
+                state.answered.insert(from);
+                let Some(now) = now else { return };
+                let asked = state.questions.get_mut(&from);
+                // An answer counts once.
+                let asked = asked.and_then(|(it, _)| it.take_if(|it| *it == now.question));
+                if asked.is_some() {
+                    let place = (now.boot, now.count);
+                    state.clocks.answered(from, place, now.at_ms, steady_ms);
+                }
             }
         }
     }
@@ -354,19 +388,25 @@ impl Node {
             ..
         } = announcement;
         let steady_ms = self.witness.steady_ms();
-        let known = {
+        let (known, ask) = {
             let mut state = self.witness.lock();
-            state.clocks.heard(from, (boot, count), at_ms, steady_ms);
+            let runs = state.clocks.heard(from, (boot, count), at_ms, steady_ms);
+            let asked = state.questions.get(&from);
+            let lately =
+                asked.is_some_and(|(_, asked_ms)| steady_ms.saturating_sub(*asked_ms) < AGAIN_MS);
             let known = state.newest.get(&from).map(|(height, _)| *height);
             if known.is_none_or(|known| known < height) {
                 let wire = envelope.bytes().to_vec();
                 state.newest.insert(from, (height, wire));
                 state.unsaved.insert(from);
             }
-            known
+            (known, !runs && !lately)
         };
+        if ask {
+            self.ask_witness(from);
+        }
         if known.is_some_and(|known| height < known) {
-            self.tell_witness(from, boot);
+            self.tell_witness(from, boot, None);
         }
     }
 
