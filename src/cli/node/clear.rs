@@ -25,7 +25,8 @@ use crate::{
 /// moves the shares of unused ones out of the way, into the folder "cleared" of the node's folder: they
 /// are loaded no more. The node must not run.
 ///
-/// A key that never signed may hold money: its addresses can be paid to as soon as they are known. Clear
+/// "Never signed" is of this node: other holders may have signed with the key. And a key that never
+/// signed may hold money: its addresses can be paid to as soon as they are known. Clear
 /// only keys of vaults that `covault vault list`, asked of an orchestrator that you trust, does not
 /// show. To bring a key back, stop the node and move its file back into the folder "shares".
 #[derive(Debug, clap::Args)]
