@@ -48,13 +48,13 @@ pub enum Kind {
     KeygenOrder = 2,
     /// Node to node: a protocol message.
     Protocol = 3,
-    /// Node to orchestrator: how it went.
+    /// Node to orchestrator, or to the node that has shown a proof: how it went.
     Reply = 4,
     /// Node to everyone: I am here.
     Announcement = 5,
     /// Orchestrator to node: make a new generation of shares.
     ReshareOrder = 6,
-    /// Orchestrator to node: take the new share into use, erase the old one.
+    /// Orchestrator or node to node: take the new share into use, retire the old one.
     Activate = 7,
     /// Orchestrator to node: give your share, encrypted.
     BackupOrder = 8,

@@ -26,6 +26,7 @@ pub mod permits;
 pub mod policy;
 pub mod pool;
 pub mod primes;
+mod proofs;
 mod runner;
 mod secrets;
 pub mod shares;

@@ -63,7 +63,7 @@ pub(crate) struct ReshareRequest {
     pub sent_at_ms: u64,
 }
 
-/// Orchestrator to node: take the new share into use, retire the old one. Signed as a
+/// Orchestrator or node to node: take the new share into use, retire the old one. Signed as a
 /// [`SignRequest`] is.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ActivateRequest {
@@ -72,7 +72,7 @@ pub(crate) struct ActivateRequest {
     pub proof: ReshareProof,
     /// Generations before it that the node may not know, oldest first.
     pub before: Vec<Proven>,
-    /// The orchestrator's clock, in milliseconds since the Unix epoch.
+    /// The sender's clock, in milliseconds since the Unix epoch.
     pub sent_at_ms: u64,
 }
 

@@ -20,7 +20,7 @@ const REFUSALS: &str = "covault_signing_refusals_total";
 const CALLS: &str = "covault_cluster_calls";
 
 /// The fields that refusals may name; all others are "other".
-const FIELDS: [&str; 36] = [
+const FIELDS: [&str; 37] = [
     "network",
     "rootPublicKey",
     "publicKey",
@@ -59,6 +59,7 @@ const FIELDS: [&str; 36] = [
     "holders",
     "root",
     "addresses",
+    "confirmed",
 ];
 
 /// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.

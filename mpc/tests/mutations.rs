@@ -316,6 +316,10 @@ impl Attack {
         let mut found = Findings::default();
         let mut roots: BTreeMap<SessionId, RootKey> = BTreeMap::new();
         for envelope in self.tap.replies.lock().unwrap().iter() {
+            if envelope.header.to != self.post.id() {
+                // Nodes answer each other, too.
+                continue;
+            }
             let session = envelope.header.session;
             let Some((field, order, body)) = self.sent.by_session.get(&session) else {
                 continue;

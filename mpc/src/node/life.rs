@@ -8,10 +8,12 @@
 //!
 //! Among the parties are as many old holders as the old threshold. While fewer of them are hostile,
 //! one is honest, and has said so only after a run in which it dealt its own share, and which it
-//! allowed by its own rules. A node takes a proof of what follows a generation that it knows, and of
-//! nothing else (`docs/decisions/0009-resharing.md`).
+//! allowed by its own rules. A node gives its share up for what is proven to follow the generation of
+//! that share, and for nothing else (`docs/decisions/0009-resharing.md`). It keeps the proof, and shows
+//! it to the other parties itself ([`spread`]).
 
 mod activation;
+mod spread;
 mod waiting;
 
 use std::{collections::HashMap, sync::Arc};
@@ -56,6 +58,9 @@ const MAX_RETIRED: usize = 1024;
 const MAX_KNOWN: usize = 64;
 /// How often it is looked what may be erased, in milliseconds.
 const ERASE_EVERY_MS: u64 = 3_600_000;
+/// How long a process has run before it erases anything, in milliseconds: until then its peers have
+/// said what they think of its clock, and its operator has seen it.
+const ERASE_AFTER_MS: u64 = 3_600_000;
 
 /// In the place of the signer of a share that was put back from a backup.
 pub(super) struct Restored;
@@ -151,11 +156,16 @@ impl Node {
         let session_of = backend::private::reshare(backend::of(order.scheme)?, setup, share)?;
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
         let until_ms = received_ms.saturating_add(left_ms.min(MAX_KEYGEN_MS));
+        let room = match self.keys.get(&order.root_public_key) {
+            Some(_) => self.ledger.session(from, 0)?,
+            // One more key for us, whoever made it.
+            None => self.room_for_key(from, order.vault)?,
+        };
         if !self.sessions.accept((session, 0), id, until_ms) {
             return Ok(());
         }
         let begin = Begin {
-            room: self.ledger.session(from, 0)?,
+            room,
             key: (session, 0),
             run: Run::reshare(session_of, peers),
             orchestrator: from,
@@ -181,7 +191,6 @@ impl Node {
             }
             limits.check(threshold, holders, None)?;
             self.check_permit(order, None)?;
-            self.check_base(order)?;
             return Ok(None);
         };
         let record = key.record();
@@ -221,13 +230,14 @@ impl Node {
     }
 
     /// Whether our operator has to permit the order: it changes who holds the key, or how many are
-    /// needed, as far as we know it. Who holds nothing knows what the order says alone.
+    /// needed, as far as we know it. Who holds nothing knows only what the order says: not even that
+    /// the key is the vault's, nor which of its generations is there.
     fn needs_permit(&self, order: &ReshareOrder, record: Option<&ShareRecord>) -> bool {
         let Generation {
             threshold, holders, ..
         } = &order.new;
         let changes = |record: &ShareRecord| !record.generation().is_held_as(*threshold, holders);
-        self.rules.permits && record.map_or_else(|| order.changes(), changes)
+        self.rules.permits && record.is_none_or(changes)
     }
 
     fn check_permit(
@@ -236,21 +246,6 @@ impl Node {
         record: Option<&ShareRecord>,
     ) -> Result<(), Fault> {
         if self.needs_permit(order, record) {
-            self.ask_permit(order)?;
-        }
-        Ok(())
-    }
-
-    /// A node without a share cannot tell which of two generations is the one that is there: when
-    /// shares of another one wait here already, its operator has to.
-    fn check_base(&self, order: &ReshareOrder) -> Result<(), Fault> {
-        let old = order.old.id()?;
-        let differs = {
-            let waiting = self.life.waiting();
-            let mut of_key = waiting.shares.iter().filter(|it| it.is_of(order));
-            of_key.any(|it| it.lineage.known.last() != Some(&old))
-        };
-        if self.rules.permits && differs {
             self.ask_permit(order)?;
         }
         Ok(())
@@ -266,7 +261,9 @@ impl Node {
         Err(not_permitted(&change)?)
     }
 
-    /// Where a new share comes from. What is old by the word of an orchestrator alone is not sure.
+    /// Where a new share comes from. What is old by the word of an orchestrator alone is not sure. Of
+    /// a key that we have a share of it is: a run that ended well had an honest dealer, which holds
+    /// what the order calls old.
     fn lineage(&self, order: &ReshareOrder) -> Result<Lineage, Fault> {
         let old = order.old.id()?;
         let key = self.keys.get(&order.root_public_key);
@@ -277,7 +274,7 @@ impl Node {
                 let permitted = self.permits.holds(&order.change(), self.clock.now_ms())?;
                 return Ok(Lineage {
                     known: vec![old],
-                    sure: permitted || self.needs_permit(order, other),
+                    sure: permitted || other.is_some() || self.needs_permit(order, other),
                 });
             }
         };
@@ -332,7 +329,13 @@ impl Node {
     /// An epoch is never used twice, and they do not run out.
     fn check_new_epoch(&self, order: &ReshareOrder) -> Result<(), Fault> {
         let refused_epoch = |problem| Err(Fault::field("new.epoch", problem));
-        let waiting = self.life.waiting();
+        let key = self.keys.get(&order.root_public_key);
+        let mut waiting = self.life.waiting();
+        if key.is_none() {
+            // Our operator has permitted what the order calls old. What others have shown us of a key
+            // that we know nothing of counts no more: they could make us refuse every real epoch.
+            waiting.forget(order);
+        }
         let (highest, new) = (waiting.highest(order), order.new.epoch);
         if let Some(epoch) = highest.filter(|epoch| *epoch >= new) {
             return refused_epoch(format!("must be above {epoch}, which was prepared before"));
@@ -350,7 +353,6 @@ impl Node {
                 "too many generations are prepared and not activated; `covault node forget-prepared --help` tells how to clear them",
             ));
         }
-        let key = self.keys.get(&order.root_public_key);
         if let Some(key) = key
             && self
                 .shares
@@ -418,16 +420,22 @@ impl Node {
         Ok(Reply::Prepared(statement))
     }
 
-    /// Erases what has been retired for long enough. Looks now and then.
+    /// Erases what has been retired for long enough, by a clock that can be believed. Looks now and
+    /// then. While a share of the key is prepared, the retired ones may be all that can be gone back to.
     pub(super) fn erase_retired(self: &Arc<Self>) {
-        let now_ms = self.clock.now_ms();
-        if !self.life.is_due(now_ms, ERASE_EVERY_MS) {
+        let steady_ms = self.steady_ms();
+        if !self.life.is_due(steady_ms, ERASE_EVERY_MS) {
             return;
         }
-        let before_ms = now_ms.saturating_sub(self.rules.keep_retired_ms);
+        let keep_ms = self.rules.keep_retired_ms;
+        if steady_ms < keep_ms.min(ERASE_AFTER_MS) || !self.believes_clock() {
+            return;
+        }
+        let before_ms = self.clock.now_ms().saturating_sub(keep_ms);
+        let waiting = self.life.prepared_keys();
         let node = Arc::clone(self);
         self.pool.spawn(Lane::Keygen, move || {
-            match node.shares.erase_retired(before_ms) {
+            match node.shares.erase_retired(before_ms, &waiting) {
                 Ok(0) => {}
                 Ok(erased) => {
                     tracing::info!(node = %node.name, erased, "retired shares erased: their time is over");

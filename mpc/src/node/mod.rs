@@ -55,6 +55,7 @@ use crate::{
     policy::{Policy, Spending},
     pool::{CpuPool, Lane},
     primes::Primes,
+    proofs::Proofs,
     shares::{ShareStore, age_file::AgeFiles},
 };
 use ahead::Pools;
@@ -202,6 +203,7 @@ pub struct Node {
     peers: Option<HashSet<NodeId>>,
     rules: Rules,
     permits: Permits,
+    proofs: Proofs,
     check: Arc<dyn OrderCheck>,
     shares: Box<dyn ShareStore>,
     /// Made ahead for the backend that needs some.
@@ -290,6 +292,7 @@ impl Node {
                     }
                     node.reap();
                     node.erase_retired();
+                    node.pass_on_again();
                     node.tend(false);
                 }
                 () = node.claims.broken() => {
@@ -335,6 +338,7 @@ impl Node {
         let runtime = Handle::current();
         let evidence = folder.join("evidence");
         let permits = Permits::of(&folder);
+        let proofs = Proofs::of(&folder);
         let now_ms = clock.now_ms();
         // scrypt and the disk take their time.
         let opened = pool.block_on(move || {
@@ -360,15 +364,17 @@ impl Node {
         let loaded = pool.block_on(move || {
             shares.sweep()?;
             let keys = Keys::load(shares.load_all()?)?;
-            // An activation that was interrupted is finished.
+            // An activation that was interrupted is finished. A clock that is behind takes nothing from
+            // the time that the shares are kept.
+            let retired_ms = now_ms.max(claims.age().newest_ms);
             for (vault, root, epoch) in keys.epochs() {
-                shares.retire(vault, &root, epoch, now_ms)?;
+                shares.retire(vault, &root, epoch, retired_ms)?;
             }
-            let life = Life::new(shares.load_pending()?, backup_recipients)?;
+            let life = Life::new(shares.load_pending()?, backup_recipients, proofs.open()?)?;
             let pools = Pools::new(shares.nonces(&claims)?, marks);
-            Ok::<_, Fault>((shares, claims, keys, life, pools))
+            Ok::<_, Fault>((shares, proofs, claims, keys, life, pools))
         });
-        let (shares, claims, keys, life, pools) = loaded.await??;
+        let (shares, proofs, claims, keys, life, pools) = loaded.await??;
         // Also higher than in any copy of the folder that ran since this one was taken.
         let number = clock.now_ms().saturating_mul(NUMBERS_PER_MS);
         let burned = pools.nonces.begin_anew(&claims, number).await;
@@ -414,6 +420,7 @@ impl Node {
             peers,
             rules: Rules::new(rules),
             permits,
+            proofs,
             check,
             shares: Box::new(shares),
             primes: Arc::new(primes),
@@ -487,14 +494,16 @@ impl Node {
             Kind::SigningOrder
             | Kind::KeygenOrder
             | Kind::ReshareOrder
-            | Kind::Activate
             | Kind::BackupOrder
             | Kind::AttestOrder => {
                 if !self.trusted.contains(&from) {
                     return self.drop_message(&from, Refusal::Stranger);
                 }
             }
-            Kind::Protocol => {
+            // A proof stands for itself, whoever shows it.
+            Kind::Activate if self.trusted.contains(&from) => {}
+            // Peers answer to those that we have shown them.
+            Kind::Activate | Kind::Reply | Kind::Protocol => {
                 if !self.is_peer(&from) {
                     return self.drop_message(&from, Refusal::NoPeer);
                 }
@@ -513,7 +522,6 @@ impl Node {
                     return self.drop_message(&from, Refusal::NoPeer);
                 }
             }
-            Kind::Reply => return,
         }
         // Nothing is kept or begun before the signature was verified, and only so much waits
         // for that.
@@ -531,6 +539,7 @@ impl Node {
                 Err(_) if kind == Kind::Announcement => {}
                 Ok(opened) if kind == Kind::Witness => node.witness_news(from, &opened),
                 Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
+                Ok(opened) if kind == Kind::Reply => node.confirmed(&envelope.header, &opened),
                 // Long, and nothing is signed with a share meanwhile.
                 Ok(opened) if kind == Kind::AttestOrder => {
                     let pool = Arc::clone(&node.pool);

@@ -146,6 +146,17 @@ impl Node {
             .check(self.clock.now_ms(), steady_ms, newest_ms, peers)
     }
 
+    /// Milliseconds since the start of this process, by the steady clock.
+    pub(super) fn steady_ms(&self) -> u64 {
+        self.witness.steady_ms()
+    }
+
+    /// Whether nothing speaks against the wall clock.
+    pub(super) fn believes_clock(&self) -> bool {
+        let mut state = self.witness.lock();
+        self.check_clock(&mut state).is_ok()
+    }
+
     /// Refuses when somebody else has our identity.
     ///
     /// # Errors

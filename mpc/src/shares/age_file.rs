@@ -394,6 +394,16 @@ impl AgeFiles {
     }
 }
 
+/// Whether a file in the folder of retired shares is of this key.
+fn retired_of(vault: VaultId, root: &RootKey) -> impl Fn(&Path) -> bool {
+    let (before, after) = place(vault, root);
+    let after = format!("{after}.");
+    move |path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&before) && name.contains(&after))
+    }
+}
+
 fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, Fault> {
     let failed = |cause: io::Error| {
         Fault::new(
@@ -501,20 +511,20 @@ impl ShareStore for AgeFiles {
     }
 
     fn count_retired(&self, vault: VaultId, root: &RootKey) -> Result<usize, Fault> {
-        let (before, after) = place(vault, root);
-        let after = format!("{after}.");
-        let of_key = |path: &Path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with(&before) && name.contains(&after))
-        };
+        let of_key = retired_of(vault, root);
         let files = self.retired_files()?;
         Ok(files.iter().filter(|(path, ..)| of_key(path)).count())
     }
 
-    fn erase_retired(&self, before_ms: u64) -> Result<usize, Fault> {
+    fn erase_retired(&self, before_ms: u64, keep: &[(VaultId, RootKey)]) -> Result<usize, Fault> {
+        let keep: Vec<_> = keep
+            .iter()
+            .map(|(vault, root)| retired_of(*vault, root))
+            .collect();
         let mut erased: usize = 0;
         for (path, at_ms, _) in self.retired_files()? {
-            if at_ms < before_ms {
+            let kept = || keep.iter().any(|of_key| of_key(&path));
+            if at_ms < before_ms && !kept() {
                 fs::remove_file(&path).map_err(disk)?;
                 erased = erased.saturating_add(1);
             }

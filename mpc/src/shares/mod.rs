@@ -147,9 +147,10 @@ pub trait ShareStore: Send + Sync {
     /// [`covault_core::fault::Class::Invalid`] when nobody can tell.
     fn count_retired(&self, vault: VaultId, root: &RootKey) -> Result<usize, Fault>;
 
-    /// Erases what was retired before this time, in milliseconds since the Unix epoch; how many.
+    /// Erases what was retired before this time, in milliseconds since the Unix epoch, but nothing of
+    /// the keys to `keep`; how many.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the disk fails; some may be left.
-    fn erase_retired(&self, before_ms: u64) -> Result<usize, Fault>;
+    fn erase_retired(&self, before_ms: u64, keep: &[(VaultId, RootKey)]) -> Result<usize, Fault>;
 }

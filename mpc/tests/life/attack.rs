@@ -5,21 +5,25 @@ use std::collections::HashMap;
 
 use age::x25519::Identity;
 use covault_core::{
+    attest::{AttestOrder, Attested},
+    derive::KeyPath,
     fault::Class,
+    network::Network,
     order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
     signature::Curve,
 };
 use covault_mpc::{
+    attest::has_signed,
     node::{KeyRules, Limits, VaultRules},
     permits::Permits,
-    shares::{age_file::AgeFiles, backup},
+    shares::{ShareStore as _, age_file::AgeFiles, backup},
 };
 use secrecy::SecretString;
 
 use crate::{
     backup::check_private,
     support::{free, now_ms},
-    world::Life,
+    world::{Life, session},
 };
 
 /// The statements of the nodes at these places.
@@ -223,13 +227,23 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
     let again = life.order(&[0, 1], &[0, 1, 3], 2);
     let fault = life.test.cluster.reshare(&again).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Forbidden);
-    // A refresh needs none, in whatever order, nor does a share that was lost.
+    // A refresh needs none, in whatever order.
     life.reshare(&[1, 2], &[2, 1, 0], 2).await;
     life.test.stop_node(0).await;
     life.test.until_live(3).await;
     std::fs::remove_dir_all(life.test.nodes[0].folder.join("shares")).unwrap();
     life.test.start_node(0);
     life.test.until_live(4).await;
+    // A share that was lost does, where it was: that node knows nothing of the key any more.
+    let repair = life.order(&[1, 2], &[2, 1, 0], 2);
+    let fault = life.test.cluster.reshare(&repair).await.unwrap_err();
+    assert_eq!(fault.class(), &Class::Forbidden);
+    let waits = |node| fault.public().contains(node);
+    assert!(
+        waits("node-1") && !waits("node-2") && !waits("node-3"),
+        "{fault:?}"
+    );
+    grant(&life, &repair, &[0]);
     life.reshare(&[1, 2], &[2, 1, 0], 2).await;
     life.signs().await;
 }
@@ -351,5 +365,113 @@ async fn node_that_was_away__should_follow_proof_by_proof_and_no_other_way() {
     told.unwrap()[0].1.clone().unwrap();
     assert_eq!(life.files(3), (vec![], vec![]));
     assert_eq!(life.retired(3), [0]);
+    life.signs().await;
+}
+
+/// Nodes 3 and 4 are the orchestrator's: two of five, of whom three are needed (it works just as well when
+/// they hold nothing of the vault). They have a key of their own, and have it "refreshed": the others are to have been holders of it before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted() {
+    let mut life = Life::start(Curve::Ed25519, 5, 5, 3).await;
+    let honest = KeyRules {
+        limits: Limits {
+            least_threshold: Some(2),
+            most_threshold: None,
+            least_spare: Some(1),
+        },
+        ..KeyRules::default()
+    };
+    for place in 0..3 {
+        life.test.nodes[place].rules = honest.clone();
+        life.restart(place).await;
+    }
+    let mut keygen = life.test.keygen_order(Curve::Ed25519, 2);
+    keygen.signers = vec![life.id(3), life.id(4)];
+    let theirs = life.test.cluster.keygen(&keygen).await.unwrap().root;
+    // They write into their own files whatever they like.
+    let holders: Vec<NodeId> = [3, 4, 0, 1, 2].map(|place| life.id(place)).to_vec();
+    let passphrase = SecretString::from("a passphrase");
+    for place in [3, 4] {
+        life.test.stop_node(place).await;
+        let folder = life.test.nodes[place].folder.clone();
+        let files = AgeFiles::open(&folder, &passphrase, 2).unwrap();
+        let mut record = files.load_all().unwrap().remove(0);
+        record.holders.clone_from(&holders);
+        std::fs::remove_dir_all(folder.join("shares")).unwrap();
+        AgeFiles::open(&folder, &passphrase, 2)
+            .unwrap()
+            .save(&record)
+            .unwrap();
+        life.test.start_node(place);
+    }
+    life.test.until_live(5).await;
+    let generation = |epoch| Generation {
+        epoch,
+        threshold: 2,
+        holders: holders.clone(),
+    };
+    let mut order = life.order(&[3, 4], &[], 2);
+    order.root_public_key.clone_from(&theirs.public_key);
+    order.old = generation(0);
+    order.new = generation(1);
+    order.expires_at_ms = now_ms() + 10_000;
+    let Ok(proof) = life.test.cluster.reshare(&order).await else {
+        return;
+    };
+    let told = life.tell(&order, &proof, &holders).await;
+    assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
+    // The honest nodes, all holders of the vault's own key, state an address to which nodes 3 and 4 have
+    // the key.
+    let path = KeyPath::of_wallet(Network::Solana, 0).unwrap();
+    let child = theirs.child(&path).unwrap();
+    let attest = AttestOrder {
+        session: session(),
+        vault: life.test.vault,
+        epoch: 1,
+        root_public_key: theirs.public_key.clone(),
+        threshold: 2,
+        holders: holders.clone(),
+        confirmed: Vec::new(),
+        addresses: vec![Attested {
+            address: Network::Solana.chain().address(&child.public_key).unwrap(),
+            path,
+            network: Network::Solana,
+            reference: "order 5".to_owned(),
+        }],
+    };
+    let honest: Vec<NodeId> = (0..3).map(|place| life.id(place)).collect();
+    let patience = std::time::Duration::from_secs(5);
+    let stated = life
+        .test
+        .cluster
+        .attest(&attest, &honest, 3, patience)
+        .await;
+    let text = attest.statements().next().unwrap().text();
+    let stated = stated.map(|stated| {
+        let good = stated
+            .iter()
+            .filter(|(node, signatures)| has_signed(node, &text, &signatures[0]));
+        good.count()
+    });
+    assert!(
+        stated.is_err(),
+        "so many honest nodes say that the thieves' address is the vault's: {stated:?}"
+    );
+}
+
+/// Nodes 3 and 4 are hostile, and call a generation of their own the last one that there can be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_without_a_share__should_not_be_made_to_refuse_real_epochs() {
+    let mut life = Life::start(Curve::Ed25519, 6, 3, 2).await;
+    let mut order = life.order(&[3, 4], &[3, 4], 2);
+    order.old = Generation {
+        epoch: u32::MAX - 1,
+        threshold: 2,
+        holders: vec![life.id(3), life.id(4)],
+    };
+    order.new.epoch = u32::MAX;
+    let proof = statements(&life, &order, &[3, 4]);
+    life.tell(&order, &proof, &[life.id(5)]).await;
+    life.reshare(&[0, 1], &[0, 1, 5], 2).await;
     life.signs().await;
 }

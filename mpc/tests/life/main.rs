@@ -11,6 +11,7 @@
 mod attack;
 mod backup;
 mod cut;
+mod fork;
 mod hostile;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,7 +1,7 @@
 //! Worlds whose orchestrator is hostile, together with fewer hostile nodes than a signature needs. It
 //! forges generations and proofs, asks for whatever it likes, and shows to whom it likes. In the end
 //! the hostile nodes are gone for ever. Judged are the folders of the others: the shares that they
-//! have not retired must give the key, and those of the hostile nodes must not.
+//! use must give the key, and those of the hostile nodes must not.
 
 use std::{
     collections::BTreeMap,
@@ -115,18 +115,20 @@ async fn story(setting: Setting) -> Report {
     for _ in 0..world.dice.between(8, 20) {
         attack.step().await;
     }
-    sleep(ms(3_000)).await;
+    // The orchestrator is gone. Nodes show each other what was proven, again every minute.
+    sleep(ms(130_000)).await;
     for life in &lives {
         life.abort();
     }
     sleep(ms(100)).await;
     let is_hostile = |place: &usize| world.hostile.contains(place);
     let (hostile, honest): (Vec<usize>, Vec<usize>) = (1..=world.nodes.len()).partition(is_hostile);
-    let gives = |places: &[usize]| recovers(&world, places, &root.public_key);
-    if !gives(&honest) {
+    let gives = |places: &[usize], prepared| recovers(&world, places, prepared, &root.public_key);
+    // Prepared shares sign nothing.
+    if !gives(&honest, false) {
         world.oracle.violation("a key that cannot sign".into());
     }
-    if gives(&hostile) {
+    if gives(&hostile, true) {
         world
             .oracle
             .violation("a key that others can sign with".into());
@@ -322,16 +324,19 @@ impl Attack {
     }
 }
 
-/// Whether the shares of these nodes, in use or prepared, give the key.
-fn recovers(world: &World, places: &[usize], root: &[u8]) -> bool {
+/// Whether the shares of these nodes that are in use, or prepared ones too, give the key.
+fn recovers(world: &World, places: &[usize], prepared: bool, root: &[u8]) -> bool {
     let offline = Identity::generate();
     let recipients = [offline.to_public().to_string()];
     let passphrase = SecretString::from("a passphrase");
     let mut groups: BTreeMap<Option<[u8; 32]>, Vec<backup::Backup>> = BTreeMap::new();
     for place in places {
         let files = AgeFiles::open(&world.nodes[place - 1].folder, &passphrase, 1).unwrap();
-        let records = files.load_all().unwrap().into_iter();
-        for record in records.chain(files.load_pending().unwrap()) {
+        let mut records = files.load_all().unwrap();
+        if prepared {
+            records.extend(files.load_pending().unwrap());
+        }
+        for record in records {
             let order = record.order;
             let share = Retired {
                 record,

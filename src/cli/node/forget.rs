@@ -15,10 +15,11 @@ use crate::{cli::answer, config::Config, files, passphrase, wiring::explain};
 /// because too many are prepared, which takes an orchestrator that was hostile. The node must not
 /// run.
 ///
-/// It is safe only while the orchestrator's store knows of no other generation than the one in use:
-/// `covault vault show` prints it, and shows nothing in work. Ask an orchestrator that you trust, on
-/// its own store and not on an old copy of it. Erasing what other nodes take into use later would
-/// lose the key.
+/// Erasing what other nodes take into use later would lose the key, and whoever was an orchestrator
+/// may have the proof that has them do so. It is safe only when all of this holds: `covault vault
+/// show`, asked of an orchestrator that you trust, shows the epoch in use and nothing in work; this
+/// node has a share of that epoch in use; and all holders of the key are stopped, and cleared, before
+/// one of them is started again. Then refresh the vault at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The node's configuration file.

@@ -20,7 +20,8 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 /// alone. `covault vault reshare` and `covault vault show` name the nodes that wait, and the code of
 /// the change. Shows what the change is, as the node was asked for it: permit it when it is what you
 /// agreed on with the operators of the other nodes. It holds for this change alone, once, for some
-/// days. The node may run meanwhile. A refresh needs no permit. Without a code: lists the changes
+/// days. The node may run meanwhile. A refresh needs no permit, but on a node that has lost its share:
+/// there it shows the key and the generation that the node is to get a share of. Without a code: lists the changes
 /// that the node was asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -46,7 +46,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let shares = AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
     if args.erase {
-        answer(shares.erase_retired(u64::MAX).map_err(explain)?);
+        answer(shares.erase_retired(u64::MAX, &[]).map_err(explain)?);
         return Ok(());
     }
     let retired = shares.retired().map_err(explain)?;

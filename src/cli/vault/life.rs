@@ -30,7 +30,8 @@ pub struct Wish {
     #[command(flatten)]
     which: Which,
     /// Present holders that have lost their share (as --signers): they deal nothing, and get a
-    /// new share where they are among the new holders. Not needed for a node that is away.
+    /// new share where they are among the new holders, with a permit of their operators (`covault node
+    /// permit`). Not needed for a node that is away.
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     lost: Vec<String>,
     /// Only the key of this scheme (frost-ed25519, dkls23); may be repeated. Else every key that can

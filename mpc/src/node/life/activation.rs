@@ -47,6 +47,11 @@ impl Node {
             return Err(wrong_epoch());
         }
         // Once proven, it never expires: who was away must still learn of it.
+        let sent_at_ms = match self.trusted.contains(&header.from) {
+            true => sent_at_ms,
+            // The clock of a peer says nothing of the proof that it shows.
+            false => self.clock.now_ms(),
+        };
         self.check_time(sent_at_ms, order.issued_at_ms, u64::MAX)?;
         check_proof(&order, &proof)?;
         let id = order.id()?;
@@ -58,19 +63,25 @@ impl Node {
             if record.vault != order.vault {
                 return Err(Fault::field("vault", "the key is another vault's"));
             }
+            if record.epoch > order.new.epoch && !self.trusted.contains(&header.from) {
+                // A peer shows what it knows of, and need not any more.
+                self.reply_activated(header);
+                return Ok(());
+            }
             if record.epoch >= order.new.epoch && !again {
                 return Err(stale(record.epoch));
             }
         }
         let prepared = waiting.shares.iter().find(|it| it.is_of(&order));
         let prepared = prepared.map(|it| it.root.clone());
-        if !again {
-            self.check_follows(&order, &before, record, &waiting)?;
-        }
         let stays = order.new.holders.contains(&self.post.id());
-        if stays {
-            self.take_into_use(&order, &waiting.shares)?;
-        } else {
+        let way = match again {
+            true => Vec::new(),
+            false => self.check_follows(&order, &before, record, &waiting, stays)?,
+        };
+        let proven = Proven { order, proof };
+        let order = &proven.order;
+        if !stays {
             let ours = self.check_joining(order.vault, &order.new.holders, record);
             let ours = ours.and_then(|()| match record {
                 Some(record) => self.rules.limits(order.vault).check(
@@ -81,7 +92,7 @@ impl Node {
                 None => Ok(()),
             });
             match ours {
-                Ok(()) => waiting.remember(&order),
+                Ok(()) => waiting.remember(order),
                 // Nothing is here that could be given up.
                 Err(_) if record.is_none() && prepared.is_none() => {}
                 // To what our own rules do not allow, nothing is: not a share in use, and not one
@@ -89,11 +100,20 @@ impl Node {
                 Err(fault) => return Err(fault),
             }
         }
+        // On disk before anything changes here: it must not rest with an orchestrator alone.
+        let taken = !again && (record.is_some() || prepared.is_some());
+        if taken {
+            self.proofs.keep(&proven, &way)?;
+        }
+        if stays {
+            self.take_into_use(order, &waiting.shares)?;
+        }
         let root = record.map(|record| record.key.root.clone()).or(prepared);
         if let Some(root) = root {
             let (vault, below) = (order.vault, order.new.epoch);
-            self.shares
-                .retire(vault, &root, below, self.clock.now_ms())?;
+            // A clock that is behind takes nothing from the time that they are kept.
+            let now_ms = self.clock.now_ms().max(self.claims.age().newest_ms);
+            self.shares.retire(vault, &root, below, now_ms)?;
         }
         if !stays {
             self.keys.remove(&order.root_public_key);
@@ -102,85 +122,82 @@ impl Node {
         // Of the same epoch may be one of another run: its file is still there, and may be needed.
         waiting
             .shares
-            .retain(|it| !it.is_of(&order) || (it.epoch >= order.new.epoch && it.order != id));
+            .retain(|it| !it.is_of(order) || (it.epoch >= order.new.epoch && it.order != id));
         drop(waiting);
         self.on_epoch_change();
         self.state_keys();
         tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares retired");
-        self.reply(
-            header.from,
-            header.epoch,
-            header.session,
-            header.attempt,
-            &Reply::Activated,
-        );
+        self.reply_activated(header);
+        if taken {
+            self.pass_on(proven);
+        }
         Ok(())
     }
 
-    /// Whether a proven generation follows one that we know: the one of our share, one that this came
-    /// from, or one that was proven to follow these. Strangers who call each other the old holders
-    /// prove nothing to us.
-    fn check_follows(
+    fn reply_activated(&self, header: &Header) {
+        let (epoch, session) = (header.epoch, header.session);
+        let reply = Reply::Activated;
+        self.reply(header.from, epoch, session, header.attempt, &reply);
+    }
+
+    /// Whether a proven generation may take the place of what is here. It may when it follows the
+    /// generation of our share: the share is given up for it only. One beside ours, that follows what
+    /// ours came from, may only have the same holders, of whom we are one: all honest ones have stored
+    /// its shares, and of two such generations all come to have the later one. Without a share in use
+    /// it may follow whatever ours that wait come from. Strangers who call each other the old holders
+    /// prove nothing to us. The proofs that were needed to see it.
+    fn check_follows<'a>(
         &self,
         order: &ReshareOrder,
-        before: &[Proven],
+        before: &'a [Proven],
         record: Option<&ShareRecord>,
         waiting: &Waiting,
-    ) -> Result<(), Fault> {
+        stays: bool,
+    ) -> Result<Vec<&'a Proven>, Fault> {
         if believes_new_holders() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let pending: Vec<&Pending> = waiting.shares.iter().filter(|it| it.is_of(order)).collect();
-        let mut known: HashSet<[u8; 32]> = HashSet::new();
-        match record {
+        let way = match record {
             Some(record) => {
-                known.extend(&record.lineage.known);
-                known.insert(record.generation().id()?);
+                let present = record.generation().id()?;
+                let mut way = way_to(order, [present].into(), &pending, before)?;
+                if way.is_none() && stays && !self.needs_permit(order, Some(record)) {
+                    let mut known: HashSet<[u8; 32]> = HashSet::from([present]);
+                    known.extend(&record.lineage.known);
+                    way = way_to(order, known, &pending, before)?;
+                }
+                way
             }
             None => {
                 // What came on the word of an orchestrator alone may be all that there is: it gives
                 // way to what follows it, and not to something else.
                 let any_sure = pending.iter().any(|it| it.lineage.sure);
                 let sure = pending.iter().filter(|it| it.lineage.sure || !any_sure);
-                known.extend(sure.filter_map(|it| it.lineage.known.last()));
+                let known: HashSet<[u8; 32]> = sure
+                    .filter_map(|it| it.lineage.known.last())
+                    .copied()
+                    .collect();
                 if known.is_empty() {
                     // Nothing is here.
-                    return Ok(());
+                    return Ok(Vec::new());
                 }
-            }
-        }
-        // What we have prepared after something known is known, too. Their epochs go up.
-        let mut pending: Vec<(u32, [u8; 32], [u8; 32])> = pending
-            .iter()
-            .filter_map(|it| Some((it.epoch, *it.lineage.known.last()?, it.generation)))
-            .collect();
-        pending.sort_unstable();
-        let add = |known: &mut HashSet<[u8; 32]>| {
-            for (_, old, new) in &pending {
-                if known.contains(old) {
-                    known.insert(*new);
-                }
+                way_to(order, known, &pending, before)?
             }
         };
-        add(&mut known);
-        for Proven { order: it, proof } in before.iter().take(MAX_BEFORE) {
-            let same = it.vault == order.vault && it.root_public_key == order.root_public_key;
-            if same && known.contains(&it.old.id()?) && check_proof(it, proof).is_ok() {
-                known.insert(it.new.id()?);
-                add(&mut known);
-            }
-        }
-        if known.contains(&order.old.id()?) {
-            return Ok(());
+        if let Some(way) = way {
+            return Ok(way);
         }
         // Only the operator can tell.
         self.ask_permit(order).map_err(|fault| {
             let sentence = format!(
-                "old: is no generation that this node knows of, so it keeps its share; {}",
+                "old: is not the generation of this node's share nor one that is proven to follow it, \
+                 so the node keeps its share; {}",
                 fault.public()
             );
             Fault::new(fault.class().clone(), sentence)
-        })
+        })?;
+        Ok(Vec::new())
     }
 
     fn take_into_use(&self, order: &ReshareOrder, pending: &[Pending]) -> Result<(), Fault> {
@@ -206,6 +223,41 @@ impl Node {
         self.keys.put(key);
         Ok(())
     }
+}
+
+/// Whether the order's old generation is one of these, or is proven to follow one of them; with what
+/// proofs of those that were shown.
+fn way_to<'a>(
+    order: &ReshareOrder,
+    mut known: HashSet<[u8; 32]>,
+    pending: &[&Pending],
+    before: &'a [Proven],
+) -> Result<Option<Vec<&'a Proven>>, Fault> {
+    // What we have prepared after something known is known, too. Their epochs go up.
+    let mut pending: Vec<(u32, [u8; 32], [u8; 32])> = pending
+        .iter()
+        .filter_map(|it| Some((it.epoch, *it.lineage.known.last()?, it.generation)))
+        .collect();
+    pending.sort_unstable();
+    let add = |known: &mut HashSet<[u8; 32]>| {
+        for (_, old, new) in &pending {
+            if known.contains(old) {
+                known.insert(*new);
+            }
+        }
+    };
+    add(&mut known);
+    let mut way = Vec::new();
+    for proven in before.iter().take(MAX_BEFORE) {
+        let Proven { order: it, proof } = proven;
+        let same = it.vault == order.vault && it.root_public_key == order.root_public_key;
+        if same && known.contains(&it.old.id()?) && check_proof(it, proof).is_ok() {
+            known.insert(it.new.id()?);
+            add(&mut known);
+            way.push(proven);
+        }
+    }
+    Ok(known.contains(&order.old.id()?).then_some(way))
 }
 
 /// A simulation can switch the check off, and nobody else.

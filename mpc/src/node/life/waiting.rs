@@ -8,8 +8,14 @@ use std::{
     },
 };
 
-use covault_core::{derive::RootKey, fault::Fault, ids::VaultId, order::ReshareOrder};
+use covault_core::{
+    derive::RootKey,
+    fault::Fault,
+    ids::VaultId,
+    order::{Proven, ReshareOrder},
+};
 
+use super::spread::Spread;
 use crate::shares::{Lineage, ShareRecord, backup};
 
 /// Keys whose latest proof is remembered although no share of them is left here.
@@ -23,7 +29,9 @@ pub(in crate::node) struct Life {
     waiting: Mutex<Waiting>,
     /// age recipients, as the configuration has them.
     pub(in crate::node) recipients: Vec<String>,
-    /// When it is to be looked next what may be erased, in milliseconds since the Unix epoch.
+    /// Proofs that are shown to other nodes.
+    pub(super) spread: Mutex<Spread>,
+    /// When it is to be looked next what may be erased, by the steady clock.
     due_ms: AtomicU64,
 }
 
@@ -55,6 +63,7 @@ impl Life {
     pub(in crate::node) fn new(
         records: Vec<ShareRecord>,
         recipients: Vec<String>,
+        unconfirmed: Vec<Proven>,
     ) -> Result<Self, Fault> {
         backup::recipients(&recipients)?;
         let mut shares = Vec::new();
@@ -71,6 +80,7 @@ impl Life {
                 .iter()
                 .map(|line| line.trim().to_owned())
                 .collect(),
+            spread: Mutex::new(Spread::new(unconfirmed)),
             due_ms: AtomicU64::new(0),
         })
     }
@@ -82,11 +92,18 @@ impl Life {
         waiting.shares.iter().map(of).collect()
     }
 
-    /// Whether it is time to look, so long after the last time.
-    pub(super) fn is_due(&self, now_ms: u64, every_ms: u64) -> bool {
-        let due = now_ms >= self.due_ms.load(Ordering::Relaxed);
+    /// The keys that shares are prepared of.
+    pub(super) fn prepared_keys(&self) -> Vec<(VaultId, RootKey)> {
+        let waiting = self.waiting();
+        let of = |it: &Pending| (it.vault, it.root.clone());
+        waiting.shares.iter().map(of).collect()
+    }
+
+    /// Whether it is time to look, so long after the last time. By the steady clock.
+    pub(super) fn is_due(&self, steady_ms: u64, every_ms: u64) -> bool {
+        let due = steady_ms >= self.due_ms.load(Ordering::Relaxed);
         if due {
-            let next_ms = now_ms.saturating_add(every_ms);
+            let next_ms = steady_ms.saturating_add(every_ms);
             self.due_ms.store(next_ms, Ordering::Relaxed);
         }
         due
@@ -115,6 +132,12 @@ impl Waiting {
 
     pub(super) fn has_dealt(&self, order: &[u8; 32]) -> bool {
         self.dealt.contains(order)
+    }
+
+    /// What was proven of a key of others counts no more.
+    pub(super) fn forget(&mut self, order: &ReshareOrder) {
+        let key = (order.vault, order.root_public_key.clone());
+        self.told.remove(&key);
     }
 
     /// A generation of others was proven to us.

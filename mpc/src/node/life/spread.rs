@@ -1,0 +1,181 @@
+//! Proofs of generations, as nodes show them to each other.
+//!
+//! An orchestrator that shows a proof to some nodes and is gone, or never means to show it to the
+//! others, would leave shares of several generations in use, and too few of each. So a node that has
+//! taken a proof shows it to all other parties: the old holders and the new ones. A proof stands for
+//! itself: who is shown one by a peer looks at it as if an orchestrator had shown it. It is shown
+//! again, also after a restart, until each party has confirmed that it needs it no more.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, PoisonError},
+};
+
+use covault_core::order::{NodeId, Proven};
+
+use super::super::{Node, refusals::Refusal};
+use crate::{
+    envelope::{Header, Kind, Opened},
+    message::{ActivateRequest, Reply, decode, encode},
+    pool::Lane,
+    proofs::MAX_PROOFS,
+};
+
+/// How often it is shown to who has not confirmed it, in milliseconds.
+const AGAIN_MS: u64 = 60_000;
+/// How many are shown again at a time; the others are next.
+const MAX_AGAIN: usize = 256;
+
+/// What some party has not confirmed yet.
+pub(super) struct Spread {
+    unconfirmed: VecDeque<Unconfirmed>,
+    /// When they are shown next, by the steady clock.
+    due_ms: u64,
+}
+
+struct Unconfirmed {
+    proven: Proven,
+    confirmed: BTreeSet<NodeId>,
+}
+
+impl Spread {
+    pub(super) fn new(proven: Vec<Proven>) -> Self {
+        let mut spread = Self {
+            unconfirmed: VecDeque::new(),
+            due_ms: 0,
+        };
+        proven.into_iter().for_each(|it| spread.add(it));
+        spread
+    }
+
+    /// As many of a key as are kept on disk.
+    fn add(&mut self, proven: Proven) {
+        let order = &proven.order;
+        let of_key = |it: &&Unconfirmed| {
+            let other = &it.proven.order;
+            (other.vault, &other.root_public_key) == (order.vault, &order.root_public_key)
+        };
+        if self.unconfirmed.iter().any(|it| it.proven.order == *order) {
+            return;
+        }
+        let epochs = self.unconfirmed.iter().filter(of_key);
+        let mut epochs: Vec<u32> = epochs.map(|it| it.proven.order.new.epoch).collect();
+        if epochs.len() >= MAX_PROOFS {
+            epochs.sort_unstable();
+            let first = epochs.first().copied();
+            self.unconfirmed
+                .retain(|it| !of_key(&it) || Some(it.proven.order.new.epoch) != first);
+        }
+        self.unconfirmed.push_back(Unconfirmed {
+            proven,
+            confirmed: BTreeSet::new(),
+        });
+    }
+}
+
+impl Node {
+    /// Who must learn of it, among those that our configuration knows.
+    fn told_of(&self, Proven { order, .. }: &Proven) -> BTreeSet<NodeId> {
+        let parties = order.old.holders.iter().chain(&order.new.holders);
+        let others = parties.filter(|node| **node != self.post.id() && self.is_peer(node));
+        others.copied().collect()
+    }
+
+    /// Shows a proof that we have taken to its other parties.
+    pub(super) fn pass_on(&self, proven: Proven) {
+        {
+            let spread = self.life.spread.lock();
+            let mut spread = spread.unwrap_or_else(PoisonError::into_inner);
+            spread.add(proven.clone());
+        }
+        self.show(&proven, &BTreeSet::new());
+    }
+
+    /// Shows what was not confirmed again, now and then.
+    pub(in crate::node) fn pass_on_again(self: &Arc<Self>) {
+        let steady_ms = self.steady_ms();
+        let shown: Vec<(Proven, BTreeSet<NodeId>)> = {
+            let spread = self.life.spread.lock();
+            let mut spread = spread.unwrap_or_else(PoisonError::into_inner);
+            if steady_ms < spread.due_ms {
+                return;
+            }
+            spread.due_ms = steady_ms.saturating_add(AGAIN_MS);
+            let count = spread.unconfirmed.len().min(MAX_AGAIN);
+            spread.unconfirmed.rotate_left(count);
+            let last = spread.unconfirmed.iter().rev().take(count);
+            last.map(|it| (it.proven.clone(), it.confirmed.clone()))
+                .collect()
+        };
+        if shown.is_empty() {
+            return;
+        }
+        let node = Arc::clone(self);
+        self.pool.spawn(Lane::Keygen, move || {
+            for (proven, confirmed) in shown {
+                node.show(&proven, &confirmed);
+            }
+        });
+    }
+
+    fn show(&self, proven: &Proven, confirmed: &BTreeSet<NodeId>) {
+        let Proven { order, proof } = proven;
+        let before = self.proofs.before(order).unwrap_or_else(|fault| {
+            tracing::warn!(node = %self.name, ?fault, "earlier proofs cannot be read");
+            Vec::new()
+        });
+        let body = encode(&ActivateRequest {
+            order: order.clone(),
+            proof: proof.clone(),
+            before,
+            sent_at_ms: self.clock.now_ms(),
+        });
+        for to in self.told_of(proven).difference(confirmed) {
+            let header = Header {
+                kind: Kind::Activate,
+                sealed: true,
+                epoch: order.new.epoch,
+                session: order.session,
+                attempt: 0,
+                round: 0,
+                sequence: 0,
+                from: self.post.id(),
+                to: *to,
+            };
+            let sent = body.as_ref().map_err(Clone::clone);
+            if let Err(fault) = sent.and_then(|body| self.post.send(header, body)) {
+                tracing::warn!(node = %self.name, ?fault, "cannot show a proof to a peer");
+            }
+        }
+    }
+
+    /// Takes the answer of a peer, whose sender is certain, on a pool thread.
+    pub(in crate::node) fn confirmed(&self, header: &Header, opened: &Opened) {
+        match decode(&opened.body) {
+            Some(Reply::Activated) => {}
+            Some(_) => return,
+            None => return self.drop_message(&header.from, Refusal::Unreadable),
+        }
+        let over = {
+            let spread = self.life.spread.lock();
+            let mut spread = spread.unwrap_or_else(PoisonError::into_inner);
+            let of_header = |it: &Unconfirmed| it.proven.order.session == header.session;
+            let Some(place) = spread.unconfirmed.iter().position(of_header) else {
+                return;
+            };
+            let Some(it) = spread.unconfirmed.get_mut(place) else {
+                return;
+            };
+            it.confirmed.insert(header.from);
+            if !self.told_of(&it.proven).is_subset(&it.confirmed) {
+                return;
+            }
+            spread.unconfirmed.remove(place)
+        };
+        if let Some(it) = over
+            && let Err(fault) = self.proofs.settle(&it.proven.order)
+        {
+            tracing::warn!(node = %self.name, ?fault, "a proof is shown once more after the next start");
+        }
+    }
+}

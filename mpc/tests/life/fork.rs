@@ -1,0 +1,221 @@
+//! A hostile orchestrator alone, without a hostile node: generations that are prepared beside each
+//! other, and proofs that are shown to some.
+
+use covault_core::{
+    order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    signature::Curve,
+};
+use covault_mpc::permits::Permits;
+
+use crate::{
+    support::{now_ms, start_cluster},
+    world::Life,
+};
+
+fn grant(life: &Life, order: &ReshareOrder, places: &[usize]) {
+    for place in places {
+        Permits::of(&life.test.nodes[*place].folder)
+            .grant(&order.change(), now_ms() + 600_000)
+            .unwrap();
+    }
+}
+
+/// Shows it to these nodes, which take it.
+async fn show(life: &Life, order: &ReshareOrder, proof: &ReshareProof, places: &[usize]) {
+    let nodes: Vec<NodeId> = places.iter().map(|place| life.id(*place)).collect();
+    let told = life.tell(order, proof, &nodes).await;
+    assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
+}
+
+/// The operators give the key from nodes 0 to 2 to nodes 3 to 5, and permit that. The orchestrator
+/// has a refresh of the old nodes prepared meanwhile, and keeps its proof. All are told of the new
+/// holders and confirm; the new holders sign; the old machines are wiped. Then the new ones are shown
+/// the refresh.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobody_permitted() {
+    let mut life = Life::start(Curve::Ed25519, 6, 3, 2).await;
+    for place in 0..6 {
+        life.test.nodes[place].rules.permits = true;
+        life.restart(place).await;
+    }
+    let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
+    grant(&life, &permitted, &[0, 1, 3, 4, 5]);
+    let permitted_proof = life.prepare(&permitted).await;
+    // Needs no permit: the same holders.
+    let beside = life.order(&[0, 1], &[0, 1, 2], 2);
+    let beside_proof = life.prepare(&beside).await;
+    show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3, 4, 5]).await;
+    life.generation = permitted.new.clone();
+    life.signs().await;
+    for place in 0..3 {
+        // None in use: the operators see that they have retired them.
+        assert_eq!(life.files(place).0, Vec::<u32>::new());
+        assert_eq!(life.retired(place), [0]);
+        life.crash(place).await;
+    }
+    let nodes: Vec<NodeId> = (3..6).map(|place| life.id(place)).collect();
+    let told = life.tell(&beside, &beside_proof, &nodes).await;
+    let have: Vec<_> = (3..6)
+        .map(|place| (life.files(place), life.retired(place)))
+        .collect();
+    assert!(
+        told.iter().all(|(_, answer)| answer.is_err()),
+        "the only shares that are left were given up: {have:?}"
+    );
+    life.signs().await;
+}
+
+/// The same without anybody being away: a node that the operators have taken the key from has it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reshare__should_not_be_undone_without_a_permit() {
+    let mut life = Life::start(Curve::Ed25519, 4, 3, 2).await;
+    for place in 0..4 {
+        life.test.nodes[place].rules.permits = true;
+        life.restart(place).await;
+    }
+    // Node 2 is thrown out.
+    let permitted = life.order(&[0, 1], &[0, 1, 3], 2);
+    grant(&life, &permitted, &[0, 1, 3]);
+    let permitted_proof = life.prepare(&permitted).await;
+    let beside = life.order(&[0, 1], &[0, 1, 2], 2);
+    let beside_proof = life.prepare(&beside).await;
+    show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3]).await;
+    let nodes: Vec<NodeId> = (0..4).map(|place| life.id(place)).collect();
+    life.tell(&beside, &beside_proof, &nodes).await;
+    let has: Vec<_> = (0..4).map(|place| life.files(place).0).collect();
+    assert_ne!(
+        has,
+        [vec![2], vec![2], vec![2], vec![]],
+        "node 2 holds the key again, node 3 does not, and nobody has permitted it"
+    );
+}
+
+/// Three honest nodes, two are needed. The orchestrator shows each node another proof, or none, and is
+/// gone with all it knew. Whoever comes after it has the nodes, and what they know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_its_own() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let old = life.generation.clone();
+    let first = life.order(&[0, 1], &[0, 1, 2], 2);
+    let first_proof = life.prepare(&first).await;
+    let second = life.order(&[0, 1], &[0, 1, 2], 2);
+    let second_proof = life.prepare(&second).await;
+    show(&life, &first, &first_proof, &[0]).await;
+    show(&life, &second, &second_proof, &[1]).await;
+    let generations: Vec<Generation> = vec![old, first.new.clone(), second.new.clone()];
+    drop((first, first_proof, second, second_proof));
+    let has: Vec<_> = (0..3).map(|place| life.files(place)).collect();
+    // Another one, and all nodes start again.
+    for place in 0..3 {
+        life.restart(place).await;
+    }
+    life.test.cluster = start_cluster(&life.test.medium, &life.test.orchestrator).await;
+    life.test.until_live(3).await;
+    let mut refusals = Vec::new();
+    for generation in &generations {
+        // It signs as it is, or after a refresh.
+        match life.sign_as(generation, 3_000).await {
+            Ok(()) => return,
+            Err(fault) => refusals.push(fault.public().to_owned()),
+        }
+        for dealers in [[0, 1], [0, 2], [1, 2]] {
+            life.generation = generation.clone();
+            life.tried = 9;
+            let mut order = life.order(&dealers, &[0, 1, 2], 2);
+            order.expires_at_ms = now_ms() + 2_000;
+            match life.test.cluster.reshare(&order).await {
+                Ok(_) => return,
+                Err(fault) => refusals.push(fault.public().to_owned()),
+            }
+        }
+    }
+    panic!("no two nodes use one epoch, and nobody can change that: {has:?} {refusals:#?}");
+}
+
+/// The clock of one node jumps by 31 days and back, as a hypervisor or a bad time server has it. The node
+/// says itself that its clock is wrong, and signs nothing; it must erase nothing either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    life.reshare(&[0, 1], &[0, 1, 2], 2).await;
+    assert_eq!(life.retired(0), [0]);
+    let moved = std::sync::Arc::clone(&life.test.nodes[0].moved_ms);
+    moved.store(31 * 86_400_000, std::sync::atomic::Ordering::Relaxed);
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    moved.store(0, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(life.retired(0), [0], "erased 31 days early");
+}
+
+/// The operators give the key from nodes 0 to 2 to nodes 3 to 5. The orchestrator shows the old holders that
+/// generation, and the new ones a refresh of the old ones, which nobody has taken into use; then it is gone.
+/// All six live and are honest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orchestrator_that_is_gone__should_not_leave_all_shares_retired_or_prepared() {
+    let mut life = Life::start(Curve::Ed25519, 6, 3, 2).await;
+    for place in 0..6 {
+        life.test.nodes[place].rules.permits = true;
+        life.restart(place).await;
+    }
+    let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
+    grant(&life, &permitted, &[0, 1, 3, 4, 5]);
+    let permitted_proof = life.prepare(&permitted).await;
+    let beside = life.order(&[0, 1], &[0, 1, 2], 2);
+    let beside_proof = life.prepare(&beside).await;
+    show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3, 4, 5]).await;
+    let nodes: Vec<NodeId> = (3..6).map(|place| life.id(place)).collect();
+    life.tell(&beside, &beside_proof, &nodes).await;
+    let has: Vec<_> = (0..6)
+        .map(|place| (life.files(place), life.retired(place)))
+        .collect();
+    assert!(
+        has.iter().any(|((in_use, _), _)| !in_use.is_empty()),
+        "no node uses any share; (in use, prepared), retired: {has:?}"
+    );
+}
+
+/// Node 2 is away when the others are shown a generation. When it is back, no orchestrator says a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_was_away__should_be_shown_proofs_by_the_others() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let order = life.order(&[0, 1], &[0, 1, 2], 2);
+    let proof = life.prepare(&order).await;
+    life.crash(2).await;
+    show(&life, &order, &proof, &[0]).await;
+    drop(proof);
+    life.test.start_node(2);
+    life.test.until_live(3).await;
+    // They do so every minute, and when they start.
+    life.restart(0).await;
+    for _ in 0..200 {
+        if (0..3).all(|place| life.files(place) == (vec![1], vec![])) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let has: Vec<_> = (0..3).map(|place| life.files(place)).collect();
+    assert_eq!(has, [(); 3].map(|()| (vec![1], vec![])));
+    life.generation = order.new;
+    life.signs().await;
+}
+
+/// The orchestrator shows one node a generation as what came before itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let order = life.order(&[0, 1], &[0, 1, 2], 2);
+    let proof = life.prepare(&order).await;
+    let before = [Proven {
+        order: order.clone(),
+        proof: proof.clone(),
+    }];
+    let node = [life.id(0)];
+    let told = life.test.cluster.tell(&order, &proof, &before, &node).await;
+    told.unwrap()[0].1.clone().unwrap();
+    for _ in 0..200 {
+        if (0..3).all(|place| life.files(place) == (vec![1], vec![])) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("nodes 1 and 2 were not shown it");
+}
