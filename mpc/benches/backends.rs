@@ -19,6 +19,7 @@ use covault_core::{
     derive::{KeyPath, RootKey},
     ids::VaultId,
     network::Network,
+    order::NodeId,
     port::Entropy,
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -325,6 +326,8 @@ fn addresses(criterion: &mut Criterion) {
             network,
             address: network.chain().address(&child.public_key).unwrap(),
             reference: "customer 7".to_owned(),
+            threshold: 2,
+            holders: [1, 2, 3].map(|node| NodeId([node; 32])).to_vec(),
         };
         group.bench_function(network.to_wire().as_str_name(), |bencher| {
             bencher.iter(|| {

@@ -562,6 +562,8 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
             attack.send(Kind::Activate, field, &honest, honest.header, body, None);
         }
     }
+    // What nodes answer to these, of the same session, is no answer to what follows.
+    sleep(Duration::from_secs(2)).await;
     attack
         .life
         .test

@@ -33,7 +33,7 @@ impl Disk {
             at: at.to_owned(),
             image: None,
         };
-        let size = format!("size={mebibytes}m");
+        let size = format!("size={mebibytes}m,mode=0700");
         run(Command::new("mount")
             .args(["-t", "tmpfs", "-o", &size, "covault-test"])
             .arg(at));
