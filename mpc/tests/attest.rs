@@ -363,21 +363,25 @@ async fn start_with_least_2(nodes: usize) -> TestCluster {
 /// The orchestrator has a second key made for a vault, with so many of its nodes and this threshold, and
 /// asks for statements about its address. First nothing was done with the vault's own key; then an
 /// address of it was stated; then it signed; and the nodes have started again since.
-async fn second_key(uses: &[&str], nodes: usize, own: u16, holders: usize, threshold: u16) {
+async fn second_key(
+    network: Network,
+    uses: &[&str],
+    nodes: usize,
+    own: u16,
+    holders: usize,
+    threshold: u16,
+) {
+    let curve = network.curve();
     let every = u16::try_from(nodes).unwrap();
     let asked_of = |test: &TestCluster, root: &RootKey, index| {
-        let mut asked = order(
-            test,
-            root,
-            vec![address(root, Network::Evm, index, "order 5")],
-        );
+        let mut asked = order(test, root, vec![address(root, network, index, "order 5")]);
         asked.threshold = own;
         asked
     };
     for used in uses.iter().copied() {
         let mut test = start_with_least_2(nodes).await;
         let all = test.holders();
-        let vaults_own = test.keygen(Curve::Secp256k1, own).await;
+        let vaults_own = test.keygen(curve, own).await;
         // How many nodes do not know yet which key is the vault's.
         let unaware = match used {
             "never" => every,
@@ -398,7 +402,7 @@ async fn second_key(uses: &[&str], nodes: usize, own: u16, holders: usize, thres
         test.until_live(0).await;
         (0..nodes).for_each(|place| test.start_node(place));
         test.until_live(nodes).await;
-        let mut second = test.keygen_order(Curve::Secp256k1, threshold);
+        let mut second = test.keygen_order(curve, threshold);
         second.signers.truncate(holders);
         let made = test.cluster.keygen(&second).await.unwrap();
         assert_ne!(made.root, vaults_own);
@@ -436,14 +440,14 @@ async fn second_key(uses: &[&str], nodes: usize, own: u16, holders: usize, thres
 /// threshold, has another key made for the same vault that needs fewer, and its addresses stated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_state_no_address_of_a_key_that_is_weaker_than_the_vaults_own() {
-    second_key(&["never", "stated"], 5, 3, 5, 2).await;
+    second_key(Network::Solana, &["never", "stated"], 5, 3, 5, 2).await;
 }
 
 /// As above in the sample's 2-of-3: one hostile holder and one honest one make a key that nobody else
 /// has a share of, so that the hostile one alone keeps the money that is paid to it for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes__should_state_no_address_of_a_key_that_one_hostile_node_can_hold_back() {
-    second_key(&["never", "stated", "signed"], 3, 2, 2, 2).await;
+    second_key(Network::Evm, &["never", "stated", "signed"], 3, 2, 2, 2).await;
 }
 
 /// The same nodes and the same threshold: nobody is weaker by it, but a vault has one key on a curve.

@@ -398,7 +398,7 @@ fn listen_of(folder: &Path) -> String {
 
 /// A signer's configuration without what the sample pins: tests name nodes that it does not know.
 fn open_to_all(sample: &str) -> String {
-    let pins = ["peers = ", "least_threshold = "];
+    let pins = ["peers = ", "least_threshold = ", "least_spare = "];
     let lines = sample.lines();
     let open = lines.filter(|line| !pins.iter().any(|pin| line.starts_with(pin)));
     let open = open.collect::<Vec<_>>().join("\n");
