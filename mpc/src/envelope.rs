@@ -114,7 +114,7 @@ pub struct Header {
 
 impl Header {
     /// Of a message that belongs to no session, not sealed.
-    pub(crate) fn outside_sessions(kind: Kind, from: NodeId, to: NodeId) -> Self {
+    pub fn outside_sessions(kind: Kind, from: NodeId, to: NodeId) -> Self {
         Self {
             kind,
             sealed: false,

@@ -479,17 +479,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     let ask = [&[2][..], &bcs::to_bytes(&(ask, 0_u64)).unwrap()].concat();
     let announced = announcement("node-1", now_ms());
     for (kind, body) in [(Kind::Nonces, ask), (Kind::Announcement, announced)] {
-        let header = Header {
-            kind,
-            sealed: false,
-            epoch: 0,
-            session: SessionId::from_bytes([0; 16]),
-            attempt: 0,
-            round: 0,
-            sequence: 0,
-            from: attack.post.id(),
-            to: attack.life.id(0),
-        };
+        let header = Header::outside_sessions(kind, attack.post.id(), attack.life.id(0));
         let to = attack.life.test.holders();
         let honest = Honest { header, body, to };
         for way in 0..attack.ways(&honest) {

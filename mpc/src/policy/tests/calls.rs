@@ -359,11 +359,7 @@ fn base64(bytes: &[u8]) -> String {
 
 #[test]
 fn hand_overs__should_be_refused_unless_they_are_named() {
-    let token: [u8; 32] = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
-        .into_vec()
-        .unwrap()
-        .try_into()
-        .unwrap();
+    let token = token_program();
     // SetOptions: a signer of weight 255
     let signer = [
         &[0, 0, 0, 5][..],
@@ -491,11 +487,7 @@ fn hand_overs__should_be_refused_unless_they_are_named() {
 
 #[test]
 fn approvals_of_solana__should_count_as_spends_beside() {
-    let token: [u8; 32] = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
-        .into_vec()
-        .unwrap()
-        .try_into()
-        .unwrap();
+    let token = token_program();
     let mint = bs58::encode([8; 32]).into_string();
     // ApproveChecked: source, mint, delegate, owner
     let approve = [&[13][..], &2_u64.to_le_bytes(), &[6]].concat();
@@ -556,14 +548,16 @@ fn signers_of_solana__should_count_at_any_place_of_the_accounts() {
     assert!(got_through.is_empty(), "signed: {got_through:?}");
 }
 
+/// The SPL token program.
+fn token_program() -> [u8; 32] {
+    let id = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA").into_vec();
+    id.unwrap().try_into().unwrap()
+}
+
 /// A token of Solana whose mint stands in an address lookup table is still that token.
 #[test]
 fn mints_of_solana_in_a_table__should_not_get_past_a_limit() {
-    let token: [u8; 32] = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
-        .into_vec()
-        .unwrap()
-        .try_into()
-        .unwrap();
+    let token = token_program();
     let mint = bs58::encode([5; 32]).into_string();
     // TransferChecked: source, mint, destination, owner
     let data = [&[12][..], &u64::MAX.to_le_bytes(), &[6]].concat();
@@ -600,11 +594,7 @@ fn mints_of_solana_in_a_table__should_not_get_past_a_limit() {
 /// Transfer names no mint, and the account that it takes from may hold any token.
 #[test]
 fn tokens_of_solana_without_their_mint__should_not_get_past_a_limit() {
-    let token: [u8; 32] = bs58::decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
-        .into_vec()
-        .unwrap()
-        .try_into()
-        .unwrap();
+    let token = token_program();
     let mint = bs58::encode([5; 32]).into_string();
     // Transfer: source, destination, owner
     let payload = |amount: u64| {
