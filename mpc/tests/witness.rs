@@ -313,6 +313,35 @@ async fn hostile_cluster(test: &TestCluster, moved_ms: i64) -> Arc<Cluster> {
     .unwrap()
 }
 
+/// A day and an hour later, two of three nodes and the orchestrator say, when the limit is used up.
+async fn ask_by_clocks_set_ahead(test: &TestCluster, root: &RootKey) -> Arc<Cluster> {
+    let ahead_ms = 25 * 3_600_000;
+    for node in &test.nodes[..2] {
+        node.moved_ms.store(ahead_ms, Ordering::Relaxed);
+    }
+    let hostile = hostile_cluster(test, ahead_ms).await;
+    let mut order = limited(test, root, 2);
+    order.issued_at_ms = order.issued_at_ms.saturating_add_signed(ahead_ms);
+    order.expires_at_ms = order.expires_at_ms.saturating_add_signed(ahead_ms);
+    let fault = sign_with(&hostile, &order, &test.holders()[..2], 8_000).await;
+    fault.expect_err("clocks that were set ahead give a new limit");
+    hostile
+}
+
+/// A bus that keeps the third node away does not make the two a majority: each hears one that agrees.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks__should_give_no_second_limit_when_they_are_set_ahead_and_another_node_is_away() {
+    let mut test = cluster(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let order = limited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &test.holders()[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    test.stop_node(2).await;
+    // What it said of the time counts for ten seconds.
+    sleep(Duration::from_secs(11)).await;
+    ask_by_clocks_set_ahead(&test, &root).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
     let test = cluster(3).await;
@@ -321,20 +350,7 @@ async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
     let order = limited(&test, &root, 1);
     let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
     verify(&order, &signed.unwrap());
-
-    // A day and an hour later, two of three nodes and the orchestrator say.
-    let ahead_ms = 25 * 3_600_000;
-    for place in 0..2 {
-        test.nodes[place]
-            .moved_ms
-            .store(ahead_ms, Ordering::Relaxed);
-    }
-    let hostile = hostile_cluster(&test, ahead_ms).await;
-    let mut order = limited(&test, &root, 2);
-    order.issued_at_ms = order.issued_at_ms.saturating_add_signed(ahead_ms);
-    order.expires_at_ms = order.expires_at_ms.saturating_add_signed(ahead_ms);
-    let fault = sign_with(&hostile, &order, &ids[..2], 8_000).await;
-    fault.expect_err("clocks that were set ahead give a new limit");
+    let hostile = ask_by_clocks_set_ahead(&test, &root).await;
     let ahead = |place: usize| {
         let nodes = hostile.nodes();
         halted(&nodes, ids[place])
@@ -532,17 +548,7 @@ struct Liar {
 
 impl Liar {
     fn send(&self, kind: Kind, to: NodeId, body: &[u8]) {
-        let header = Header {
-            kind,
-            sealed: false,
-            epoch: 0,
-            session: SessionId::from_bytes([0; 16]),
-            attempt: 0,
-            round: 0,
-            sequence: 0,
-            from: self.post.id(),
-            to,
-        };
+        let header = Header::outside_sessions(kind, self.post.id(), to);
         self.post.send(header, body).unwrap();
     }
 }
@@ -720,4 +726,155 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
         assert!(test.cluster.nodes().iter().all(|node| node.bans.is_empty()));
         test.sign_well(&root, 2).await;
     }
+}
+
+/// Delays what nodes tell each other of their promises, by less than a start waits for it.
+struct SlowWitness {
+    bus: Arc<MemoryBus>,
+    runtime: tokio::runtime::Handle,
+}
+
+#[async_trait]
+impl Bus for SlowWitness {
+    fn publish(&self, to: Address, message: Vec<u8>) -> Result<(), BusError> {
+        let kind = Envelope::parse(message.clone()).map(|envelope| envelope.header.kind);
+        if kind != Ok(Kind::Witness) {
+            return self.bus.publish(to, message);
+        }
+        let bus = Arc::clone(&self.bus);
+        self.runtime.spawn(async move {
+            sleep(Duration::from_secs(2)).await;
+            let _ = bus.publish(to, message);
+        });
+        Ok(())
+    }
+
+    async fn subscribe(&self, me: NodeId, announcements: bool) -> Result<Subscription, BusError> {
+        self.bus.subscribe(me, announcements).await
+    }
+
+    fn reachable(&self) -> bool {
+        true
+    }
+}
+
+/// Copies a file of the first two nodes, which are stopped meanwhile.
+async fn copy_claims_of_two(test: &mut TestCluster, from: &str, to: &str) {
+    for place in 0..2 {
+        test.stop_node(place).await;
+        let folder = test.nodes[place].folder.clone();
+        let_go(&folder.join("claims.redb")).await;
+        std::fs::copy(folder.join(from), folder.join(to)).unwrap();
+        test.start_node(place);
+    }
+}
+
+/// The first two nodes keep copies of their claims, and sign as much as they may in a day.
+async fn use_up_the_limit(test: &mut TestCluster, root: &RootKey) {
+    copy_claims_of_two(test, "claims.redb", "kept.redb").await;
+    test.until_live(3).await;
+    let signers = &*test.holders();
+    let order = limited(test, root, 1);
+    let signed = sign_with(&test.cluster, &order, &signers[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    let over = sign_with(
+        &test.cluster,
+        &limited(test, root, 2),
+        &signers[..2],
+        20_000,
+    )
+    .await;
+    over.expect_err("the limit does not hold");
+    heartbeats().await;
+}
+
+async fn assert_no_second_limit(test: &TestCluster, root: &RootKey) {
+    let order = limited(test, root, 3);
+    let signed = sign_with(&test.cluster, &order, &test.holders()[..2], 15_000).await;
+    assert!(
+        signed.is_err(),
+        "the limit was had twice, and nobody has noticed: {:?}",
+        test.cluster.nodes()
+    );
+}
+
+/// Who puts claims back has the orchestrator, which orders a few keys as soon as the nodes are up: those
+/// are promises too, and soon there are as many as the peers remember.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims__should_be_noticed_when_they_are_put_back_and_the_orchestrator_adds_promises() {
+    let medium = Medium::Other(Arc::new(SlowWitness {
+        bus: MemoryBus::new(),
+        runtime: tokio::runtime::Handle::current(),
+    }));
+    let mut test = TestCluster::start_with(medium, 3, Arc::new(OnePerDay)).await;
+    test.until_live(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    use_up_the_limit(&mut test, &root).await;
+    copy_claims_of_two(&mut test, "kept.redb", "claims.redb").await;
+    for _ in 0..3 {
+        test.keygen(Curve::Ed25519, 2).await;
+    }
+    assert_no_second_limit(&test, &root).await;
+}
+
+/// The nodes of a vault are named in its own table, and the node's other peers, of another vault, are away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims__should_be_noticed_by_the_peers_of_a_vault_when_they_are_put_back() {
+    let mut test = cluster(5).await;
+    let ids = test.holders();
+    for place in 0..2 {
+        test.stop_node(place).await;
+        let of_vault = covault_mpc::node::VaultRules {
+            peers: Some(ids[..3].to_vec()),
+            ..Default::default()
+        };
+        test.nodes[place].peers = Some(ids[3..].to_vec());
+        test.nodes[place].rules.vaults.insert(test.vault, of_vault);
+        test.start_node(place);
+    }
+    test.until_live(5).await;
+    let mut order = test.keygen_order(Curve::Ed25519, 2);
+    order.signers.truncate(3);
+    let root = test.cluster.keygen(&order).await.unwrap().root;
+    for place in 3..5 {
+        test.stop_node(place).await;
+    }
+    use_up_the_limit(&mut test, &root).await;
+    // Node 2 has heard of it, lives, and is heard.
+    copy_claims_of_two(&mut test, "kept.redb", "claims.redb").await;
+    test.until_live(3).await;
+    assert_no_second_limit(&test, &root).await;
+}
+
+/// Somebody has an old announcement of a node, and shows it to another node again and again while the
+/// first one starts: what it announced most is shown to a start that is over, and what this start asks is
+/// asked too soon after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replays__should_not_keep_a_node_that_has_started_from_signing() {
+    let (noting, mut test) = noted(3).await;
+    let root = test.keygen(Curve::Ed25519, 2).await;
+    let ids = test.holders();
+    let order = unlimited(&test, &root, 1);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
+    verify(&order, &signed.unwrap());
+    heartbeats().await;
+    let kept = noting.kept.lock().unwrap().clone();
+    let old = kept.into_iter().find(|it| from(it) == ids[0]).unwrap();
+    let (bus, to) = (Arc::clone(&noting.bus), Address::Inbox(ids[1]));
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ended = Arc::clone(&over);
+    let replay = std::thread::spawn(move || {
+        while !ended.load(Ordering::Relaxed) {
+            bus.publish(to, old.clone()).unwrap();
+            std::thread::sleep(Duration::from_micros(250));
+        }
+    });
+    test.stop_node(0).await;
+    test.start_node(0);
+    test.until_live(3).await;
+    let order = unlimited(&test, &root, 2);
+    let signed = sign_with(&test.cluster, &order, &ids[..2], 6_000).await;
+    over.store(true, Ordering::Relaxed);
+    replay.join().unwrap();
+    assert!(signed.is_ok(), "{signed:?}");
 }

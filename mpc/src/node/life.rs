@@ -420,15 +420,15 @@ impl Node {
         Ok(Reply::Prepared(statement))
     }
 
-    /// Erases what has been retired for long enough, by a clock that can be believed. Looks now and
+    /// Erases what has been retired for long enough, by a clock that nobody disputes. Looks now and
     /// then. While a share of the key is prepared, the retired ones may be all that can be gone back to.
     pub(super) fn erase_retired(self: &Arc<Self>) {
         let steady_ms = self.steady_ms();
-        if !self.life.is_due(steady_ms, ERASE_EVERY_MS) {
+        let keep_ms = self.rules.keep_retired_ms;
+        if !self.life.is_due(steady_ms, ERASE_EVERY_MS.min(keep_ms / 4)) {
             return;
         }
-        let keep_ms = self.rules.keep_retired_ms;
-        if steady_ms < keep_ms.min(ERASE_AFTER_MS) || !self.believes_clock() {
+        if steady_ms < keep_ms.min(ERASE_AFTER_MS) || !self.is_clock_undisputed() {
             return;
         }
         let before_ms = self.clock.now_ms().saturating_sub(keep_ms);

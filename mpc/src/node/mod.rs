@@ -375,6 +375,7 @@ impl Node {
             Ok::<_, Fault>((shares, proofs, claims, keys, life, pools))
         });
         let (shares, proofs, claims, keys, life, pools) = loaded.await??;
+        let opened_height = claims.age().height;
         // Also higher than in any copy of the folder that ran since this one was taken.
         let number = clock.now_ms().saturating_mul(NUMBERS_PER_MS);
         let burned = pools.nonces.begin_anew(&claims, number).await;
@@ -397,14 +398,14 @@ impl Node {
         #[cfg(not(feature = "simulation"))]
         let guarded = true;
         let peers: Option<HashSet<NodeId>> = peers.map(HashSet::from_iter);
+        let rules = Rules::new(rules);
         // Without shares there is no promise that could be missing.
-        let mut expected: BTreeSet<NodeId> = match &peers {
-            _ if keys.count() == 0 => BTreeSet::new(),
-            Some(peers) => peers.iter().copied().collect(),
-            None => keys.holders(),
+        let expected = match keys.count() {
+            0 => BTreeSet::new(),
+            _ => witness::watched(identity.id(), peers.as_ref(), &rules, &keys),
         };
-        expected.remove(&identity.id());
-        let witness = Witness::new(clock.now_ms(), expected, claims.stored_peers());
+        let now_ms = clock.now_ms();
+        let witness = Witness::new(now_ms, opened_height, expected, claims.stored_peers());
         Ok(Self {
             name,
             boot,
@@ -418,7 +419,7 @@ impl Node {
             pool,
             trusted,
             peers,
-            rules: Rules::new(rules),
+            rules,
             permits,
             proofs,
             check,

@@ -7,7 +7,7 @@
 //! given new ones. Announcements also show a node that somebody else runs under its identity.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -18,7 +18,13 @@ use covault_core::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{Node, REAP, clock::Clocks, orders::Key, refusals::Refusal};
+use super::{
+    Node, REAP,
+    clock::Clocks,
+    orders::{Key, Keys},
+    refusals::Refusal,
+    rules::Rules,
+};
 use crate::{
     claims::{Age, Forgotten, PeerHeights},
     envelope::{EVERYONE, Envelope, Header, Kind, Opened},
@@ -35,7 +41,7 @@ const ASK_MS: u64 = 5_000;
 const SAVE_MS: u64 = 10_000;
 /// How often one peer is asked because of what is announced in its name, in milliseconds.
 const AGAIN_MS: u64 = 1_000;
-/// How often one peer is told something, in milliseconds.
+/// How often one start of a peer is told something, in milliseconds.
 const TELL_MS: u64 = 100;
 /// Own announcements that are remembered.
 const SENT: usize = 64;
@@ -49,6 +55,9 @@ const FORGOTTEN: &str = "promises of this node are missing in its claims file: i
 
 pub(super) struct Witness {
     began: Instant,
+    /// What the claims had promised when they were opened. What is promised since hides nothing that was
+    /// missing then.
+    opened_height: u64,
     /// Who is to say what it knows of us before we sign: we held shares when we started.
     expected: BTreeSet<NodeId>,
     state: Mutex<State>,
@@ -64,7 +73,8 @@ struct State {
     answered: BTreeSet<NodeId>,
     /// Questions, none where the last one was answered, and when they were asked.
     questions: BTreeMap<NodeId, (Option<[u8; 16]>, u64)>,
-    told: BTreeMap<NodeId, u64>,
+    /// When a start of a peer was told something, with an answer to its question or without.
+    told: BTreeMap<(NodeId, [u8; 16], bool), u64>,
     /// Of our announcements: how many there were, and number and time of the latest.
     count: u64,
     sent: VecDeque<(u64, u64)>,
@@ -85,9 +95,15 @@ pub(super) struct Said {
 }
 
 impl Witness {
-    pub(super) fn new(wall_ms: u64, expected: BTreeSet<NodeId>, newest: PeerHeights) -> Self {
+    pub(super) fn new(
+        wall_ms: u64,
+        opened_height: u64,
+        expected: BTreeSet<NodeId>,
+        newest: PeerHeights,
+    ) -> Self {
         Self {
             began: Instant::now(),
+            opened_height,
             expected,
             state: Mutex::new(State {
                 clocks: Clocks::new(wall_ms),
@@ -117,24 +133,36 @@ impl Witness {
     }
 }
 
+/// Those whose word about us counts: the configured peers, else the holders of our keys; and the peers
+/// that are configured for some vaults.
+pub(super) fn watched(
+    me: NodeId,
+    peers: Option<&HashSet<NodeId>>,
+    rules: &Rules,
+    keys: &Keys,
+) -> BTreeSet<NodeId> {
+    let mut watched: BTreeSet<NodeId> = match peers {
+        Some(peers) => peers.iter().copied().collect(),
+        None => keys.holders(),
+    };
+    watched.extend(rules.vault_peers().flatten());
+    watched.remove(&me);
+    watched
+}
+
 impl Node {
-    /// Those whose word counts: the configured peers, else the holders of our keys.
+    /// Those whose word counts.
     pub(super) fn watched(&self) -> BTreeSet<NodeId> {
-        let me = self.post.id();
-        let mut watched: BTreeSet<NodeId> = match &self.peers {
-            Some(peers) => peers.iter().copied().collect(),
-            None => self.keys.holders(),
-        };
-        watched.remove(&me);
-        watched
+        watched(self.post.id(), self.peers.as_ref(), &self.rules, &self.keys)
     }
 
     pub(super) fn is_watched(&self, node: &NodeId) -> bool {
-        *node != self.post.id()
-            && match &self.peers {
-                Some(peers) => peers.contains(node),
-                None => self.keys.is_holder(node),
-            }
+        let pinned = match &self.peers {
+            Some(peers) => peers.contains(node),
+            None => self.keys.is_holder(node),
+        };
+        let of_vault = || self.rules.vault_peers().any(|peers| peers.contains(node));
+        *node != self.post.id() && (pinned || of_vault())
     }
 
     fn check_clock(&self, state: &mut State) -> Result<(), Fault> {
@@ -151,10 +179,12 @@ impl Node {
         self.witness.steady_ms()
     }
 
-    /// Whether nothing speaks against the wall clock.
-    pub(super) fn believes_clock(&self) -> bool {
+    /// Whether nothing speaks against the wall clock, not even one peer.
+    pub(super) fn is_clock_undisputed(&self) -> bool {
+        let steady_ms = self.witness.steady_ms();
         let mut state = self.witness.lock();
         self.check_clock(&mut state).is_ok()
+            && !state.clocks.is_disputed(self.clock.now_ms(), steady_ms)
     }
 
     /// Refuses when somebody else has our identity.
@@ -316,11 +346,14 @@ impl Node {
         let at_ms = self.clock.now_ms();
         let (newest, now) = {
             let mut state = self.witness.lock();
-            let told = state.told.get(&to);
-            if told.is_some_and(|told_ms| steady_ms.saturating_sub(*told_ms) < TELL_MS) {
+            let lately = |told_ms: &u64| steady_ms.saturating_sub(*told_ms) < TELL_MS;
+            state.told.retain(|_, told_ms| lately(told_ms));
+            // What somebody replays of an earlier start takes no answer from this one.
+            let telling = (to, boot, question.is_some());
+            if state.told.contains_key(&telling) {
                 return;
             }
-            state.told.insert(to, steady_ms);
+            state.told.insert(telling, steady_ms);
             let newest = state.newest.get(&to);
             let newest = newest.map(|(_, wire)| wire.clone()).unwrap_or_default();
             let now = question.map(|question| Now {
@@ -442,6 +475,10 @@ impl Node {
         if state.twice {
             return;
         }
+        let known = match *boot == self.boot {
+            true => self.claims.age().height,
+            false => self.witness.opened_height,
+        };
         if *boot == self.boot {
             // A process that went on from a copy of our memory.
             let first = state.sent.front().map(|(count, _)| *count);
@@ -463,7 +500,7 @@ impl Node {
         if twice {
             tracing::error!(node = %self.name, "{TWICE}");
         }
-        if twice || *height > self.claims.age().height {
+        if twice || *height > known {
             self.promises_are_missing(*height, bans);
         }
     }

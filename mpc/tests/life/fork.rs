@@ -1,6 +1,11 @@
 //! A hostile orchestrator alone, without a hostile node: generations that are prepared beside each
 //! other, and proofs that are shown to some.
 
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
 use covault_core::{
     order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
     signature::Curve,
@@ -27,17 +32,21 @@ async fn show(life: &Life, order: &ReshareOrder, proof: &ReshareProof, places: &
     assert!(told.iter().all(|(_, answer)| answer.is_ok()), "{told:?}");
 }
 
-/// The operators give the key from nodes 0 to 2 to nodes 3 to 5, and permit that. The orchestrator
-/// has a refresh of the old nodes prepared meanwhile, and keeps its proof. All are told of the new
-/// holders and confirm; the new holders sign; the old machines are wiped. Then the new ones are shown
-/// the refresh.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobody_permitted() {
-    let mut life = Life::start(Curve::Ed25519, 6, 3, 2).await;
-    for place in 0..6 {
+/// Nodes 0 to 2 hold a key; a change of holders needs permits.
+async fn start_with_permits(nodes: usize) -> Life {
+    let mut life = Life::start(Curve::Ed25519, nodes, 3, 2).await;
+    for place in 0..nodes {
         life.test.nodes[place].rules.permits = true;
         life.restart(place).await;
     }
+    life
+}
+
+/// The operators give the key from nodes 0 to 2 to nodes 3 to 5, and permit that. The orchestrator
+/// has a refresh of the old nodes prepared meanwhile, and keeps its proof. All are told of the new
+/// holders and confirm. The order that was permitted, and the refresh with its proof.
+async fn two_generations() -> (Life, ReshareOrder, ReshareOrder, ReshareProof) {
+    let mut life = start_with_permits(6).await;
     let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
     grant(&life, &permitted, &[0, 1, 3, 4, 5]);
     let permitted_proof = life.prepare(&permitted).await;
@@ -45,6 +54,13 @@ async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobod
     let beside = life.order(&[0, 1], &[0, 1, 2], 2);
     let beside_proof = life.prepare(&beside).await;
     show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3, 4, 5]).await;
+    (life, permitted, beside, beside_proof)
+}
+
+/// The new holders sign, and the old machines are wiped. Then the new holders are shown the refresh.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobody_permitted() {
+    let (mut life, permitted, beside, beside_proof) = two_generations().await;
     life.generation = permitted.new.clone();
     life.signs().await;
     for place in 0..3 {
@@ -68,11 +84,7 @@ async fn shares__should_not_be_retired_for_a_generation_beside_theirs_that_nobod
 /// The same without anybody being away: a node that the operators have taken the key from has it back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reshare__should_not_be_undone_without_a_permit() {
-    let mut life = Life::start(Curve::Ed25519, 4, 3, 2).await;
-    for place in 0..4 {
-        life.test.nodes[place].rules.permits = true;
-        life.restart(place).await;
-    }
+    let mut life = start_with_permits(4).await;
     // Node 2 is thrown out.
     let permitted = life.order(&[0, 1], &[0, 1, 3], 2);
     grant(&life, &permitted, &[0, 1, 3]);
@@ -137,31 +149,38 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() {
     let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let keep = Duration::from_secs(8);
+    life.test.nodes[0].rules.keep_retired = keep;
+    life.restart(0).await;
+    // It erases nothing before it has run for that long, and looks four times in it.
+    tokio::time::sleep(keep).await;
+    let began = Instant::now();
     life.reshare(&[0, 1], &[0, 1, 2], 2).await;
     assert_eq!(life.retired(0), [0]);
-    let moved = std::sync::Arc::clone(&life.test.nodes[0].moved_ms);
-    moved.store(31 * 86_400_000, std::sync::atomic::Ordering::Relaxed);
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    moved.store(0, std::sync::atomic::Ordering::Relaxed);
+    let moved = Arc::clone(&life.test.nodes[0].moved_ms);
+    moved.store(31 * 86_400_000, Ordering::Relaxed);
+    tokio::time::sleep(keep / 2).await;
+    moved.store(0, Ordering::Relaxed);
+    assert!(
+        began.elapsed() < keep,
+        "this machine is too slow for this test"
+    );
     assert_eq!(life.retired(0), [0], "erased 31 days early");
+    // By the right clock, when it is time.
+    for _ in 0..600 {
+        if life.retired(0).is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("not erased at all");
 }
 
-/// The operators give the key from nodes 0 to 2 to nodes 3 to 5. The orchestrator shows the old holders that
-/// generation, and the new ones a refresh of the old ones, which nobody has taken into use; then it is gone.
-/// All six live and are honest.
+/// The orchestrator shows the new holders the refresh, which nobody has taken into use, and is gone. All six
+/// live and are honest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orchestrator_that_is_gone__should_not_leave_all_shares_retired_or_prepared() {
-    let mut life = Life::start(Curve::Ed25519, 6, 3, 2).await;
-    for place in 0..6 {
-        life.test.nodes[place].rules.permits = true;
-        life.restart(place).await;
-    }
-    let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
-    grant(&life, &permitted, &[0, 1, 3, 4, 5]);
-    let permitted_proof = life.prepare(&permitted).await;
-    let beside = life.order(&[0, 1], &[0, 1, 2], 2);
-    let beside_proof = life.prepare(&beside).await;
-    show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3, 4, 5]).await;
+    let (life, _, beside, beside_proof) = two_generations().await;
     let nodes: Vec<NodeId> = (3..6).map(|place| life.id(place)).collect();
     life.tell(&beside, &beside_proof, &nodes).await;
     let has: Vec<_> = (0..6)
@@ -190,7 +209,7 @@ async fn node_that_was_away__should_be_shown_proofs_by_the_others() {
         if (0..3).all(|place| life.files(place) == (vec![1], vec![])) {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let has: Vec<_> = (0..3).map(|place| life.files(place)).collect();
     assert_eq!(has, [(); 3].map(|()| (vec![1], vec![])));
@@ -215,7 +234,7 @@ async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
         if (0..3).all(|place| life.files(place) == (vec![1], vec![])) {
             return;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("nodes 1 and 2 were not shown it");
 }
