@@ -1,6 +1,6 @@
 //! What is plain to see of where a programmable transaction sends money.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sui_sdk_types::{
     Address, Argument, Command, Input, ProgrammableTransaction, StructTag, Transaction, TypeTag,
@@ -55,9 +55,14 @@ pub(crate) fn sets_alias(transaction: &Transaction) -> bool {
     })
 }
 
-/// SUI that was split off the gas coin, by command and result, and was not handed on yet.
 #[derive(Default)]
-struct Split(BTreeMap<(usize, u16), U256>);
+struct Split {
+    /// SUI that was split off the gas coin, by command and result, and was not handed on yet.
+    parts: BTreeMap<(usize, u16), U256>,
+    /// Inputs that a function was given: one that takes them by mutable reference changes them for
+    /// the commands after it, numbers and addresses too.
+    changed: BTreeSet<u16>,
+}
 
 impl Split {
     fn follow(
@@ -74,8 +79,8 @@ impl Split {
                 }
                 for (index, amount) in (0..).zip(&command.amounts) {
                     // How much a command before has made of it is not known.
-                    let amount = number(program, amount).map_or(U256::MAX, U256::from);
-                    self.0.insert((place, index), amount);
+                    let amount = self.number(program, amount).map_or(U256::MAX, U256::from);
+                    self.parts.insert((place, index), amount);
                 }
                 None
             }
@@ -89,12 +94,21 @@ impl Split {
             Command::MakeMoveVector(command) => out_of_sight(self.take(&command.elements)),
             Command::TransferObjects(command) => {
                 let amount = self.take(&command.objects);
-                let to = pure(program, &command.address)
+                let to = self
+                    .input(program, &command.address)
                     .and_then(|bytes| Address::from_bytes(bytes).ok());
                 (to != Some(sender)).then(|| sui(amount, to))
             }
             Command::MoveCall(command) => {
                 let amount = self.take(&command.arguments);
+                let inputs = command
+                    .arguments
+                    .iter()
+                    .filter_map(|argument| match argument {
+                        Argument::Input(input) => Some(*input),
+                        _ => None,
+                    });
+                self.changed.extend(inputs);
                 let package = Some(command.package).filter(|package| !is_system(package));
                 Some(sui(amount, package))
             }
@@ -113,9 +127,26 @@ impl Split {
                 Argument::Gas => return U256::MAX,
                 Argument::Input(_) => continue,
             };
-            sum = sum.saturating_add(self.0.remove(&key).unwrap_or_default());
+            sum = sum.saturating_add(self.parts.remove(&key).unwrap_or_default());
         }
         sum
+    }
+
+    /// The bytes of an input, where they still are what the transaction says.
+    fn input<'a>(
+        &self,
+        program: &'a ProgrammableTransaction,
+        argument: &Argument,
+    ) -> Option<&'a [u8]> {
+        match argument {
+            Argument::Input(input) if self.changed.contains(input) => None,
+            argument => pure(program, argument),
+        }
+    }
+
+    fn number(&self, program: &ProgrammableTransaction, argument: &Argument) -> Option<u64> {
+        let bytes = self.input(program, argument)?.try_into().ok()?;
+        Some(u64::from_le_bytes(bytes))
     }
 }
 
@@ -136,11 +167,6 @@ fn out_of_sight(amount: U256) -> Option<Seen> {
 fn is_system(package: &Address) -> bool {
     let (high, _) = package.inner().split_at(Address::LENGTH - 4);
     high.iter().all(|byte| *byte == 0)
-}
-
-fn number(program: &ProgrammableTransaction, argument: &Argument) -> Option<u64> {
-    let bytes = pure(program, argument)?.try_into().ok()?;
-    Some(u64::from_le_bytes(bytes))
 }
 
 fn token(coin: &TypeTag) -> Option<String> {

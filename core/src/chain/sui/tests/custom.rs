@@ -474,6 +474,42 @@ fn outflow__should_show_what_is_plain_to_see() {
     }
 }
 
+/// A function that takes a number or an address by mutable reference changes it for the commands after
+/// it: the network writes such arguments back, pure ones too.
+#[test]
+fn outflow__should_not_believe_an_input_that_a_function_may_have_changed() {
+    let seen = |commands: Vec<Command>| {
+        let to = |text: &str| Input::Pure(parse_address(text).unwrap().as_bytes().to_vec());
+        let inputs = vec![
+            Input::Pure(1_u64.to_le_bytes().to_vec()),
+            to(TO),
+            to(&from()),
+        ];
+        let bytes = tx::encode(&transaction(inputs, commands)).unwrap();
+        let spends = custom(bytes).unwrap().outflow(Network::Sui).spends;
+        let one = |spend: Spend| (spend.amount, spend.recipient);
+        spends.into_iter().map(one).collect::<Vec<_>>()
+    };
+    let changes = |input: u16| call("0xabc00000000000", vec![Argument::Input(input)]);
+    let paid = |to: u16| {
+        vec![
+            split(Argument::Gas, vec![Argument::Input(0)]),
+            transfer(vec![Argument::NestedResult(1, 0)], to),
+        ]
+    };
+    // It says 1 MIST, and all of the gas coin may go.
+    let amount = seen([vec![changes(0)], paid(1)].concat());
+    assert_eq!(amount[1], (U256::MAX, Some(TO.to_owned())));
+    // It says whom the list allows, or the sender, and anybody may get it.
+    for to in [1, 2] {
+        let recipients = seen([vec![changes(to)], paid(to)].concat());
+        assert!(
+            recipients[1..].iter().any(|(_, to)| to.is_none()),
+            "{recipients:?}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn custom__should_never_panic(bytes: Vec<u8>, cut in 0..400_usize, flip in 0..400_usize, json in "\\{\\PC{0,200}\\}") {
