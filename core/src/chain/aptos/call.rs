@@ -1,14 +1,14 @@
 //! Calls in JSON: the `entry_function_payload` of a node's REST API, whose arguments are encoded
 //! by the function's ABI.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use sui_sdk_types::{Address, StructTag, TypeTag};
+use sui_sdk_types::{Address, Identifier, StructTag, TypeTag};
 
 use super::{
     Abi,
     address::parse_address,
-    move_types::{MAX_TEXT, is_standard, parse_type},
+    move_types::{MAX_TEXT, is_standard, parse_type, special},
     transfers,
     tx::{EntryFunction, ModuleId},
 };
@@ -176,8 +176,13 @@ impl Call {
             .map(|(place, (value, param))| {
                 let tag = instantiate(param, ty_args)
                     .ok_or_else(|| argument(place, UNSUPPORTED.into()))?;
-                let value = convert(value, &tag).map_err(|problem| argument(place, problem))?;
-                bcs::to_bytes(&value).map_err(Fault::bug)
+                let bytes = if self.known.is_some() {
+                    // The whole call is compared with what the framework takes.
+                    in_bcs(value, &tag)
+                } else {
+                    in_bcs_and_no_other(value, &tag)
+                };
+                bytes.map_err(|problem| argument(place, problem))
             })
             .collect::<Result<_, _>>()?;
         Ok(EntryFunction {
@@ -253,6 +258,74 @@ enum MoveValue {
     Text(String),
     /// A vector; an option is one of at most one element.
     List(Vec<MoveValue>),
+}
+
+/// The bytes of an argument. `abi` is what a chain node says, which may be false: the chain reads the
+/// bytes by the function's real parameters, and a text can be as long as a number.
+fn in_bcs_and_no_other(value: &Value, abi: &TypeTag) -> Result<Vec<u8>, String> {
+    let bytes = in_bcs(value, abi)?;
+    // Some bytes are as long as a number of 16 bits, which is no amount.
+    let short = is_bytes(&convert(value, abi)?);
+    let mistaken = AMOUNTS
+        .iter()
+        .skip(usize::from(short))
+        .flat_map(|readings| readings())
+        .any(|(tag, reads)| in_bcs(value, &tag).is_ok_and(|asked| asked != bytes) && reads(&bytes));
+    if mistaken {
+        return Err(MISTAKEN.into());
+    }
+    Ok(bytes)
+}
+
+fn in_bcs(value: &Value, tag: &TypeTag) -> Result<Vec<u8>, String> {
+    bcs::to_bytes(&convert(value, tag)?).map_err(|error| error.to_string())
+}
+
+const MISTAKEN: &str = "could be taken for another number or address, if the chain node tells a \
+    false ABI: give the transaction in BCS";
+
+/// Whether it is made of bytes that were given as numbers.
+fn is_bytes(value: &MoveValue) -> bool {
+    match value {
+        MoveValue::U8(_) => true,
+        MoveValue::List(values) => values.iter().all(is_bytes),
+        _ => false,
+    }
+}
+
+/// A type, and whether the chain takes bytes for one of its values.
+type Reading = (TypeTag, fn(&[u8]) -> bool);
+
+/// What amounts and recipients stand in.
+const AMOUNTS: [fn() -> [Reading; 5]; 6] = [
+    || readings::<u16>(TypeTag::U16),
+    || readings::<u32>(TypeTag::U32),
+    || readings::<u64>(TypeTag::U64),
+    || readings::<u128>(TypeTag::U128),
+    || readings::<[u8; 32]>(TypeTag::U256),
+    || readings::<[u8; 32]>(TypeTag::Address),
+];
+
+fn readings<T: DeserializeOwned>(tag: TypeTag) -> [Reading; 5] {
+    let list = |tag: &TypeTag| TypeTag::Vector(Box::new(tag.clone()));
+    let lists = list(&tag);
+    [
+        (option(tag.clone()), reads::<Option<T>>),
+        (list(&list(&lists)), reads::<Vec<Vec<Vec<T>>>>),
+        (list(&lists), reads::<Vec<Vec<T>>>),
+        (lists, reads::<Vec<T>>),
+        (tag, reads::<T>),
+    ]
+}
+
+fn reads<T: DeserializeOwned>(bytes: &[u8]) -> bool {
+    bcs::from_bytes::<T>(bytes).is_ok()
+}
+
+fn option(inner: TypeTag) -> TypeTag {
+    let module = const { Identifier::from_static("option") };
+    let name = const { Identifier::from_static("Option") };
+    StructTag::new(special(1), module, name, vec![inner]).into()
 }
 
 /// The value of a type. The recursion ends with the type's.

@@ -115,9 +115,14 @@ impl EntryFunction {
     /// object goes with all that it holds.
     pub(crate) fn hands_on(&self) -> bool {
         let function = self.function.as_str();
+        // Deposits and withdrawals for somebody, accounts that are made with coins in them, offers.
+        let for_others = function.contains("transfer")
+            || function == "offer_script"
+            || function.ends_with("_to")
+            || function.ends_with("_and_fund");
         self.publisher().is_none()
             && find(&self.module, &self.function).is_none()
-            && function.contains("transfer")
+            && for_others
             && !function.starts_with("set_")
     }
 

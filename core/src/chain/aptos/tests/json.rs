@@ -380,6 +380,23 @@ fn transfers__should_be_read_with_the_parameters_that_the_framework_has() {
     let staking = custom(&self::payload("0x1::stake::unlock", &[], json!(["1"])));
     let staking = staking.unwrap().outflow(Network::Aptos);
     assert_eq!(staking.spends[0].recipient, None);
+    // What goes to others by another name than a transfer may be all that there is; what stays the
+    // wallet's own is not.
+    for (function, all) in [
+        ("0x1::confidential_asset::deposit_to", true),
+        ("0x1::confidential_asset::withdraw_to", true),
+        (
+            "0x1::resource_account::create_resource_account_and_fund",
+            true,
+        ),
+        ("0x3::token_transfers::offer_script", true),
+        ("0x1::confidential_asset::deposit", false),
+        ("0x1::coin::migrate_to_fungible_store", false),
+    ] {
+        let handed = custom(&self::payload(function, &[], json!([]))).unwrap();
+        let amount = handed.outflow(Network::Aptos).spends[0].amount;
+        assert_eq!(amount == U256::MAX, all, "{function}");
+    }
     let rotate = custom(&self::payload(
         "0x1::account::offer_signer_capability",
         &[],
@@ -419,6 +436,83 @@ fn simulation__should_encode_json_by_the_abi() {
     let unknown = Facts { abi: None, ..known };
     let fault = simulation(&needs, &unknown, 12_300, None).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
+}
+
+/// docs/threat-model.md: a chain node that tells false ABIs gets a refusal, "never other recipients or
+/// amounts than the request names". A text of 7 digits takes 8 bytes, as a number of 64 bits does.
+#[test]
+fn build__should_refuse_an_abi_that_makes_another_number_of_an_amount() {
+    for (amount, real, false_type) in [
+        ("1234567", "u64", "0x1::string::String"),
+        ("1234567", "u64", "vector<u8>"),
+        ("123456789012345", "u128", "vector<u8>"),
+        ("100", "u32", "vector<u8>"),
+        ("5", "u16", "vector<u8>"),
+    ] {
+        let payload = call(&[], json!([BOB, amount])).unwrap();
+        let argument = |param: &str| {
+            let unsigned = build(&payload, abi(&["&signer", "address", param], 0));
+            unsigned.map(|unsigned| entry(&unsigned).args[1].clone())
+        };
+        let asked = argument(real).unwrap();
+        // The chain takes so many bytes for the number, whatever is in them.
+        let signed = argument(false_type).ok();
+        assert!(
+            signed
+                .as_ref()
+                .is_none_or(|bytes| bytes.len() != asked.len()),
+            "{amount} ({real}): {asked:?} was asked for, {signed:?} is signed"
+        );
+    }
+}
+
+/// As above, where texts are as long together as numbers are, and where options are in options. What
+/// no number is as long as stays a text.
+#[test]
+fn build__should_refuse_texts_and_options_that_are_as_long_as_numbers_alone() {
+    let option = |inner: &str| format!("0x1::option::Option<{inner}>");
+    let string = "0x1::string::String";
+    let texts = format!("vector<{string}>");
+    for (param, argument) in [
+        (&*texts, json!(["123456789", "12345"])),
+        ("vector<vector<u8>>", json!(["1234567"])),
+        (&format!("vector<{texts}>"), json!([["1234567"]])),
+        (&option(string), json!("123456")),
+        (&option(&option("u16")), json!(5)),
+        // Of an option of a number, a text that is one too.
+        (&option(string), json!("1234567")),
+        // Of addresses
+        (
+            &*texts,
+            json!(["0x1", "0x2", "0x3", "0x4", "0x5", BOB, BOB, BOB, BOB]),
+        ),
+    ] {
+        assert!(
+            encoded(param, argument.clone()).is_err(),
+            "{param} {argument}"
+        );
+    }
+    let fault = encoded(string, json!("1234567")).unwrap_err();
+    let problem = "arguments[0]: could be taken for another number or address";
+    assert!(fault.public().contains(problem), "{fault}");
+    for (param, argument) in [
+        (string, json!("12345678")),
+        (string, json!("0x1234567")),
+        (string, json!("ab12345")),
+        (&*texts, json!(["12", "3456789"])),
+        ("vector<u8>", json!("hello world")),
+        ("vector<u8>", json!([1, 2, 3, 4, 5, 6, 7])),
+        ("vector<vector<u8>>", json!([[1, 2, 3], [4]])),
+        (&option("u64"), json!("1234567")),
+        ("vector<u64>", json!(["1234567", "1"])),
+        ("vector<vector<u64>>", json!([["1234567"], ["1", "2"]])),
+        (&option("vector<u64>"), json!(["7", "8", "9"])),
+    ] {
+        assert!(
+            encoded(param, argument.clone()).is_ok(),
+            "{param} {argument}"
+        );
+    }
 }
 
 proptest! {
