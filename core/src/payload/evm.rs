@@ -1,12 +1,14 @@
 //! EVM payload kinds: evmSendNative, evmSendErc20, evmSendCustom, evmMessage.
 
+use std::collections::BTreeSet;
+
 use alloy_primitives::{Address, B256, U256, eip191_hash_message};
 
 use super::{
     Family, Kind, KnownChains, WireKind,
     field::{amount, required},
     opaque,
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
 };
 use crate::{
     amount::{parse_u64, parse_u128, parse_u256},
@@ -285,6 +287,22 @@ impl Family for EvmPayload {
         }
     }
 
+    fn account_changes(&self) -> BTreeSet<AccountChange> {
+        let EvmPayload::Transaction(transaction) = self else {
+            return BTreeSet::new();
+        };
+        let adds_proxy = match &transaction.action {
+            EvmAction::SendCustom {
+                to: Some(to),
+                input,
+                ..
+            } => effect::adds_proxy(transaction.chain_id, *to, input),
+            _ => false,
+        };
+        let change = adds_proxy.then_some(AccountChange::EvmAddProxy);
+        change.into_iter().collect()
+    }
+
     fn chain_id(&self) -> Option<u64> {
         match self {
             EvmPayload::Transaction(transaction) => Some(transaction.chain_id),
@@ -371,6 +389,9 @@ impl EvmMessage {
 impl Asset {
     /// The coin, or the token of a contract.
     fn of_evm(place: Place, token: Option<Address>) -> Self {
+        if token == Some(effect::SOME_TOKEN) {
+            return Self::some_token(place);
+        }
         let token = token.filter(|token| !is_coin(place.chain_id, token));
         Self {
             place,
@@ -420,7 +441,7 @@ impl EvmTransaction {
                 input,
             } => (
                 Nature::Custom,
-                Spend::of_effects(place, effect::effects(*to, *value, input)),
+                Spend::of_effects(place, effect::effects(self.chain_id, *to, *value, input)),
             ),
             EvmAction::SendCustom {
                 to: None, value, ..

@@ -289,8 +289,8 @@ macro_rules! account_changes {
     };
 }
 
-// EVM and Tron have none: nothing but `rawMessage` can sign an EIP-7702 authorisation or an
-// AccountPermissionUpdateContract. TON has none: the orders of its wallets that are signed here
+// Of EVM there are those of a chain's precompiles alone, of Tron none: nothing but `rawMessage` can
+// sign an EIP-7702 authorisation or an AccountPermissionUpdateContract. TON has none: the orders of its wallets that are signed here
 // hold messages and nothing else.
 account_changes! {
     /// SetOptions of signers, thresholds or the weight of the master key.
@@ -308,6 +308,8 @@ account_changes! {
     AptosKeyRotation "aptosKeyRotation",
     /// Other addresses whose keys sign for the wallet's.
     SuiAddressAlias "suiAddressAlias",
+    /// Somebody else acts for the account (precompiles of Moonbeam).
+    EvmAddProxy "evmAddProxy",
 }
 
 #[cfg(test)]

@@ -6,11 +6,13 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use alloy_primitives::{Address, U256, keccak256};
+use alloy_primitives::{Address, U256, address, keccak256};
 use alloy_sol_types::abi::{
     self,
     token::{DynSeqToken, PackedSeqToken, TokenSeq, WordToken},
 };
+
+use super::is_coin;
 
 /// Longest call data that is read, in bytes: what the pools of nodes take of a transaction.
 const MAX_INPUT: usize = 128 << 10;
@@ -23,10 +25,13 @@ const CALL_COST: usize = 256;
 /// Zeros behind the arguments, as contracts find them there.
 const ZEROS: usize = 1024;
 
+/// In the place of a token that cannot be told. Nobody can have a contract there.
+pub(crate) const SOME_TOKEN: Address = Address::repeat_byte(0xff);
+
 /// Something that a call moves, or lets somebody move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// The contract of the token; `None` for the coin.
+    /// The contract of the token, or [`SOME_TOKEN`]; `None` for the coin.
     pub token: Option<Address>,
     /// In the smallest unit; [`U256::MAX`] without a limit.
     pub amount: U256,
@@ -36,13 +41,13 @@ pub(crate) struct Effect {
 
 /// What a call does, as far as its data says it. Each contract that is called is among the
 /// recipients; a call that cannot be read moves all of the contract's tokens to nobody knows whom.
-pub(crate) fn effects(to: Address, value: U256, input: &[u8]) -> Vec<Effect> {
-    let mut walk = Walk {
-        effects: Vec::new(),
-        budget: BUDGET,
-    };
-    walk.call(to, value, input, MAX_DEPTH);
-    walk.effects
+pub(crate) fn effects(chain_id: u64, to: Address, value: U256, input: &[u8]) -> Vec<Effect> {
+    Walk::new(chain_id, to, value, input).effects
+}
+
+/// Whether a call lets somebody else act for who makes it from then on, or may do so.
+pub(crate) fn adds_proxy(chain_id: u64, to: Address, input: &[u8]) -> bool {
+    Walk::new(chain_id, to, U256::ZERO, input).adds_proxy
 }
 
 /// How a call is read.
@@ -60,6 +65,8 @@ enum Token {
     Called,
     /// The address in this word.
     At(usize),
+    /// One that another chain knows.
+    Some,
 }
 
 #[derive(Clone, Copy)]
@@ -99,6 +106,7 @@ const TOKENS: Forms = &[
     ("withdrawTo(address,uint256)", Pays(Called, 0, At(1))),
     ("transferShares(address,uint256)", Pays(Called, 0, All)),
     ("transferSharesFrom(address,address,uint256)", Pays(Called, 1, All)),
+    ("transferWithComment(address,uint256,string)", Pays(Called, 0, At(1))),
     // EIP-1363, ERC-677
     ("transferAndCall(address,uint256)", Pays(Called, 0, At(1))),
     ("transferAndCall(address,uint256,bytes)", Pays(Called, 0, At(1))),
@@ -149,6 +157,11 @@ const TOKENS: Forms = &[
     ("approveDelegation(address,uint256)", Pays(Called, 0, At(1))),
     ("allow(address,bool)", Pays(Called, 0, AllIf(1))),
     ("safeBatchTransferFrom(address,address,uint256[],uint256[],bytes)", Reads(safe_batch)),
+    // Bridges that take their own tokens without an allowance (OP stack, Arbitrum), LayerZero's OFT
+    ("withdrawTo(address,address,uint256,uint32,bytes)", Pays(Token::At(0), 1, At(2))),
+    ("bridgeERC20To(address,address,address,uint256,uint32,bytes)", Pays(Token::At(0), 2, At(3))),
+    ("outboundTransfer(address,address,uint256,bytes)", Pays(Token::Some, 1, At(2))),
+    ("send((uint32,bytes32,uint256,uint256,bytes,bytes,bytes),(uint256,uint256),address)", Reads(oft_send)),
 ];
 
 #[rustfmt::skip]
@@ -187,11 +200,57 @@ const BATCHES: Forms = &[
     ("executeBatch((address,uint256,bytes)[])", Reads(execute_batch)),
     ("executeBatch(address[],uint256[],bytes[])", Reads(execute_lists)),
     ("executeBatch(address[],bytes[])", Reads(execute_calls)),
+    // Moonbeam
+    ("batchAll(address[],uint256[],bytes[],uint64[])", Reads(precompile_batch)),
+    ("batchSome(address[],uint256[],bytes[],uint64[])", Reads(precompile_batch)),
+    ("batchSomeUntilFailure(address[],uint256[],bytes[],uint64[])", Reads(precompile_batch)),
     // Batch payments
     ("disperseEther(address[],uint256[])", Reads(disperse_coin)),
     ("disperseToken(address,address[],uint256[])", Reads(disperse_token)),
     ("disperseTokenSimple(address,address[],uint256[])", Reads(disperse_token)),
 ];
+
+/// Moonbeam, Moonriver and their test network.
+const MOONBEAMS: [u64; 3] = [1_284, 1_285, 1_287];
+/// There: makes calls in the name of who calls it.
+const BATCH: Address = address!("0x0000000000000000000000000000000000000808");
+/// There: lets others act for who calls it.
+const PROXY: Address = address!("0x000000000000000000000000000000000000080b");
+/// There: does anything that the chain lets who calls it do.
+const DISPATCH: Address = address!("0x0000000000000000000000000000000000000401");
+
+/// The precompiles that Ethereum has, which move nothing: up to this one, and that of RIP-7212.
+const STANDARD: u64 = 0x11;
+const P256: u64 = 0x100;
+
+/// Contracts of chains at low numbers that take nothing but the value of the call.
+const PLAIN: [(u64, u64, u64); 6] = [
+    // BNB Smart Chain: staking, the bridge
+    (56, 0x1000, 0x3000),
+    (97, 0x1000, 0x3000),
+    // Polygon: the coin
+    (137, 0x1010, 0x1010),
+    // zkSync Era: withdrawals of the coin
+    (324, 0x800a, 0x800a),
+    // Arbitrum One and Nova: withdrawals of the coin, messages
+    (42_161, 0x64, 0x74),
+    (42_170, 0x64, 0x74),
+];
+
+/// Whether it is a part of the chain itself that may move what the caller has without an allowance or
+/// a value: those have low numbers.
+fn is_precompile(chain_id: u64, to: &Address) -> bool {
+    let (high, low) = to.0.split_at(Address::len_bytes() - 2);
+    let number = U256::from_be_slice(low).saturating_to::<u64>();
+    let plain = |(chain, first, last): &(u64, u64, u64)| {
+        *chain == chain_id && (*first..=*last).contains(&number)
+    };
+    high.iter().all(|byte| *byte == 0)
+        && number > STANDARD
+        && number != P256
+        && !is_coin(Some(chain_id), to)
+        && !PLAIN.iter().any(plain)
+}
 
 static FORMS: LazyLock<HashMap<[u8; 4], Form>> = LazyLock::new(|| {
     let all = TOKENS.iter().chain(PERMIT2).chain(BATCHES);
@@ -226,11 +285,24 @@ fn word(args: &[u8], place: usize) -> Option<WordToken> {
 }
 
 struct Walk {
+    chain_id: u64,
     effects: Vec<Effect>,
+    adds_proxy: bool,
     budget: usize,
 }
 
 impl Walk {
+    fn new(chain_id: u64, to: Address, value: U256, input: &[u8]) -> Self {
+        let mut walk = Self {
+            chain_id,
+            effects: Vec::new(),
+            adds_proxy: false,
+            budget: BUDGET,
+        };
+        walk.call(to, value, input, MAX_DEPTH);
+        walk
+    }
+
     /// A call with a value. What it passes on counts where it goes, the rest with the contract.
     fn call(&mut self, to: Address, value: U256, input: &[u8], depth: usize) {
         let place = self.effects.len();
@@ -247,6 +319,11 @@ impl Walk {
 
     /// What the data of a call says.
     fn inside(&mut self, to: Address, input: &[u8], depth: usize) {
+        let is_batch = to == BATCH && MOONBEAMS.contains(&self.chain_id);
+        if is_precompile(self.chain_id, &to) && !is_batch && !input.is_empty() {
+            self.precompile(to, input);
+            return;
+        }
         let Some((selector, args)) = input.split_first_chunk::<4>() else {
             return;
         };
@@ -266,12 +343,31 @@ impl Walk {
             }
         });
         if done.flatten().is_none() {
+            if is_batch {
+                self.adds_proxy = true;
+                self.precompile(to, input);
+                return;
+            }
             self.effects.push(Effect {
                 token: Some(to),
                 amount: U256::MAX,
                 to: None,
             });
         }
+    }
+
+    /// A part of the chain itself, which may do anything with what the caller has.
+    fn precompile(&mut self, to: Address, input: &[u8]) {
+        let takes_back = ["removeProxy(address,uint8,uint32)", "removeProxies()"];
+        let harmless = |call: &&str| selector(call).is_some_and(|head| input.starts_with(&head));
+        self.adds_proxy |= MOONBEAMS.contains(&self.chain_id)
+            && (to == DISPATCH || to == PROXY && !takes_back.iter().any(harmless));
+        let all = [None, Some(SOME_TOKEN)].map(|token| Effect {
+            token,
+            amount: U256::MAX,
+            to: None,
+        });
+        self.effects.extend(all);
     }
 
     fn pay(
@@ -285,6 +381,7 @@ impl Walk {
         let token = match token {
             Token::Called => called,
             Token::At(place) => address(&word(args, place)?),
+            Token::Some => SOME_TOKEN,
         };
         let amount = match amount {
             At(place) => number(&word(args, place)?).max(U256::ONE),
@@ -340,6 +437,33 @@ fn safe_batch(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()>
         .iter()
         .fold(U256::ZERO, |sum, amount| sum.saturating_add(number(amount)));
     walk.push(Some(to), sum.max(U256::ONE), address(&recipient));
+    Some(())
+}
+
+/// The recipient is on another chain, where addresses may be longer than here. Who is refunded gets
+/// what was paid too much for the message.
+fn oft_send(walk: &mut Walk, to: Address, args: &[u8], _: usize) -> Option<()> {
+    type Parameters<'a> = (
+        WordToken,
+        WordToken,
+        WordToken,
+        WordToken,
+        Bytes<'a>,
+        Bytes<'a>,
+        Bytes<'a>,
+    );
+    type Fee = (WordToken, WordToken);
+    let ((_, recipient, amount, ..), _, refunded) = read::<(Parameters<'_>, Fee, WordToken)>(args)?;
+    let (high, _) = recipient.0.split_at(12);
+    walk.effects.push(Effect {
+        token: Some(to),
+        amount: number(&amount),
+        to: high
+            .iter()
+            .all(|byte| *byte == 0)
+            .then(|| address(&recipient)),
+    });
+    walk.push(None, U256::ZERO, address(&refunded));
     Some(())
 }
 
@@ -451,6 +575,23 @@ fn execute_lists(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Opti
         walk.call(address(to), value, input.0, depth);
     }
     (all == inputs.0.len()).then_some(())
+}
+
+/// Lists of values and data may be shorter than that of the recipients.
+fn precompile_batch(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {
+    type Args<'a> = (
+        Seq<WordToken>,
+        Seq<WordToken>,
+        Seq<Bytes<'a>>,
+        Seq<WordToken>,
+    );
+    let (to, values, inputs, _) = read::<Args<'_>>(args)?;
+    for (place, to) in to.0.iter().enumerate() {
+        let value = values.0.get(place).map(number).unwrap_or_default();
+        let input = inputs.0.get(place).map_or(&[][..], |input| input.0);
+        walk.call(address(to), value, input, depth);
+    }
+    Some(())
 }
 
 fn execute_calls(walk: &mut Walk, _: Address, args: &[u8], depth: usize) -> Option<()> {

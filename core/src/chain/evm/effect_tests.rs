@@ -42,7 +42,7 @@ const EVE: u8 = 0xee;
 
 /// What calling the token with the data does, besides calling it: (token, amount, recipient).
 fn seen(input: &[u8]) -> Vec<(Option<Address>, U256, Option<Address>)> {
-    let mut effects = effects(at(TOKEN), U256::ZERO, input).into_iter();
+    let mut effects = effects(1, at(TOKEN), U256::ZERO, input).into_iter();
     let first = effects.next().unwrap();
     assert_eq!(
         (first.token, first.to, first.amount),
@@ -62,6 +62,8 @@ fn sample(function: &Function, next: &mut u8) -> Vec<DynSolValue> {
             Type::Bool => DynSolValue::Bool(true),
             Type::Uint(bits) => DynSolValue::Uint(U256::from(*next), *bits),
             Type::Address => account(*next),
+            // An address, as other chains take it.
+            Type::FixedBytes(32) => DynSolValue::FixedBytes(at(*next).into_word(), 32),
             Type::FixedBytes(size) => DynSolValue::FixedBytes([*next; 32].into(), *size),
             Type::Bytes => bytes(&[]),
             Type::String => DynSolValue::String("x".into()),
@@ -208,12 +210,13 @@ fn batches__should_show_every_recipient_and_amount() {
     let paid = call("disperseEther(address[],uint256[])", &[two(), amounts()]);
     // One more than it passes on stays with the contract.
     assert_eq!(
-        effects(at(9), U256::from(8), &paid),
+        effects(1, at(9), U256::from(8), &paid),
         [one(None, 1, 9), one(None, 3, 1), one(None, 4, 2)]
     );
     let tokens = [account(TOKEN), two(), amounts()];
     assert_eq!(
         effects(
+            1,
             at(9),
             U256::ZERO,
             &call("disperseToken(address,address[],uint256[])", &tokens)
@@ -227,6 +230,7 @@ fn batches__should_show_every_recipient_and_amount() {
     // Lists of two lengths are nothing that a contract takes.
     let odd = [two(), list(vec![uint(3)])];
     let odd = effects(
+        1,
         at(9),
         U256::ZERO,
         &call("disperseEther(address[],uint256[])", &odd),
@@ -261,7 +265,7 @@ fn batches__should_show_every_recipient_and_amount() {
         ],
     );
     assert_eq!(
-        effects(at(9), U256::ZERO, &safe),
+        effects(1, at(9), U256::ZERO, &safe),
         [
             one(None, 0, 9),
             one(None, 0, 8),
@@ -272,7 +276,125 @@ fn batches__should_show_every_recipient_and_amount() {
         ]
     );
     let cut = call("multiSend(bytes)", &[bytes(&packed[..90])]);
-    assert_eq!(effects(at(9), U256::ZERO, &cut).last().unwrap().to, None);
+    assert_eq!(effects(1, at(9), U256::ZERO, &cut).last().unwrap().to, None);
+}
+
+/// Precompiles act for who calls them: what they may move is no matter of the value.
+#[test]
+fn precompiles__should_count_as_anything() {
+    let number = |number: u16| Address::left_padding_from(&number.to_be_bytes());
+    let anything = |chain_id, to, input: &[u8]| {
+        let effects = effects(chain_id, to, U256::ONE, input);
+        let all = |token| Effect {
+            token,
+            amount: U256::MAX,
+            to: None,
+        };
+        assert_eq!(effects[0].to, Some(to));
+        effects[1..] == [all(None), all(Some(SOME_TOKEN))]
+    };
+    let unknown = [1, 2, 3, 4];
+    for (chain_id, to) in [
+        (1_284, 0x0804),
+        (1_284, 0x0401),
+        (1, 0x0800),
+        (1_776, 0x65),
+        (56, 0x0800),
+        (324, 0x8006),
+        (1_287, 0x0802),
+    ] {
+        assert!(anything(chain_id, number(to), &unknown), "{chain_id} {to}");
+        // One that is called with raw bytes; and a value alone.
+        assert!(anything(chain_id, number(to), &[1]), "{chain_id} {to}");
+        assert!(!anything(chain_id, number(to), &[]), "{chain_id} {to}");
+    }
+    // Those of Ethereum, the coin, and what takes a value.
+    for (chain_id, to) in [
+        (1, 0x01),
+        (1, 0x11),
+        (1, 0x0100),
+        (1_284, 0x0802),
+        (56, 0x2002),
+        (137, 0x1010),
+        (324, 0x800a),
+        (42_161, 0x64),
+    ] {
+        assert!(!anything(chain_id, number(to), &unknown), "{chain_id} {to}");
+    }
+    // Shorter lists, and a batch in a batch that adds a proxy.
+    let batch = |to: Address, input: &[u8]| {
+        let values = [
+            list(vec![DynSolValue::Address(to)]),
+            list(vec![]),
+            list(if input.is_empty() {
+                vec![]
+            } else {
+                vec![bytes(input)]
+            }),
+            list(vec![]),
+        ];
+        call("batchSome(address[],uint256[],bytes[],uint64[])", &values)
+    };
+    let plain = batch(at(EVE), &[]);
+    let seen = effects(1_284, BATCH, U256::ZERO, &plain);
+    assert_eq!(
+        seen.iter().map(|effect| effect.to).collect::<Vec<_>>(),
+        [Some(BATCH), Some(at(EVE))]
+    );
+    assert!(!adds_proxy(1_284, BATCH, &plain));
+    let add = [
+        &selector("addProxy(address,uint8,uint32)").unwrap()[..],
+        &[0; 96],
+    ]
+    .concat();
+    let remove = selector("removeProxies()").unwrap();
+    let mut nested = batch(PROXY, &add);
+    for _ in 0..MAX_DEPTH + 2 {
+        assert!(adds_proxy(1_284, BATCH, &nested));
+        let effects = effects(1_284, BATCH, U256::ZERO, &nested);
+        let coins = effects.iter().filter(|effect| effect.token.is_none());
+        assert!(coins.into_iter().any(|effect| effect.amount == U256::MAX));
+        nested = batch(BATCH, &nested);
+    }
+    assert!(adds_proxy(1_285, PROXY, &add) && !adds_proxy(1, PROXY, &add));
+    assert!(!adds_proxy(1_284, PROXY, &remove));
+}
+
+#[test]
+fn tokens_for_other_chains__should_show_no_recipient_that_is_longer_than_an_address() {
+    let send = |recipient: [u8; 32]| {
+        let parameters = vec![
+            DynSolValue::Uint(U256::ONE, 32),
+            DynSolValue::FixedBytes(recipient.into(), 32),
+            uint(9),
+            uint(8),
+            bytes(&[]),
+            bytes(&[]),
+            bytes(&[]),
+        ];
+        let fee = tuple(vec![uint(1), uint(0)]);
+        call(
+            "send((uint32,bytes32,uint256,uint256,bytes,bytes,bytes),(uint256,uint256),address)",
+            &[tuple(parameters), fee, account(3)],
+        )
+    };
+    let token = Some(at(TOKEN));
+    let refunded = (None, U256::ZERO, Some(at(3)));
+    assert_eq!(
+        seen(&send(at(EVE).into_word().0)),
+        [(token, U256::from(9), Some(at(EVE))), refunded]
+    );
+    assert_eq!(
+        seen(&send([EVE; 32])),
+        [(token, U256::from(9), None), refunded]
+    );
+    // What another chain knows it as may be any token here.
+    let values = [account(TOKEN), account(EVE), uint(7), bytes(&[])];
+    let outbound = call("outboundTransfer(address,address,uint256,bytes)", &values);
+    assert_eq!(
+        seen(&outbound),
+        [(Some(SOME_TOKEN), U256::from(7), Some(at(EVE)))]
+    );
 }
 
 #[test]
@@ -302,7 +424,7 @@ fn bombs__should_take_little_and_count_as_anything() {
     let unread = (token, U256::MAX, None);
     assert_eq!(seen(&bomb), [unread]);
     assert!(small.len() <= MAX_INPUT);
-    let effects = effects(at(TOKEN), U256::ZERO, &small);
+    let effects = effects(1, at(TOKEN), U256::ZERO, &small);
     assert!(effects.len() > 1000);
     assert!(effects.len() < 3 * BUDGET / CALL_COST, "{}", effects.len());
     assert!(effects.iter().any(|effect| effect.to.is_none()));
@@ -472,20 +594,20 @@ proptest! {
             amount: value.saturating_sub(passed_on),
             to: Some(at(TOKEN)),
         });
-        let seen = effects(at(TOKEN), value, &input);
+        let seen = effects(1, at(TOKEN), value, &input);
         prop_assert!(seen.iter().all(|effect| effect.to.is_some()));
         prop_assert_eq!(totals(&seen), totals(&flat));
     }
 
     #[test]
     fn calls__should_never_panic(
-        form in 0..66_usize,
+        form in 0..73_usize,
         mut input in prop::collection::vec(prop_oneof![Just(0_u8), Just(32), any::<u8>()], 0..2000),
     ) {
         let all: Vec<_> = TOKENS.iter().chain(PERMIT2).chain(BATCHES).collect();
         let (signature, _) = all[form % all.len()];
         let head = selector(signature).unwrap();
         input.splice(0..0, head);
-        prop_assert!(!effects(at(1), U256::MAX, &input).is_empty());
+        prop_assert!(!effects(1, at(1), U256::MAX, &input).is_empty());
     }
 }

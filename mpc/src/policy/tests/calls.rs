@@ -453,6 +453,7 @@ fn hand_overs__should_be_refused_unless_they_are_named() {
             Network::Sui,
             custom_sui("address_alias", "add"),
         ),
+        ("evmAddProxy", Network::Evm, adds_proxy()),
     ];
     let names: BTreeSet<&str> = attacks.iter().map(|(name, ..)| *name).collect();
     let all = AccountChange::ALL.iter().map(|change| change.name());
@@ -890,4 +891,151 @@ fn stellar_that_skips() -> Payload {
         tx_base64: base64(&envelope),
     });
     Payload::parse(&kind).unwrap()
+}
+
+/// A call of a contract on any chain, and a policy that limits what is named, or lists the contract and
+/// Bob.
+fn call_on(chain_id: u64, to: &str, input: Vec<u8>) -> Payload {
+    let kind = WireKind::EvmSendCustom(wire::EvmSendCustom {
+        chain_id,
+        from: sender(Network::Evm),
+        to: to.into(),
+        value: "0".into(),
+        input,
+        gas_fee: gas(),
+        nonce: Some(0),
+    });
+    Payload::parse(&kind).unwrap()
+}
+
+fn strict_on(chain_id: u64, asset: &str, contract: &str) -> [(&'static str, Policy); 2] {
+    let limit = format!(
+        "custom_calls = [\"evm:{chain_id}\"]\n\
+         limits = [{{ asset = \"{asset}\", per_request = \"1\", per_day = \"1\" }}]"
+    );
+    let list = format!(
+        "custom_calls = [\"evm:{chain_id}\"]\nrecipients.evm = [\"{contract}\", \"{BOB}\"]"
+    );
+    [("limit", policy(&limit)), ("list", policy(&list))]
+}
+
+/// Precompiles of Moonbeam act with the authority of who calls them, without a value or an allowance:
+/// Batch (0x0808) makes any calls in the name of the wallet, which pays their values.
+#[test]
+fn batches_of_moonbeam__should_count_as_the_calls_that_they_make() {
+    const BATCH: &str = "0x0000000000000000000000000000000000000808";
+    // batchAll(address[],uint256[],bytes[],uint64[]): 1,000 GLMR to Eve, and a token's transfer to her.
+    let pay = data(
+        0x96e2_92b8,
+        &[
+            [word(128), word(192), word(256), word(352)].concat(),
+            [word(1), account(EVE)].concat(),
+            [
+                word(1),
+                U256::from(10)
+                    .pow(U256::from(21))
+                    .to_be_bytes::<32>()
+                    .to_vec(),
+            ]
+            .concat(),
+            [word(1), word(32), word(0)].concat(),
+            word(0),
+        ],
+    );
+    let transfer = data(0xa905_9cbb, &[account(EVE), most()]);
+    let token = data(
+        0x96e2_92b8,
+        &[
+            [word(128), word(192), word(224), word(416)].concat(),
+            [word(1), account(TOKEN)].concat(),
+            word(0),
+            [word(1), word(32), bytes(&transfer)].concat(),
+            word(0),
+        ],
+    );
+    let mut got_through = Vec::new();
+    for (asset, input) in [
+        ("evm:1284".to_owned(), pay),
+        (format!("evm:1284/{TOKEN}"), token),
+    ] {
+        let payload = call_on(1_284, BATCH, input);
+        for (name, policy) in strict_on(1_284, &asset, BATCH) {
+            if judged(&policy, Network::Evm, &payload).is_ok() {
+                got_through.push((asset.clone(), name));
+            }
+        }
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
+}
+
+/// Proxy (0x080b) of Moonbeam: who is added acts for the wallet from then on, and needs no other
+/// signature ("these are refused, whatever else is allowed": docs/policy-floor.md).
+#[test]
+fn proxies_of_moonbeam__should_be_refused_as_changes_of_accounts() {
+    let payload = adds_proxy();
+    let limit = policy(
+        "custom_calls = [\"evm:1284\"]\n\
+         limits = [{ asset = \"evm:1284\", per_request = \"1\", per_day = \"1\" }]",
+    );
+    let judged = judged(&limit, Network::Evm, &payload);
+    assert!(judged.is_err(), "signed: {judged:?}");
+}
+
+fn adds_proxy() -> Payload {
+    // addProxy(address,uint8,uint32): any call, at once.
+    let add = data(0x74a3_4dd3, &[account(EVE), word(0), word(0)]);
+    call_on(1_284, "0x000000000000000000000000000000000000080b", add)
+}
+
+/// CELO, whose coin is counted through its contract, and its stable tokens have transferWithComment;
+/// bridges of the OP stack take their tokens from who calls them without an allowance, as tokens of
+/// LayerZero (OFT) do themselves.
+#[test]
+fn more_kin_of_transfer__should_count_as_spends() {
+    const CELO: &str = "0x471EcE3750Da237f93B8E339c536989b8978a438";
+    const BRIDGE: &str = "0x4200000000000000000000000000000000000010";
+    let comment = data(0xe1d6_aceb, &[account(EVE), word(9), word(96), bytes(b"x")]);
+    let withdraw = data(
+        0xa3a7_9548,
+        &[
+            account(TOKEN),
+            account(EVE),
+            word(9),
+            word(0),
+            word(160),
+            word(0),
+        ],
+    );
+    let bridge = data(
+        0x540a_bf73,
+        &[
+            [account(TOKEN), account(TOKEN), account(EVE), word(9)].concat(),
+            [word(0), word(192), word(0)].concat(),
+        ],
+    );
+    // send((uint32,bytes32,uint256,uint256,bytes,bytes,bytes),(uint256,uint256),address)
+    let send = data(
+        0xc7c7_f5b3,
+        &[
+            [word(128), word(0), word(0), account(EVE)].concat(),
+            [word(30_101), account(EVE), word(9), word(9)].concat(),
+            [word(224), word(256), word(288), word(0), word(0), word(0)].concat(),
+        ],
+    );
+    let token = format!("evm:8453/{TOKEN}");
+    let mut got_through = Vec::new();
+    for (name, chain_id, asset, contract, input) in [
+        ("transferWithComment", 42_220, "evm:42220", CELO, comment),
+        ("withdrawTo", 8_453, &*token, BRIDGE, withdraw),
+        ("bridgeERC20To", 8_453, &*token, BRIDGE, bridge),
+        ("send", 8_453, &*token, TOKEN, send),
+    ] {
+        let payload = call_on(chain_id, contract, input);
+        for (rule, policy) in strict_on(chain_id, asset, contract) {
+            if judged(&policy, Network::Evm, &payload).is_ok() {
+                got_through.push((name, rule));
+            }
+        }
+    }
+    assert!(got_through.is_empty(), "signed: {got_through:?}");
 }
