@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::Read as _,
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +18,7 @@ use covault_core::{
 use covault_mpc::policy::{Asked, Policy, Spending};
 
 use super::answer;
-use crate::wiring;
+use crate::{files, wiring};
 
 /// The policy file of a signer node.
 #[derive(Debug, clap::Subcommand)]
@@ -31,7 +31,8 @@ pub enum Command {
 ///
 /// With --payload it judges a request by the rules of the file, with the code of the signer, and says
 /// "allowed" and what would be counted, or "refused" and why. What was signed in the last 24 hours
-/// is known to the signer alone, so that a limit may be reached all the same. The exit code is 0 when
+/// is known to the signer alone, so that a limit may be reached all the same, and so is a fee that the
+/// payload does not fix: what the least fee makes forbidden is refused here too. The exit code is 0 when
 /// the file is good and the request allowed, otherwise 1.
 ///
 /// Examples:
@@ -59,7 +60,7 @@ pub struct Check {
     #[arg(long, value_name = "NAME", value_parser = network, requires = "payload")]
     network: Option<Network>,
     /// The most that the transaction can cost in fees, in the smallest unit of the coin. Without it:
-    /// what the payload itself fixes, and nothing where it does not.
+    /// what the payload itself fixes; where it does not, the least that there can be.
     #[arg(long, value_name = "AMOUNT", value_parser = amount, requires = "payload")]
     fee: Option<U256>,
     /// A wallet of the same vault, for own_wallets. May be repeated. A signer derives them itself.
@@ -69,6 +70,13 @@ pub struct Check {
 
 pub fn run(command: Command) -> anyhow::Result<()> {
     let Command::Check(args) = command;
+    // Whoever may run this need not be who runs the signer.
+    if let Err(error) = files::read_unexposed(&args.file) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: a signer that runs as this user does not start with this file: {error:#}"
+        );
+    }
     let policy = Policy::read(&args.file)
         .map_err(wiring::explain)?
         .with_context(|| format!("the policy file {} is missing", args.file.display()))?;
@@ -114,7 +122,12 @@ fn judge(policy: &Policy, json: &str, args: &Check) -> anyhow::Result<()> {
         fee: known.unwrap_or_default(),
         own_wallets: &own_wallets,
     };
-    match policy.judge(&asked) {
+    // No transaction costs nothing, so what no fee makes allowed is never signed.
+    let least = Asked {
+        fee: known.unwrap_or(U256::from(payload.is_transaction())),
+        ..asked
+    };
+    match policy.judge(&least).and_then(|_| policy.judge(&asked)) {
         Ok(spending) => {
             answer("allowed");
             for line in spending.iter().filter_map(counted) {

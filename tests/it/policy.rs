@@ -248,3 +248,33 @@ fn policy_check__should_say_what_a_file_allows_and_why_not() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("is missing"), "{said}");
 }
+
+/// "It ends with 0 when it is allowed, otherwise with 1" (docs/policy-floor.md): every transaction has a
+/// fee, whoever says how much, and no signer with this file ever signs one.
+#[test]
+fn policy_check__should_refuse_what_no_fee_makes_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    let token = "0xdAC17F958D2ee523a2206206994597C13D831ec7";
+    fs::write(
+        &path,
+        format!(
+            "version = 2\nonly_listed_assets = true\n\
+             [[limits]]\nasset = \"evm:1/{token}\"\nper_day = \"300000\"\n"
+        ),
+    )
+    .unwrap();
+    let payment = json!({"evmSendErc20": {"chainId": "1", "from": EVE, "to": BOB,
+        "tokenContractAddress": token, "amount": "7"}});
+    let check = |fee: &[&str]| {
+        let mut command = covault();
+        command.args(["policy", "check"]).arg(&path);
+        command.args(["--payload", &payment.to_string()]).args(fee);
+        command.output().unwrap()
+    };
+    // The least that there can be.
+    assert_eq!(check(&["--fee", "1"]).status.code(), Some(1));
+    let output = check(&[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}

@@ -205,6 +205,11 @@ impl Payload {
         self.family().may_broadcast(known)
     }
 
+    /// Whether it makes a transaction; else it is a message, or bytes that may be anything.
+    pub fn is_transaction(&self) -> bool {
+        self.family().is_transaction()
+    }
+
     /// The chain id that the payload names, where its kind has one.
     pub fn chain_id(&self) -> Option<u64> {
         self.family().chain_id()
