@@ -16,6 +16,7 @@ use crate::{
     network::Network,
     payload::Payload,
     scheme::Scheme,
+    wallet::vault::MAX_SIGNERS,
 };
 
 /// Version of the canonical bytes below. Raised when a field is added.
@@ -400,6 +401,13 @@ impl ReshareOrder {
                 threshold,
                 holders,
             } = generation;
+            // First: an order that nobody has signed may name as many as a message has room for.
+            if holders.len() > MAX_SIGNERS {
+                return Err(Fault::field(
+                    format_args!("{field}.holders"),
+                    format_args!("are more than {MAX_SIGNERS}"),
+                ));
+            }
             if !distinct(holders) {
                 return Err(Fault::field(
                     format_args!("{field}.holders"),

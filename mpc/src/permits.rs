@@ -4,7 +4,7 @@
 //! takes part has permitted this very change on the node's own machine: an orchestrator alone must
 //! not decide who has a key. A change is permitted once: it names the generation that is there, and
 //! with that it is of no use when the change is made. Files of the node's folder, so that a running
-//! node sees them: `permits/CODE.asked` is a change that an orchestrator has asked for,
+//! node sees them: `permits/CODE.asked` is a change that a trusted orchestrator has asked for,
 //! `permits/CODE.permit` that it is permitted, and until when.
 
 use std::{

@@ -98,6 +98,21 @@ fn run_that_failed__should_be_followed_by_one_of_a_new_epoch() {
 }
 
 #[test]
+fn order__should_be_refused_before_very_many_holders_are_looked_at() {
+    let mut order = order(&key(), 1, &target(2, &[1, 2, 3]));
+    order.check().unwrap();
+    order.old.holders = (0..=MAX_SIGNERS)
+        .map(|number| {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            NodeId(id)
+        })
+        .collect();
+    let fault = order.check().unwrap_err();
+    assert_eq!(fault.public(), "old.holders: are more than 255");
+}
+
+#[test]
 fn cancel__should_leave_the_old_generation_and_use_up_the_epoch() {
     let mut key = key();
     assert!(key.cancel().is_err());

@@ -541,8 +541,12 @@ impl Node {
                 Ok(opened) if kind == Kind::Witness => node.witness_news(from, &opened),
                 Ok(opened) if kind == Kind::Nonces => node.nonce_news(from, &opened),
                 Ok(opened) if kind == Kind::Reply => node.confirmed(&envelope.header, &opened),
-                // Long, and nothing is signed with a share meanwhile.
-                Ok(opened) if kind == Kind::AttestOrder => {
+                // Long, and nothing is signed with a share meanwhile; or of a peer, who shows as many as
+                // it likes.
+                Ok(opened)
+                    if kind == Kind::AttestOrder
+                        || (kind == Kind::Activate && !node.trusted.contains(&from)) =>
+                {
                     let pool = Arc::clone(&node.pool);
                     pool.spawn(Lane::Keygen, move || {
                         node.order(&envelope.header, &opened, received_ms);

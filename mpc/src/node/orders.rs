@@ -300,6 +300,8 @@ impl Node {
             if header.kind == Kind::ReshareOrder && *fault.class() == Class::Forbidden {
                 tracing::warn!(node = %self.name, %session, ?fault, "order refused");
                 self.reply(from, epoch, session, attempt, &Reply::NotPermitted);
+            } else if header.kind == Kind::Activate {
+                self.refuse_activation(header, fault);
             } else {
                 self.refuse(from, epoch, session, attempt, fault);
             }

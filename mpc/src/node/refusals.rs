@@ -1,5 +1,6 @@
 //! What a node does not take from the bus, each reason with a name, and one log line a second for
-//! each: a flood must not fill the disk with words about itself.
+//! each: a flood must not fill the disk with words about itself. Orders of trusted orchestrators that are
+//! refused are not counted here: each has its line.
 
 use std::{
     collections::HashMap,
@@ -7,7 +8,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use covault_core::order::NodeId;
+use covault_core::{fault::Fault, order::NodeId};
 
 use super::Node;
 use crate::{envelope::EnvelopeError, identity::openssh_line};
@@ -53,6 +54,9 @@ pub(super) enum Refusal {
     /// Of another generation of shares than the session.
     #[error("the message is of another epoch than the session")]
     WrongEpoch,
+    /// What a peer shows proves no generation that we could take.
+    #[error("a proof that a peer shows is refused")]
+    Proof,
 }
 
 /// How often each reason came up.
@@ -92,6 +96,16 @@ impl Node {
             let node = &self.name;
             let from = openssh_line(from, "");
             tracing::warn!(%node, from, error = %why, unsaid, "message refused");
+        }
+    }
+
+    /// Says why a proof that a peer shows is refused.
+    pub(super) fn drop_proof(&self, from: &NodeId, fault: &Fault) {
+        let why = Refusal::Proof;
+        if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
+            let node = &self.name;
+            let from = openssh_line(from, "");
+            tracing::warn!(%node, from, error = %why, ?fault, unsaid, "message refused");
         }
     }
 }

@@ -13,6 +13,7 @@ mod backup;
 mod cut;
 mod fork;
 mod hostile;
+mod peer;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

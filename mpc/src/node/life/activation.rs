@@ -23,6 +23,8 @@ use crate::{
     envelope::Header,
     identity::{openssh_line, verifying_key},
     message::{ActivateRequest, Reply},
+    meter,
+    permits::not_permitted,
     shares::ShareRecord,
 };
 
@@ -46,8 +48,9 @@ impl Node {
         if header.epoch != order.new.epoch {
             return Err(wrong_epoch());
         }
+        let trusted = self.trusted.contains(&header.from);
         // Once proven, it never expires: who was away must still learn of it.
-        let sent_at_ms = match self.trusted.contains(&header.from) {
+        let sent_at_ms = match trusted {
             true => sent_at_ms,
             // The clock of a peer says nothing of the proof that it shows.
             false => self.clock.now_ms(),
@@ -63,7 +66,7 @@ impl Node {
             if record.vault != order.vault {
                 return Err(Fault::field("vault", "the key is another vault's"));
             }
-            if record.epoch > order.new.epoch && !self.trusted.contains(&header.from) {
+            if (again || record.epoch > order.new.epoch) && !trusted {
                 // A peer shows what it knows of, and need not any more.
                 self.reply_activated(header);
                 return Ok(());
@@ -76,9 +79,17 @@ impl Node {
         let prepared = prepared.map(|it| it.root.clone());
         let stays = order.new.holders.contains(&self.post.id());
         let way = match again {
-            true => Vec::new(),
-            false => self.check_follows(&order, &before, record, &waiting, stays)?,
+            true => Some(Vec::new()),
+            false => self.way_from_here(&order, &before, record, &waiting, stays)?,
         };
+        let way = match way {
+            Some(way) => way,
+            None => {
+                self.check_unproven(&order, record, trusted)?;
+                Vec::new()
+            }
+        };
+        let here = record.is_some() || prepared.is_some();
         let proven = Proven { order, proof };
         let order = &proven.order;
         if !stays {
@@ -92,16 +103,19 @@ impl Node {
                 None => Ok(()),
             });
             match ours {
+                // Of a key that we know nothing of, peers could show us what nobody else knows of, and
+                // keep us from every run that our operator has permitted.
+                Ok(()) if !here && !trusted => {}
                 Ok(()) => waiting.remember(order),
                 // Nothing is here that could be given up.
-                Err(_) if record.is_none() && prepared.is_none() => {}
+                Err(_) if !here => {}
                 // To what our own rules do not allow, nothing is: not a share in use, and not one
                 // that is prepared, which may be the only one there is.
                 Err(fault) => return Err(fault),
             }
         }
         // On disk before anything changes here: it must not rest with an orchestrator alone.
-        let taken = !again && (record.is_some() || prepared.is_some());
+        let taken = !again && here;
         if taken {
             self.proofs.keep(&proven, &way)?;
         }
@@ -124,9 +138,11 @@ impl Node {
             .shares
             .retain(|it| !it.is_of(order) || (it.epoch >= order.new.epoch && it.order != id));
         drop(waiting);
-        self.on_epoch_change();
-        self.state_keys();
-        tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares retired");
+        if here {
+            self.on_epoch_change();
+            self.state_keys();
+            tracing::info!(node = %self.name, epoch = order.new.epoch, "old shares retired");
+        }
         self.reply_activated(header);
         if taken {
             self.pass_on(proven);
@@ -140,25 +156,72 @@ impl Node {
         self.reply(header.from, epoch, session, header.attempt, &reply);
     }
 
+    /// Refuses a generation. Peers wait for no such answer, and show as many as they like.
+    pub(in crate::node) fn refuse_activation(&self, header: &Header, fault: Fault) {
+        let Header {
+            epoch,
+            session,
+            attempt,
+            from,
+            ..
+        } = *header;
+        if self.trusted.contains(&from) {
+            self.refuse(from, epoch, session, attempt, fault);
+        } else {
+            meter::node_refused(&self.name, &fault);
+            self.drop_proof(&from, &fault);
+        }
+    }
+
+    /// Whether a generation may be taken that nothing shows to follow ours: only the operator can tell.
+    /// An orchestrator may ask for that, and peers must not: what they make up would take the place of
+    /// what an operator is about to permit.
+    fn check_unproven(
+        &self,
+        order: &ReshareOrder,
+        record: Option<&ShareRecord>,
+        trusted: bool,
+    ) -> Result<(), Fault> {
+        let change = order.change();
+        if self.permits.holds(&change, self.clock.now_ms())? {
+            return Ok(());
+        }
+        let fault = match self.check_joining(order.vault, &order.new.holders, record) {
+            Err(fault) => fault,
+            Ok(()) => {
+                if trusted {
+                    self.permits.ask(&change)?;
+                }
+                not_permitted(&change)?
+            }
+        };
+        let sentence = format!(
+            "old: is not the generation of this node's share nor one that is proven to follow it, \
+             so the node keeps its share; {}",
+            fault.public()
+        );
+        Err(Fault::new(fault.class().clone(), sentence))
+    }
+
     /// Whether a proven generation may take the place of what is here. It may when it follows the
     /// generation of our share: the share is given up for it only. One beside ours, that follows what
     /// ours came from, may only have the same holders, of whom we are one: all honest ones have stored
     /// its shares, and of two such generations all come to have the later one. Without a share in use
     /// it may follow whatever ours that wait come from. Strangers who call each other the old holders
-    /// prove nothing to us. The proofs that were needed to see it.
-    fn check_follows<'a>(
+    /// prove nothing to us. The proofs that were needed to see it; `None` when they do not show it.
+    fn way_from_here<'a>(
         &self,
         order: &ReshareOrder,
         before: &'a [Proven],
         record: Option<&ShareRecord>,
         waiting: &Waiting,
         stays: bool,
-    ) -> Result<Vec<&'a Proven>, Fault> {
+    ) -> Result<Option<Vec<&'a Proven>>, Fault> {
         if believes_new_holders() {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         let pending: Vec<&Pending> = waiting.shares.iter().filter(|it| it.is_of(order)).collect();
-        let way = match record {
+        match record {
             Some(record) => {
                 let present = record.generation().id()?;
                 let mut way = way_to(order, [present].into(), &pending, before)?;
@@ -167,7 +230,7 @@ impl Node {
                     known.extend(&record.lineage.known);
                     way = way_to(order, known, &pending, before)?;
                 }
-                way
+                Ok(way)
             }
             None => {
                 // What came on the word of an orchestrator alone may be all that there is: it gives
@@ -180,24 +243,11 @@ impl Node {
                     .collect();
                 if known.is_empty() {
                     // Nothing is here.
-                    return Ok(Vec::new());
+                    return Ok(Some(Vec::new()));
                 }
-                way_to(order, known, &pending, before)?
+                way_to(order, known, &pending, before)
             }
-        };
-        if let Some(way) = way {
-            return Ok(way);
         }
-        // Only the operator can tell.
-        self.ask_permit(order).map_err(|fault| {
-            let sentence = format!(
-                "old: is not the generation of this node's share nor one that is proven to follow it, \
-                 so the node keeps its share; {}",
-                fault.public()
-            );
-            Fault::new(fault.class().clone(), sentence)
-        })?;
-        Ok(Vec::new())
     }
 
     fn take_into_use(&self, order: &ReshareOrder, pending: &[Pending]) -> Result<(), Fault> {
@@ -271,6 +321,9 @@ const fn believes_new_holders() -> bool {
 /// holders say, can have no proof.
 pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<(), Fault> {
     order.check()?;
+    if proof.0.len() > order.parties().len() {
+        return Err(Fault::field("proof", "has more statements than parties"));
+    }
     let statement = order.statement()?;
     let parties = match believes_new_holders() {
         true => order.new.holders.clone(),
