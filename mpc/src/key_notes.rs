@@ -19,7 +19,8 @@ use redb::{
 /// 0: never.
 const KEYS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("keys.1");
 
-/// (vault, curve) -> root public key: the first one that this node stated an address of, or signed with.
+/// (vault, curve) -> root public key: the first one that this node stated an address of, or signed with; or the last
+/// one that it was given a share of with a permit of its operator.
 const VAULTS: TableDefinition<'_, (&[u8; 16], &str), &[u8]> = TableDefinition::new("vault_keys.1");
 
 type Row<'a> = (&'a [u8; 32], &'a [u8; 16], u64, u64);

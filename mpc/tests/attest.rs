@@ -29,6 +29,7 @@ use covault_mpc::{
     envelope::{EVERYONE, Envelope, Header, Kind, Post},
     identity::NodeIdentity,
     node::{KeyRules, Limits},
+    permits::Permits,
 };
 use support::*;
 use tokio::{task::JoinHandle, time::interval};
@@ -469,4 +470,57 @@ async fn nodes__should_state_addresses_of_one_key_of_a_vault_on_each_curve() {
     let other = test.keygen(Curve::Ed25519, 2).await;
     state(of(&other, Network::Solana), 1).await.unwrap_err();
     state(of(&own, Network::Solana), 3).await.unwrap();
+}
+
+/// A hostile orchestrator has the nodes that are about to join a vault state an address of another key
+/// first. Their operators give them the vault's own, and nobody knows that orchestrator any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_join__should_state_addresses_of_the_key_that_their_operators_gave_them() {
+    let mut test = TestCluster::start(Medium::memory(), 5).await;
+    test.until_live(5).await;
+    let ids = test.holders();
+    let mut keygen = test.keygen_order(Curve::Ed25519, 2);
+    keygen.signers.truncate(3);
+    let own = test.cluster.keygen(&keygen).await.unwrap();
+    let asked_of =
+        |test: &TestCluster, root: &RootKey, holders: &[NodeId], confirmed: &[Vec<u8>]| {
+            let mut asked = order(test, root, vec![address(root, Network::Solana, 0, "")]);
+            asked.holders = holders.to_vec();
+            asked.confirmed = confirmed.to_vec();
+            asked
+        };
+    let asked = asked_of(&test, &own.root, &ids[..3], &own.confirmed);
+    let stated = test.cluster.attest(&asked, &ids[..3], 3, PATIENCE).await;
+    stated.unwrap();
+
+    let joined = [ids[0], ids[3], ids[4]];
+    let mut keygen = test.keygen_order(Curve::Ed25519, 2);
+    keygen.signers = joined.to_vec();
+    let other = test.cluster.keygen(&keygen).await.unwrap();
+    let asked = asked_of(&test, &other.root, &joined, &other.confirmed);
+    let stated = test.cluster.attest(&asked, &joined, 2, PATIENCE).await;
+    stated.expect("not even tried");
+
+    let mut reshare = test.refresh_order(&own.root, 0, 2);
+    reshare.old.holders = ids[..3].to_vec();
+    reshare.new.holders = joined.to_vec();
+    for place in [3, 4] {
+        let permits = Permits::of(&test.nodes[place].folder);
+        let permitted = permits.grant(&reshare.change(), now_ms() + 600_000);
+        permitted.unwrap();
+    }
+    let proof = test.cluster.reshare(&reshare).await.unwrap();
+    test.cluster.activate(&reshare, &proof).await.unwrap();
+    for place in [3, 4] {
+        test.stop_node(place).await;
+        test.start_node(place);
+    }
+    test.until_live(5).await;
+    let mut asked = asked_of(&test, &own.root, &joined, &[]);
+    asked.epoch = 1;
+    let stated = test.cluster.attest(&asked, &joined, 2, PATIENCE).await;
+    assert!(
+        stated.is_ok(),
+        "no address of the vault's own key is ever proven again: {stated:?}"
+    );
 }

@@ -49,7 +49,7 @@ impl Node {
         }
     }
 
-    /// Signs for addresses of a key that we hold a share of, all or none: of the vault's first one, once
+    /// Signs for addresses of a key that we hold a share of, all or none: of the vault's own, once
     /// it is known that all holders have their shares.
     pub(super) fn attest_order(
         self: &Arc<Self>,

@@ -163,7 +163,8 @@ impl Ledger {
     }
 
     /// Notes that this is the key of the vault on its curve, unless another one is: the first that
-    /// addresses are stated of, or that signs.
+    /// addresses are stated of, or that signs, while the operator has permitted none
+    /// ([`Node::put_vault_note`]).
     pub(super) fn note_vault(&self, vault: VaultId, root: &RootKey) -> Noted {
         let mut vaults = lock(&self.vaults);
         let note = vaults
@@ -177,6 +178,13 @@ impl Ledger {
             VaultNote { on_disk: true, .. } => Noted::OnDisk,
             VaultNote { .. } => Noted::InMemory,
         }
+    }
+
+    /// Whether this key is the vault's on its curve, and that is on disk.
+    pub(super) fn is_noted(&self, of: (VaultId, Curve), root: &[u8]) -> bool {
+        let vaults = lock(&self.vaults);
+        let is_it = |note: &VaultNote| note.on_disk && note.root == root;
+        vaults.get(&of).is_some_and(is_it)
     }
 
     /// Room for a session that signs so many inputs.
@@ -340,6 +348,18 @@ impl Node {
         if let Some(note) = lock(&self.ledger.vaults).get_mut(&of) {
             note.on_disk = true;
         }
+        Ok(())
+    }
+
+    /// Notes that this is the key of the vault, whichever was before; on disk when it returns.
+    pub(super) async fn put_vault_note(
+        &self,
+        of: (VaultId, Curve),
+        root: Vec<u8>,
+    ) -> Result<(), ClaimError> {
+        self.claims.note_vault_key(of, root.clone()).await?;
+        let on_disk = true;
+        lock(&self.ledger.vaults).insert(of, VaultNote { root, on_disk });
         Ok(())
     }
 

@@ -25,6 +25,7 @@ use crate::{
     message::{ActivateRequest, Reply},
     meter,
     permits::not_permitted,
+    pool::Lane,
     shares::ShareRecord,
 };
 
@@ -89,6 +90,20 @@ impl Node {
                 Vec::new()
             }
         };
+        let joins = record.is_none() && waiting.shares.iter().any(|it| it.order == id);
+        if joins && self.permits.holds(&order.change(), self.clock.now_ms())? {
+            let of = (order.vault, order.scheme.curve());
+            if !self.ledger.is_noted(of, &order.root_public_key) {
+                let request = ActivateRequest {
+                    order,
+                    proof,
+                    before,
+                    sent_at_ms,
+                };
+                self.note_then_activate(*header, request);
+                return Ok(());
+            }
+        }
         let here = record.is_some() || prepared.is_some();
         let proven = Proven { order, proof };
         let order = &proven.order;
@@ -154,6 +169,28 @@ impl Node {
         let (epoch, session) = (header.epoch, header.session);
         let reply = Reply::Activated;
         self.reply(header.from, epoch, session, header.attempt, &reply);
+    }
+
+    /// Activates once it is on disk that this is the vault's key: the operator has permitted a share of
+    /// it to a node that had none. Before, the node may have stated an address of a key that an
+    /// orchestrator alone called the vault's.
+    fn note_then_activate(self: &Arc<Self>, header: Header, request: ActivateRequest) {
+        let node = Arc::clone(self);
+        let order = &request.order;
+        let of = (order.vault, order.scheme.curve());
+        let root = order.root_public_key.clone();
+        self.runtime.spawn(async move {
+            let noted = node.put_vault_note(of, root).await;
+            let again = Arc::clone(&node);
+            node.pool.spawn(Lane::Keygen, move || {
+                let failed = |error| Fault::unavailable("a signer's disk failed").caused_by(error);
+                let outcome = noted.map_err(failed);
+                let outcome = outcome.and_then(|()| again.activate_order(&header, request));
+                if let Err(fault) = outcome {
+                    again.refuse_activation(&header, fault);
+                }
+            });
+        });
     }
 
     /// Refuses a generation. Peers wait for no such answer, and show as many as they like.
