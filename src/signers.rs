@@ -10,7 +10,7 @@ use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
     fault::Fault,
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
+        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
         SigningOrder,
     },
     signature::Signature,
@@ -45,8 +45,8 @@ impl Signers for ClusterSigners {
             .await
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
-        self.0.reshare(order).await
+    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
+        self.0.reshare_or_learn(order).await
     }
 
     async fn activate(

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use covault_core::{
     attest::MadeKey,
-    order::{BackupOrder, KeygenOrder, Proven, ReshareOrder, ReshareProof, SigningOrder},
+    order::{BackupOrder, KeygenOrder, Proven, ReshareOrder, ReshareProof, Reshared, SigningOrder},
     port::{Clock, Entropy},
     signature::Signature,
 };
@@ -30,7 +30,7 @@ impl Signers for Nobody {
         std::future::pending().await
     }
 
-    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+    async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
         std::future::pending().await
     }
 

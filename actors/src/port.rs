@@ -8,7 +8,7 @@ use covault_core::{
     fault::Fault,
     ids::SessionId,
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
+        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
         SigningOrder,
     },
     signature::Signature,
@@ -122,14 +122,14 @@ pub trait Signers: Send + Sync {
     ) -> Result<Vec<Signature>, Fault>;
 
     /// Makes a new generation of shares; the old one signs until [`Signers::activate`]. Repeating
-    /// an order that has succeeded returns the same proof.
+    /// an order that has succeeded returns the same proof. Or what nodes know that the order did not.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when nodes did not answer before the order
     /// expired, [`covault_core::fault::Class::Peer`] when some misbehaved,
     /// [`covault_core::fault::Class::Invalid`] when nodes refused. Another attempt needs a new
     /// session and a new epoch.
-    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault>;
+    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault>;
 
     /// Tells nodes that a generation is there: its holders take it into use, and all retire what they
     /// have of earlier ones; `before` has the generations that some of them may not know. Each node's answer; none is waited for that is not live. To be repeated

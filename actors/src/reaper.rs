@@ -127,7 +127,8 @@ mod tests {
         attest::MadeKey,
         ids::TokenId,
         order::{
-            BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder,
+            BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
+            SigningOrder,
         },
         port::{Clock, Entropy},
         signature::Signature,
@@ -158,7 +159,7 @@ mod tests {
         ) -> Result<Vec<Signature>, Fault> {
             Err(Fault::unavailable("nobody"))
         }
-        async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
             Err(Fault::unavailable("nobody"))
         }
 

@@ -4,7 +4,7 @@ mod change;
 
 use std::collections::BTreeSet;
 
-pub use change::{Change, Proven};
+pub use change::{Change, Later, Proven, Reshared};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 

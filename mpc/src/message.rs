@@ -136,6 +136,15 @@ pub(crate) enum Reply {
     Attested(Vec<u8>),
     /// Our operator has not permitted what the reshare order changes.
     NotPermitted,
+    /// We refuse a reshare order, and know of later generations of the key.
+    Behind {
+        /// Why we refuse.
+        fault: Fault,
+        /// The proofs that we have taken, by epoch, if a later share is in use.
+        proven: Vec<Proven>,
+        /// The highest epoch that was given to a run.
+        epoch: u32,
+    },
 }
 
 /// About nonces made ahead. Public: nothing in it is secret.

@@ -134,13 +134,22 @@ impl Proofs {
     /// # Errors
     /// As [`Proofs::keep`].
     pub(crate) fn before(&self, order: &ReshareOrder) -> Result<Vec<Proven>, Fault> {
+        let mut proven = self.known(order)?;
+        proven.retain(|it| it.order.new.epoch < order.new.epoch);
+        Ok(proven)
+    }
+
+    /// Those of the key, by epoch.
+    ///
+    /// # Errors
+    /// As [`Proofs::keep`].
+    pub(crate) fn known(&self, order: &ReshareOrder) -> Result<Vec<Proven>, Fault> {
         let mut proven = Vec::new();
         for path in entries(&self.of_key(order))? {
             if has(&path, OPEN) || has(&path, SETTLED) {
                 proven.extend(read(&path)?);
             }
         }
-        proven.retain(|it| it.order.new.epoch < order.new.epoch);
         Ok(proven)
     }
 

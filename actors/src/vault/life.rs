@@ -15,7 +15,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use covault_core::{
     fault::{Class, Fault},
     ids::SessionId,
-    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, Later, NodeId, ReshareOrder, Reshared},
     scheme::Scheme,
     signature::Curve,
     wallet::{
@@ -48,7 +48,7 @@ pub enum Msg {
     /// A run is to be started (again).
     ReshareDue(Scheme),
     /// The cluster answered.
-    ReshareEnded(Box<ReshareOrder>, Result<ReshareProof, Fault>),
+    ReshareEnded(Box<ReshareOrder>, Result<Reshared, Fault>),
     /// The nodes are to be told (again) to use new shares.
     ActivationDue(Scheme),
     /// They answered.
@@ -393,7 +393,7 @@ impl Live {
         &mut self,
         myself: &ActorRef<VaultMsg>,
         order: &ReshareOrder,
-        result: Result<ReshareProof, Fault>,
+        result: Result<Reshared, Fault>,
     ) -> Result<(), Fault> {
         let scheme = order.scheme;
         let work = self.works.entry(scheme).or_default();
@@ -402,6 +402,15 @@ impl Live {
             // It was cancelled.
             _ => return Ok(()),
         }
+        let result = match result {
+            Ok(Reshared::Behind(later)) if work.failed_runs < MAX_FAILED => {
+                return self.learned(myself, order, later).await;
+            }
+            // Enough is enough, also of what is new each time.
+            Ok(Reshared::Behind(later)) => Err(later.reason),
+            Ok(Reshared::Made(proof)) => Ok(proof),
+            Err(fault) => Err(fault),
+        };
         match result {
             Ok(proof) => {
                 work.forgive();
@@ -445,6 +454,42 @@ impl Live {
                     .await?;
             }
         }
+        Ok(())
+    }
+
+    /// Another orchestrator, or this one before its store was put back, has gone on with the key: what the
+    /// nodes have shown of that is stored, and new shares are made from there.
+    async fn learned(
+        &mut self,
+        myself: &ActorRef<VaultMsg>,
+        order: &ReshareOrder,
+        later: Later,
+    ) -> Result<(), Fault> {
+        let scheme = order.scheme;
+        let work = self.works.entry(scheme).or_default();
+        work.failed_runs = work.failed_runs.saturating_add(1);
+        let reason = later.reason.clone();
+        let known = later.proven.last().map(|it| it.order.new.clone());
+        if known.is_some() {
+            work.telling = None;
+            (work.told, work.failed_tellings) = (false, 0);
+        }
+        let mut note = self
+            .note("SharesLearned")
+            .fact("scheme", scheme.name())
+            .fact("session", order.session);
+        if let Some(known) = &known {
+            note = note
+                .fact("epoch", known.epoch)
+                .fact("threshold", known.threshold)
+                .fact("holders", audit::nodes(&known.holders));
+        }
+        self.update(Some(note), |vault| vault.learned(order, later))
+            .await?;
+        if known.is_some() {
+            self.start_telling(myself, scheme);
+        }
+        self.try_reshare_later(myself, scheme, &reason);
         Ok(())
     }
 

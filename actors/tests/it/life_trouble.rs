@@ -5,12 +5,18 @@ use std::{sync::Arc, time::Duration};
 
 use covault_actors::{
     gateway::{Command, Gateway, Receipt, VaultView, WorkView},
+    port::Signers as _,
     store::{Store, memory::MemoryStore},
+};
+use covault_core::{
+    ids::SessionId,
+    order::{Generation, ReshareOrder, Reshared},
 };
 
 use crate::{
     cut_store::{Accident, CutStore},
     life::*,
+    one_key::root,
     world::*,
 };
 
@@ -105,6 +111,52 @@ async fn runs_that_leave_shares_behind__should_end_and_be_made_void() {
     for key in nodes.shares.keys() {
         assert_eq!(nodes.epochs(*key, &node(3)), (Some(7), vec![]));
     }
+}
+
+/// Another orchestrator has a refresh prepared and shown to the nodes, and one more prepared of an epoch far
+/// above. The store of this one knows nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refresh__should_go_on_from_what_the_nodes_show() {
+    let world = World::new();
+    let gateway = world.start().await;
+    let id = new_vault(&gateway).await;
+    let wallets = addresses(&gateway, id).await;
+    for key in &view(&gateway).await.keys {
+        let old = key.generation.clone().unwrap();
+        let mut shown = None;
+        for (number, epoch) in [(1, 900), (2, 1024)] {
+            let new = Generation {
+                epoch,
+                ..old.clone()
+            };
+            let order = ReshareOrder {
+                vault: id,
+                session: SessionId::from_bytes([number; 16]),
+                scheme: key.scheme,
+                root_public_key: root(id, key.scheme.curve()).public_key,
+                dealers: old.holders[..2].to_vec(),
+                old: old.clone(),
+                new,
+                issued_at_ms: 1,
+                expires_at_ms: 2,
+            };
+            let made = world.signers.reshare(&order).await.unwrap();
+            let Reshared::Made(proof) = made else {
+                panic!("{made:?}")
+            };
+            shown.get_or_insert((order, proof));
+        }
+        let (order, proof) = shown.unwrap();
+        let told = world.signers.activate(&order, &proof, &[], &old.holders);
+        told.await.unwrap();
+    }
+    world.signers.nodes.lock().unwrap().foreign = [900, 1024].into();
+    reshare(&gateway, id, refresh()).await.unwrap();
+    until(&gateway, |vault| {
+        known(vault) && epochs(vault) == [1025, 1025]
+    })
+    .await;
+    signs(&gateway, &wallets).await;
 }
 
 /// Makes the vault, refreshes it, gives it to other nodes, and signs; as far as the store lets it.

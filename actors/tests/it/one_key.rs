@@ -17,8 +17,8 @@ use covault_core::{
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
     order::{
-        BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof,
-        SigningOrder,
+        BackupOrder, Generation, KeygenOrder, Later, NodeId, Proven, ReshareOrder, ReshareProof,
+        Reshared, SigningOrder,
     },
     scheme::Scheme,
     signature::{Curve, Signature},
@@ -103,6 +103,8 @@ pub struct Nodes {
     pub reshares: Vec<ReshareOrder>,
     /// Every run that was asked for, whatever became of it.
     pub runs: usize,
+    /// Epochs that somebody else has used up.
+    pub foreign: BTreeSet<u32>,
 }
 
 /// A node's shares of one key.
@@ -117,6 +119,30 @@ pub struct Disk {
 }
 
 impl Nodes {
+    /// What the dealers know that the order does not, of what somebody else has done.
+    fn later(&self, order: &ReshareOrder) -> Option<Later> {
+        let disk = &self.shares[&(order.vault, order.scheme)][order.dealers.first()?];
+        let used = disk.prepared.iter().map(|it| it.new.epoch);
+        let used = used.filter(|epoch| self.foreign.contains(epoch)).max();
+        let active = disk.active.as_ref()?.epoch;
+        let of_key = |it: &&ReshareOrder| it.root_public_key == order.root_public_key;
+        let ways = self.reshares.iter().filter(of_key);
+        let proven: Vec<Proven> = ways
+            .filter(|it| it.old == order.old && it.new.epoch == active)
+            .map(|it| Proven {
+                order: it.clone(),
+                proof: proof(it),
+            })
+            .collect();
+        let later = Later {
+            epoch: used.unwrap_or_default(),
+            reason: Fault::field("new.epoch", "was used"),
+            proven,
+        };
+        let is_later = !later.proven.is_empty() || used >= Some(order.new.epoch);
+        is_later.then_some(later)
+    }
+
     /// A node's shares of a key: the epoch of what is in use, and of what is prepared.
     pub fn epochs(&self, key: (VaultId, Scheme), node: &NodeId) -> (Option<u32>, Vec<u32>) {
         let disk = self.shares[&key].get(node).cloned().unwrap_or_default();
@@ -132,6 +158,12 @@ impl Nodes {
             disk.is_some_and(|disk| disk.active.as_ref() == Some(generation))
         })
     }
+}
+
+fn proof(order: &ReshareOrder) -> ReshareProof {
+    let parties = order.parties().into_iter();
+    let signed = parties.map(|node| (node, statement(order, &node)));
+    ReshareProof(signed.collect())
 }
 
 fn statement(order: &ReshareOrder, node: &NodeId) -> Vec<u8> {
@@ -357,7 +389,7 @@ impl Signers for OneKey {
             .collect())
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
         order.check().expect("the order is sound");
         let mut held = self.hold_reshare.subscribe();
         held.wait_for(|held| !held).await.unwrap();
@@ -375,6 +407,9 @@ impl Signers for OneKey {
         }
         let mut nodes = self.nodes.lock().unwrap();
         nodes.runs += 1;
+        if let Some(later) = nodes.later(order) {
+            return Ok(Reshared::Behind(later));
+        }
         let disks = nodes.shares.get_mut(&key).unwrap();
         for dealer in &order.dealers {
             if disks[dealer].active.as_ref() != Some(&order.old) {
@@ -401,12 +436,7 @@ impl Signers for OneKey {
         if !nodes.reshares.contains(order) {
             nodes.reshares.push(order.clone());
         }
-        let parties = order.parties().into_iter();
-        Ok(ReshareProof(
-            parties
-                .map(|node| (node, statement(order, &node)))
-                .collect(),
-        ))
+        Ok(Reshared::Made(proof(order)))
     }
 
     async fn activate(

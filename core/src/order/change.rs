@@ -109,3 +109,23 @@ pub struct Proven {
     /// The statements of its parties.
     pub proof: ReshareProof,
 }
+
+/// What comes of a reshare order that nodes were asked to carry out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reshared {
+    /// The new generation is on the disks of its holders.
+    Made(ReshareProof),
+    /// Nothing was made: the nodes know of what came later.
+    Behind(Later),
+}
+
+/// What nodes know of a key's generations and the order did not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Later {
+    /// The generations that follow the order's old one up to that in use, oldest first. Each is proven.
+    pub proven: Vec<Proven>,
+    /// The highest epoch that was given to a run: the next one is above it.
+    pub epoch: u32,
+    /// How a node has refused.
+    pub reason: Fault,
+}

@@ -16,7 +16,7 @@ use crate::{
     attest::MadeKey,
     derive::RootKey,
     fault::{Class, Fault},
-    order::{Generation, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{Generation, Later, NodeId, Proven, ReshareOrder, ReshareProof},
 };
 
 use super::vault::MAX_SIGNERS;
@@ -214,11 +214,42 @@ impl LiveKey {
         if !order.parties().iter().all(stated) {
             return Err(Fault::bug("a party has not said that the run ended well"));
         }
-        self.generation = order.new.clone();
         self.reshare = Reshare::Idle;
+        let leftover = std::mem::take(&mut self.leftover);
+        self.switch_to(order, proof, &leftover);
+        Ok(())
+    }
+
+    /// Takes what nodes have shown instead of making what the run `order` was to make: the generations
+    /// that were proven to them, and the epochs that were used up, by somebody whose store is not this
+    /// one. The wish stays. What runs have left is void only with the next generation.
+    ///
+    /// # Errors
+    /// As [`LiveKey::prepared`].
+    pub fn learned(&mut self, order: &ReshareOrder, later: Later) -> Result<(), Fault> {
+        match &self.reshare {
+            Reshare::Preparing {
+                order: claimed,
+                target,
+            } if claimed == order => self.reshare = Reshare::Wanted(target.clone()),
+            _ => return Err(nothing_in_work()),
+        }
+        for Proven { order, proof } in later.proven {
+            if order.new.epoch <= self.generation.epoch {
+                return Err(Fault::bug("a generation that is not later"));
+            }
+            self.switch_to(&order, proof, &[]);
+        }
+        let known = later.epoch.max(self.generation.epoch);
+        self.next_epoch = self.next_epoch.max(known.saturating_add(1));
+        Ok(())
+    }
+
+    fn switch_to(&mut self, order: &ReshareOrder, proof: ReshareProof, leftover: &[NodeId]) {
+        self.generation = order.new.clone();
         let mut untold = order.new.holders.clone();
         add(&mut untold, &order.old.holders);
-        add(&mut untold, &std::mem::take(&mut self.leftover));
+        add(&mut untold, leftover);
         add(&mut untold, self.untold());
         let mut before = Vec::new();
         if let Some(last) = self.activation.take() {
@@ -237,7 +268,6 @@ impl LiveKey {
             untold,
             asked: false,
         });
-        Ok(())
     }
 
     /// The nodes that were there were told of the generation that the run `order` made, and these

@@ -98,6 +98,39 @@ fn run_that_failed__should_be_followed_by_one_of_a_new_epoch() {
 }
 
 #[test]
+fn run__should_be_followed_by_one_from_what_nodes_have_shown() {
+    let mut key = key();
+    let to = target(2, &[1, 2, 3]);
+    key.want(to.clone()).unwrap();
+    let first = order(&key, 1, &to);
+    key.begin(first.clone()).unwrap();
+    let mut shown = order(&key, 7, &to);
+    shown.new.epoch = 5;
+    let later = |proven: Vec<Proven>, epoch| Later {
+        proven,
+        epoch,
+        reason: nothing_in_work(),
+    };
+    let proven = Proven {
+        order: shown.clone(),
+        proof: proof(&shown),
+    };
+    key.learned(&first, later(vec![proven], 0)).unwrap();
+    assert_eq!((&key.generation, key.next_epoch), (&shown.new, 6));
+    assert_eq!(key.untold(), nodes(&[1, 2, 3]));
+    assert_eq!(key.reshare, Reshare::Wanted(to.clone()));
+    assert!(key.learned(&first, later(vec![], 9)).is_err());
+    let second = order(&key, 2, &to);
+    key.begin(second.clone()).unwrap();
+    key.learned(&second, later(vec![], 9)).unwrap();
+    assert_eq!((&key.generation, key.next_epoch), (&shown.new, 10));
+    let third = order(&key, 3, &to);
+    key.begin(third.clone()).unwrap();
+    key.prepared(&third, proof(&third)).unwrap();
+    assert_eq!(key.activation.unwrap().before[0].order, shown);
+}
+
+#[test]
 fn order__should_be_refused_before_very_many_holders_are_looked_at() {
     let mut order = order(&key(), 1, &target(2, &[1, 2, 3]));
     order.check().unwrap();

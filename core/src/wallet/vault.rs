@@ -7,7 +7,7 @@ use crate::{
     derive::RootKey,
     fault::{Class, Fault},
     ids::VaultId,
-    order::{Generation, KeygenOrder, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, KeygenOrder, Later, NodeId, ReshareOrder, ReshareProof},
     request::Approval,
     scheme::Scheme,
     signature::Curve,
@@ -374,6 +374,14 @@ impl Vault {
     /// As there.
     pub fn reshared(&mut self, order: &ReshareOrder, proof: ReshareProof) -> Result<(), Fault> {
         self.ready_key(order.scheme)?.prepared(order, proof)
+    }
+
+    /// Takes what nodes have shown of later generations; as [`LiveKey::learned`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn learned(&mut self, order: &ReshareOrder, later: Later) -> Result<(), Fault> {
+        self.ready_key(order.scheme)?.learned(order, later)
     }
 
     /// These nodes confirmed the generation; as [`LiveKey::confirmed`].

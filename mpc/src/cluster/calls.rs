@@ -14,11 +14,13 @@ use covault_core::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::{Shared, lock};
-use crate::{message::Reply, meter, shares::backup::MAX_BACKUP};
+use crate::{message::Reply, meter, proofs::MAX_PROOFS, shares::backup::MAX_BACKUP};
 
 /// Bytes of a reply without signatures and backups, as it is on the bus. An honest node needs a few
 /// hundred; its reasons may be long.
 const SMALL: usize = 64 << 10;
+/// Bytes of a reply with proofs: each has a few hundred bytes for every holder.
+const LARGER: usize = 4 * SMALL;
 /// Bytes of a signature in a reply, at most.
 const SIGNATURE: usize = 80;
 /// Bytes of a public key, and of a signed statement.
@@ -53,7 +55,8 @@ impl Wanted {
     /// Most bytes of an answer, as it is on the bus.
     fn most_bytes(self) -> usize {
         match self {
-            Self::Key | Self::Statements | Self::Activation => SMALL,
+            Self::Key | Self::Activation => SMALL,
+            Self::Statements => LARGER,
             Self::Signatures(count, _) => SMALL.saturating_add(count.saturating_mul(SIGNATURE)),
             Self::Backups => SMALL.saturating_add(MAX_BACKUP),
             Self::Attestations(count) => SMALL.saturating_add(count.saturating_mul(SIGNATURE)),
@@ -84,6 +87,7 @@ impl Wanted {
             (Self::Signatures(..), Reply::NoNonces { .. }) => true,
             (Self::Statements, Reply::Prepared(signature)) => signature.len() <= MAX_STATEMENT,
             (Self::Statements, Reply::NotPermitted) => true,
+            (Self::Statements, Reply::Behind { proven, .. }) => proven.len() <= MAX_PROOFS,
             (Self::Activation, Reply::Activated) => true,
             (Self::Backups, Reply::Backup(sealed)) => sealed.len() <= MAX_BACKUP,
             (Self::Attestations(count), Reply::Attested(signatures)) => {
@@ -98,7 +102,8 @@ impl Wanted {
                 | Reply::Activated
                 | Reply::Backup(_)
                 | Reply::Attested(_)
-                | Reply::NotPermitted,
+                | Reply::NotPermitted
+                | Reply::Behind { .. },
             ) => false,
         }
     }

@@ -160,7 +160,8 @@ impl Shared {
             | Reply::Backup(_)
             | Reply::Attested(_)
             | Reply::NoNonces { .. }
-            | Reply::NotPermitted => Ok(None),
+            | Reply::NotPermitted
+            | Reply::Behind { .. } => Ok(None),
         }
     }
 }

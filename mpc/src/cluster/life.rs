@@ -7,7 +7,7 @@ use std::{
 
 use covault_core::{
     fault::{Class, Fault},
-    order::{BackupOrder, NodeId, Proven, ReshareOrder, ReshareProof},
+    order::{BackupOrder, Generation, Later, NodeId, Proven, ReshareOrder, ReshareProof, Reshared},
 };
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
@@ -17,6 +17,7 @@ use crate::{
     envelope::Kind,
     identity::{openssh_line, verifying_key},
     message::{ActivateRequest, BackupRequest, Reply, ReshareRequest, encode},
+    node::check_proof,
     shares::backup::check_sealed,
 };
 
@@ -38,6 +39,19 @@ impl Cluster {
     /// [`covault_core::fault::Class::Forbidden`] when their operators have to permit the change. The
     /// next attempt needs a new session and a new epoch.
     pub async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+        match self.reshare_or_learn(order).await? {
+            Reshared::Made(proof) => Ok(proof),
+            Reshared::Behind(later) => Err(later.reason),
+        }
+    }
+
+    /// As [`Cluster::reshare`]. When nodes refuse because they know of later generations than the order,
+    /// their proofs of these, which were verified as nodes do it, or the epoch that a threshold of
+    /// the old holders says was used.
+    ///
+    /// # Errors
+    /// As [`Cluster::reshare`].
+    pub async fn reshare_or_learn(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
         self.shared
             .unless_gone(&order.parties(), self.shared.reshare(order))
             .await
@@ -106,6 +120,62 @@ fn says(node: &NodeId, statement: &[u8], signature: &[u8]) -> bool {
     })
 }
 
+/// The highest epoch that as many old holders as the old threshold say was used: one of them is honest. Who
+/// lies cannot use up epochs.
+fn said_by_enough(
+    order: &ReshareOrder,
+    epochs: &BTreeMap<NodeId, u32>,
+    reason: Fault,
+) -> Result<Reshared, Fault> {
+    let held = epochs.iter();
+    let held = held.filter(|(node, _)| order.old.holders.contains(node));
+    let mut epochs: Vec<u32> = held.map(|(_, epoch)| *epoch).collect();
+    epochs.sort_unstable();
+    let needed = usize::from(order.old.threshold).saturating_sub(1);
+    match epochs.into_iter().rev().nth(needed) {
+        Some(epoch) if epoch >= order.new.epoch => Ok(Reshared::Behind(Later {
+            proven: Vec::new(),
+            epoch,
+            reason,
+        })),
+        _ => Err(reason),
+    }
+}
+
+/// The way from the order's old generation to the last one of these that follows it, each with a good proof. One
+/// beside the old one counts, as it does for nodes, when the same hold it.
+fn way_from(order: &ReshareOrder, proven: &[Proven]) -> Option<Vec<Proven>> {
+    let is_sound = |it: &&Proven| {
+        let Proven { order: it, proof } = it;
+        it.vault == order.vault
+            && it.scheme == order.scheme
+            && it.root_public_key == order.root_public_key
+            && check_proof(it, proof).is_ok()
+    };
+    let sound: Vec<&Proven> = proven.iter().filter(is_sound).collect();
+    let made = |of: &Generation| sound.iter().copied().find(|it| it.order.new == *of);
+    let present = &order.old;
+    let before = made(present).map(|it| &it.order.old);
+    let last = sound.iter().copied();
+    let last = last.filter(|it| it.order.new.epoch > present.epoch);
+    let mut next = last.max_by_key(|it| it.order.new.epoch);
+    let mut way = Vec::new();
+    // Epochs fall: it ends.
+    while let Some(it) = next {
+        way.push(it.clone());
+        let Generation {
+            threshold, holders, ..
+        } = &it.order.new;
+        let beside = Some(&it.order.old) == before && present.is_held_as(*threshold, holders);
+        if it.order.old == *present || beside {
+            way.reverse();
+            return Some(way);
+        }
+        next = made(&it.order.old);
+    }
+    None
+}
+
 impl Shared {
     fn refused(&self, node: &NodeId, what: &str, fault: &Fault) -> Fault {
         let sentence = format!(
@@ -137,7 +207,7 @@ impl Shared {
             .too_few(nodes, nodes.len(), &Trouble::of_silent(silent))
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
         order.check()?;
         let statement = order.statement()?;
         let parties = order.parties();
@@ -155,6 +225,8 @@ impl Shared {
         let mut missed: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut reason = None;
         let mut forbidden: BTreeSet<NodeId> = BTreeSet::new();
+        let mut epochs: BTreeMap<NodeId, u32> = BTreeMap::new();
+        let mut behind = None;
         let mut ends_ms = order.expires_at_ms.saturating_add(GRACE_MS);
         // As in key generation.
         let repeated_until_ms = order.issued_at_ms.midpoint(order.expires_at_ms);
@@ -166,7 +238,7 @@ impl Shared {
                     let signature = proof.remove(party)?;
                     Some((*party, signature))
                 });
-                return Ok(ReshareProof(in_order.collect()));
+                return Ok(Reshared::Made(ReshareProof(in_order.collect())));
             }
             let now_ms = self.clock.now_ms();
             if again_ms.is_some_and(|again_ms| now_ms >= again_ms) {
@@ -182,6 +254,9 @@ impl Shared {
                 continue;
             }
             let Ok(Some((node, _, reply))) = reply else {
+                if let Some(reason) = behind {
+                    return said_by_enough(order, &epochs, reason);
+                }
                 if !forbidden.is_empty() {
                     return Err(self.not_permitted(order, &forbidden)?);
                 }
@@ -211,6 +286,27 @@ impl Shared {
                 }
                 Reply::Refused(fault) => {
                     return Err(self.refused(&node, "to make new shares", &fault));
+                }
+                Reply::Behind {
+                    fault,
+                    proven,
+                    epoch,
+                } => {
+                    let reason = self.refused(&node, "to make new shares", &fault);
+                    if let Some(proven) = way_from(order, &proven) {
+                        let epoch = 0;
+                        return Ok(Reshared::Behind(Later {
+                            proven,
+                            epoch,
+                            reason,
+                        }));
+                    }
+                    // One alone may lie. The others are about to say the same.
+                    if behind.is_none() {
+                        ends_ms = ends_ms.min(self.clock.now_ms().saturating_add(GRACE_MS));
+                        behind = Some(reason);
+                    }
+                    epochs.insert(node, epoch);
                 }
                 Reply::Failed {
                     culprits,
@@ -376,5 +472,97 @@ impl Shared {
             (*node, answers.remove(node).unwrap_or_else(silent))
         };
         Ok(order.holders.iter().map(answer).collect())
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::{
+        ids::{SessionId, VaultId},
+        scheme::Scheme,
+    };
+
+    use super::*;
+    use crate::{identity::NodeIdentity, test_support::SystemEntropy};
+
+    fn order(nodes: &[NodeIdentity], from: u32, to: u32) -> ReshareOrder {
+        let holders: Vec<NodeId> = nodes.iter().map(NodeIdentity::id).collect();
+        let generation = |epoch| Generation {
+            epoch,
+            threshold: 2,
+            holders: holders.clone(),
+        };
+        ReshareOrder {
+            vault: VaultId::from_bytes([1; 16]),
+            session: SessionId::from_bytes([3; 16]),
+            scheme: Scheme::FrostEd25519,
+            root_public_key: vec![2; 32],
+            old: generation(from),
+            dealers: holders[..2].to_vec(),
+            new: generation(to),
+            issued_at_ms: 5,
+            expires_at_ms: 6,
+        }
+    }
+
+    fn nodes() -> Vec<NodeIdentity> {
+        let nodes = (0..3).map(|_| NodeIdentity::generate(&SystemEntropy));
+        nodes.collect()
+    }
+
+    #[test]
+    fn epochs__should_be_passed_only_when_one_who_says_so_is_honest() {
+        let nodes = nodes();
+        let order = order(&nodes, 0, 1);
+        let said = |epochs: &[(usize, u32)]| {
+            let said = epochs
+                .iter()
+                .map(|(node, epoch)| (nodes[*node].id(), *epoch));
+            let reason = Fault::field("new.epoch", "was used");
+            match said_by_enough(&order, &said.collect(), reason) {
+                Ok(Reshared::Behind(later)) => Some(later.epoch),
+                _ => None,
+            }
+        };
+        assert_eq!(said(&[(0, u32::MAX)]), None);
+        assert_eq!(said(&[(0, u32::MAX), (1, 0)]), None);
+        assert_eq!(said(&[(0, u32::MAX), (1, 7)]), Some(7));
+        assert_eq!(said(&[(0, u32::MAX), (1, 7), (2, 9)]), Some(9));
+    }
+
+    #[test]
+    fn proofs__should_show_the_way_from_the_old_generation_or_one_beside_it() {
+        let nodes = nodes();
+        let proven = |from, to| {
+            let order = order(&nodes, from, to);
+            let statement = order.statement().unwrap();
+            let signed = nodes
+                .iter()
+                .map(|it| (it.id(), it.sign(&statement).to_vec()));
+            let proof = ReshareProof(signed.collect());
+            Proven { order, proof }
+        };
+        let way = |asked: &ReshareOrder, proven: &[Proven]| {
+            let epochs = |way: Vec<Proven>| way.iter().map(|it| it.order.new.epoch).collect();
+            way_from(asked, proven).map(epochs)
+        };
+        let first = order(&nodes, 0, 1);
+        let (a, b, c) = (proven(0, 3), proven(3, 5), proven(5, 6));
+        let all = [a.clone(), b.clone(), c.clone()];
+        assert_eq!(way(&first, &all), Some(vec![3, 5, 6]));
+        assert_eq!(way(&first, &[b.clone(), c.clone()]), None);
+        assert_eq!(way(&order(&nodes, 3, 4), &all), Some(vec![5, 6]));
+        assert_eq!(way(&order(&nodes, 6, 7), &all), None);
+        // The old one, and one beside it of the same holders.
+        let beside = [a.clone(), proven(0, 4)];
+        assert_eq!(way(&order(&nodes, 3, 5), &beside), Some(vec![4]));
+        assert_eq!(way(&order(&nodes, 3, 5), &beside[1..]), None);
+        let mut forged = all;
+        forged[1].proof.0[0].1[5] ^= 1;
+        assert_eq!(way(&first, &forged), None);
+        let mut other = a;
+        other.order.vault = VaultId::from_bytes([9; 16]);
+        assert_eq!(way(&first, &[other]), None);
     }
 }

@@ -18,7 +18,6 @@ mod waiting;
 
 use std::{collections::HashMap, sync::Arc};
 
-#[cfg(feature = "simulation")]
 pub(crate) use activation::check_proof;
 use covault_core::{
     fault::{Class, Fault},
@@ -39,6 +38,7 @@ use crate::{
     envelope::Header,
     identity::openssh_line,
     message::{Reply, ReshareRequest},
+    meter,
     permits::not_permitted,
     pool::Lane,
     runner::Run,
@@ -122,11 +122,10 @@ impl Node {
         self.check_peers(order.vault, "dealers", &order.dealers)?;
         let parties = order.parties();
         let me = index_of(&parties, &self.post.id())?;
-        let share = self.old_share(&order)?;
-        // A dealer that leaves may have cheated: it takes no part in what needs oblivious transfers,
-        // and without its share a key that needs all its holders would be lost.
-        self.check_not_banned(&order.root_public_key, &order.new.holders)?;
-        self.check_new_epoch(&order)?;
+        let share = match self.share_for(&order) {
+            Ok(share) => share,
+            Err(fault) => return self.refuse_reshare(header, &order, fault),
+        };
         let dealers = order
             .dealers
             .iter()
@@ -177,6 +176,51 @@ impl Node {
         };
         self.claim_plain(begin);
         Ok(())
+    }
+
+    /// Refuses an order. An orchestrator whose store knows less than we do, because another one has used
+    /// up epochs or had a generation proven to us, is shown that; it could never make new shares else.
+    fn refuse_reshare(
+        &self,
+        header: &Header,
+        order: &ReshareOrder,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        let Some(key) = self.keys.get(&order.root_public_key) else {
+            return Err(fault);
+        };
+        let record = key.record();
+        let highest = self.life.waiting().highest(order);
+        let epoch = highest.unwrap_or_default().max(record.epoch);
+        let later = record.epoch > order.old.epoch;
+        if record.vault != order.vault || !(later || epoch >= order.new.epoch) {
+            return Err(fault);
+        }
+        let mut proven = match later {
+            true => self.proofs.known(order)?,
+            false => Vec::new(),
+        };
+        let epochs = order.old.epoch..=record.epoch;
+        proven.retain(|it| epochs.contains(&it.order.new.epoch));
+        tracing::warn!(node = %self.name, session = %order.session, ?fault, "order refused");
+        meter::node_refused(&self.name, &fault);
+        let reply = Reply::Behind {
+            fault,
+            proven,
+            epoch,
+        };
+        self.reply(header.from, header.epoch, header.session, 0, &reply);
+        Ok(())
+    }
+
+    /// Our share of the old generation, as [`Node::old_share`], for a generation that may follow it.
+    fn share_for(&self, order: &ReshareOrder) -> Result<Option<PlainShare>, Fault> {
+        let share = self.old_share(order)?;
+        // A dealer that leaves may have cheated: it takes no part in what needs oblivious transfers,
+        // and without its share a key that needs all its holders would be lost.
+        self.check_not_banned(&order.root_public_key, &order.new.holders)?;
+        self.check_new_epoch(order)?;
+        Ok(share)
     }
 
     /// Our share of the old generation; none where we hold none, or one that was left behind.

@@ -62,7 +62,6 @@ use ahead::Pools;
 pub use bounds::Bounds;
 use bounds::Ledger;
 use life::Life;
-#[cfg(feature = "simulation")]
 pub(crate) use life::check_proof;
 use orders::Keys;
 use refusals::{Refusal, Refusals};

@@ -238,3 +238,61 @@ async fn proof__should_be_passed_on_whatever_was_shown_with_it() {
     }
     panic!("nodes 1 and 2 were not shown it");
 }
+
+/// An orchestrator has generations prepared, of epochs as high as the nodes allow, and is thrown out. Whoever
+/// comes after it has the store, which says that epoch 1 is the next one, and refreshes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refresh__should_get_through_whatever_epoch_was_prepared_before() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut store = life.first_store();
+    for epoch in [1024, 2048, 2049] {
+        let mut hostile = life.order(&[0, 1], &[0, 1, 2], 2);
+        hostile.new.epoch = epoch;
+        life.prepare(&hostile).await;
+    }
+    life.refresh(&mut store).await;
+    assert_eq!((store.generation.epoch, store.next_epoch), (2050, 2051));
+    life.signs().await;
+}
+
+/// The same, and each of two proofs was shown to some nodes: they use what the store has not heard of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refresh__should_go_on_from_the_generation_that_the_nodes_prove() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut store = life.first_store();
+    let mut shown = Vec::new();
+    for epoch in [3, 7] {
+        let mut hostile = life.order(&[0, 1], &[0, 1, 2], 2);
+        hostile.new.epoch = epoch;
+        let proof = life.prepare(&hostile).await;
+        shown.push((hostile, proof));
+    }
+    let (order, proof) = &shown[0];
+    show(&life, order, proof, &[0, 1, 2]).await;
+    life.refresh(&mut store).await;
+    assert_eq!(store.generation.epoch, 8);
+    life.signs().await;
+    // The other one is void.
+    let (order, proof) = &shown[1];
+    let nodes: Vec<NodeId> = (0..3).map(|place| life.id(place)).collect();
+    let told = life.tell(order, proof, &nodes).await;
+    assert!(told.iter().all(|(_, answer)| answer.is_err()), "{told:?}");
+    life.signs().await;
+}
+
+/// A generation is in use, and one beside it, which some orchestrator had prepared, takes its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refresh__should_go_on_from_a_generation_beside_the_one_in_the_store() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut store = life.first_store();
+    let order = life.order(&[0, 1], &[0, 1, 2], 2);
+    let proof = life.prepare(&order).await;
+    let beside = life.order(&[0, 1], &[0, 1, 2], 2);
+    let beside_proof = life.prepare(&beside).await;
+    show(&life, &order, &proof, &[0, 1, 2]).await;
+    store.generation = order.new;
+    store.next_epoch = 2;
+    show(&life, &beside, &beside_proof, &[0, 1, 2]).await;
+    life.refresh(&mut store).await;
+    life.signs().await;
+}

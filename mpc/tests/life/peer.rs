@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
-    support::{SystemEntropy, log::Log, now_ms},
+    support::{SystemEntropy, log::Log, now_ms, start_cluster},
     world::{Life, session},
 };
 
@@ -178,4 +178,31 @@ async fn node_that_joins__should_not_be_kept_from_it_by_what_peers_show_meanwhil
         }
     }
     panic!("{refusals:#?}");
+}
+
+/// An orchestrator was hostile, had a refresh prepared, gave the proof to node 2, and was thrown out. Nodes
+/// 0 and 1 have not done anything with it since. One day node 2 shows the proof, and the store of the
+/// orchestrator of now knows nothing of that generation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vault__should_sign_after_a_refresh_whatever_a_peer_shows_that_was_prepared_before() {
+    let mut life = Life::start(Curve::Ed25519, 3, 3, 2).await;
+    let mut store = life.first_store();
+    let hostile = life.order(&[0, 1], &[0, 1, 2], 2);
+    let proof = life.prepare(&hostile).await;
+    life.test.orchestrator = Arc::new(NodeIdentity::generate(&SystemEntropy));
+    life.test.cluster = start_cluster(&life.test.medium, &life.test.orchestrator).await;
+    for place in 0..3 {
+        life.test.stop_node(place).await;
+        life.test.start_node(place);
+    }
+    life.test.until_live(3).await;
+    life.signs().await;
+    for place in 0..2 {
+        show(&life, place, &hostile, &proof);
+    }
+    sleep(Duration::from_secs(1)).await;
+    let fault = life.sign_as(&life.generation, 5_000).await.unwrap_err();
+    assert!(fault.public().contains("epoch 1"), "{fault:?}");
+    life.refresh(&mut store).await;
+    life.signs().await;
 }

@@ -3,13 +3,15 @@
 use std::fs;
 
 use covault_core::{
+    attest::MadeKey,
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{Generation, NodeId, ReshareOrder, ReshareProof},
+    order::{Generation, NodeId, ReshareOrder, ReshareProof, Reshared},
     port::random_16,
     scheme::Scheme,
     signature::Curve,
+    wallet::generation::{LiveKey, Target},
 };
 
 use crate::support::{Medium, SystemEntropy, TestCluster, now_ms, verify};
@@ -107,6 +109,54 @@ impl Life {
         let proof = self.prepare(&order).await;
         self.test.cluster.activate(&order, &proof).await.unwrap();
         self.generation = order.new;
+    }
+
+    /// What the store of an orchestrator says that knows of no generation but the first.
+    pub fn first_store(&self) -> LiveKey {
+        let made = MadeKey {
+            root: self.root.clone(),
+            confirmed: Vec::new(),
+        };
+        let Generation {
+            threshold, holders, ..
+        } = self.generation.clone();
+        LiveKey::new(made, threshold, holders)
+    }
+
+    /// Refreshes as an orchestrator does, from what its store says, with nodes 0 and 1 as dealers.
+    pub async fn refresh(&mut self, store: &mut LiveKey) {
+        let Generation {
+            threshold, holders, ..
+        } = store.generation.clone();
+        let lost = Vec::new();
+        let target = Target {
+            threshold,
+            holders: holders.clone(),
+            lost,
+        };
+        store.want(target).unwrap();
+        let mut refusals = Vec::new();
+        for _ in 0..10 {
+            let mut order = self.order(&[0, 1], &[], threshold);
+            order.old = store.generation.clone();
+            order.new.holders.clone_from(&holders);
+            order.new.epoch = store.next_epoch;
+            store.begin(order.clone()).unwrap();
+            let outcome = self.test.cluster.reshare_or_learn(&order).await;
+            match outcome.unwrap() {
+                Reshared::Behind(later) => {
+                    refusals.push(later.reason.public().to_owned());
+                    store.learned(&order, later).unwrap();
+                }
+                Reshared::Made(proof) => {
+                    self.test.cluster.activate(&order, &proof).await.unwrap();
+                    store.prepared(&order, proof).unwrap();
+                    self.generation = order.new;
+                    return;
+                }
+            }
+        }
+        panic!("no refresh, and no end of it: {refusals:#?}");
     }
 
     pub async fn sign_as(&self, generation: &Generation, patience_ms: u64) -> Result<(), Fault> {

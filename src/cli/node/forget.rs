@@ -12,8 +12,8 @@ use crate::{cli::answer, config::Config, files, passphrase, wiring::explain};
 /// Erase the shares that a node has prepared for generations that never came into use.
 ///
 /// Not needed in normal life: the next refresh or reshare erases them. It is for a node that refuses
-/// because too many are prepared, which takes an orchestrator that was hostile. The node must not
-/// run.
+/// because too many are prepared, or whose prepared epochs no next one is above that the other nodes
+/// take, which takes an orchestrator that was hostile. The node must not run.
 ///
 /// Erasing what other nodes take into use later would lose the key, and whoever was an orchestrator
 /// may have the proof that has them do so. It is safe only when all of this holds: `covault vault

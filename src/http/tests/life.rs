@@ -9,7 +9,10 @@ use covault_actors::port::{Confirmations, NodeBackup, NodeView, Signers, Signing
 use covault_core::{
     attest::MadeKey,
     fault::Fault,
-    order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
+    order::{
+        BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
+        SigningOrder,
+    },
     signature::Signature,
 };
 use covault_mpc::identity::openssh_line;
@@ -46,12 +49,11 @@ impl Signers for Held {
         Err(Fault::unavailable("not today"))
     }
 
-    async fn reshare(&self, order: &ReshareOrder) -> Result<ReshareProof, Fault> {
+    async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
         until(&self.shares).await;
         let parties = order.parties().into_iter();
-        Ok(ReshareProof(
-            parties.map(|node| (node, vec![0; 64])).collect(),
-        ))
+        let proof = ReshareProof(parties.map(|node| (node, vec![0; 64])).collect());
+        Ok(Reshared::Made(proof))
     }
 
     async fn activate(

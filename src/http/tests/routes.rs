@@ -14,7 +14,10 @@ use covault_actors::{
 use covault_core::{
     attest::MadeKey,
     derive::RootKey,
-    order::{BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, SigningOrder},
+    order::{
+        BackupOrder, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
+        SigningOrder,
+    },
     port::Entropy,
     schema::service::Family,
     signature::{Curve, Signature},
@@ -63,7 +66,7 @@ impl Signers for NoSigners {
         Err(Fault::unavailable("no signers"))
     }
 
-    async fn reshare(&self, _: &ReshareOrder) -> Result<ReshareProof, Fault> {
+    async fn reshare(&self, _: &ReshareOrder) -> Result<Reshared, Fault> {
         Err(Fault::unavailable("no signers"))
     }
 
