@@ -863,10 +863,11 @@ async fn replays__should_not_keep_a_node_that_has_started_from_signing() {
     let (bus, to) = (Arc::clone(&noting.bus), Address::Inbox(ids[1]));
     let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let ended = Arc::clone(&over);
-    let replay = std::thread::spawn(move || {
+    let replay = tokio::spawn(async move {
+        let mut often = tokio::time::interval(Duration::from_micros(250));
         while !ended.load(Ordering::Relaxed) {
             bus.publish(to, old.clone()).unwrap();
-            std::thread::sleep(Duration::from_micros(250));
+            often.tick().await;
         }
     });
     test.stop_node(0).await;
@@ -875,6 +876,6 @@ async fn replays__should_not_keep_a_node_that_has_started_from_signing() {
     let order = unlimited(&test, &root, 2);
     let signed = sign_with(&test.cluster, &order, &ids[..2], 6_000).await;
     over.store(true, Ordering::Relaxed);
-    replay.join().unwrap();
+    replay.await.unwrap();
     assert!(signed.is_ok(), "{signed:?}");
 }

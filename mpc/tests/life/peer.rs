@@ -136,12 +136,10 @@ async fn nodes__should_sign_while_a_peer_shows_generations_with_very_many_holder
         ..life.generation.clone()
     };
     sleep(Duration::from_millis(200)).await;
-    let began = std::time::Instant::now();
     let signed = life.sign_as(&generation, 10_000).await;
     assert!(
         signed.is_ok(),
-        "8 messages, of 1.3 MB each, and nobody signs for {:?}: {signed:?}",
-        began.elapsed()
+        "8 messages, of 1.3 MB each, and nobody signs: {signed:?}"
     );
 }
 

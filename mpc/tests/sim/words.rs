@@ -7,7 +7,7 @@ use covault_core::{
     derive::RootKey,
     fault::Fault,
     ids::SessionId,
-    order::{NodeId, SigningOrder},
+    order::{NodeId, Proven, SigningOrder},
     signature::Signature,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -57,6 +57,11 @@ pub enum Reply {
     },
     Attested(Vec<u8>),
     NotPermitted,
+    Behind {
+        fault: Fault,
+        proven: Vec<Proven>,
+        epoch: u32,
+    },
 }
 
 /// `None` where somebody has sent something else.
