@@ -290,8 +290,8 @@ macro_rules! account_changes {
 }
 
 // Of EVM there are those of a chain's precompiles alone, of Tron none: nothing but `rawMessage` can
-// sign an EIP-7702 authorisation or an AccountPermissionUpdateContract. TON has none: the orders of its wallets that are signed here
-// hold messages and nothing else.
+// sign an EIP-7702 authorisation or an AccountPermissionUpdateContract. TON has none: the orders of
+// its wallets that are signed here hold messages and nothing else.
 account_changes! {
     /// SetOptions of signers, thresholds or the weight of the master key.
     StellarSetOptions "stellarSetOptions",

@@ -154,17 +154,17 @@ async fn retired_shares__should_not_be_erased_by_a_clock_that_is_not_believed() 
     life.restart(0).await;
     // It erases nothing before it has run for that long, and looks four times in it.
     tokio::time::sleep(keep).await;
-    let began_ms = now_ms();
+    // As far ahead as clocks may be: set back it leaves 45 s, however slow the machine is.
+    let moved = Arc::clone(&life.test.nodes[0].moved_ms);
+    moved.store(45_000, Ordering::Relaxed);
     life.reshare(&[0, 1], &[0, 1, 2], 2).await;
     assert_eq!(life.retired(0), [0]);
-    let moved = Arc::clone(&life.test.nodes[0].moved_ms);
     moved.store(31 * 86_400_000, Ordering::Relaxed);
     tokio::time::sleep(keep / 2).await;
     moved.store(0, Ordering::Relaxed);
-    let kept = Duration::from_millis(now_ms() - began_ms);
-    assert!(kept < keep, "this machine is too slow for this test");
     assert_eq!(life.retired(0), [0], "erased 31 days early");
-    // By the right clock, when it is time.
+    // By a clock that is right, when it is time.
+    moved.store(45_000, Ordering::Relaxed);
     for _ in 0..600 {
         if life.retired(0).is_empty() {
             return;

@@ -274,32 +274,39 @@ fn custom_aptos(function: &str) -> Payload {
 
 /// A transaction that calls one function of the framework, in BCS.
 fn custom_sui(module: &str, function: &str) -> Payload {
-    let from = sender(Network::Sui);
-    let key = hex::decode(&from[2..]).unwrap();
     let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
     let mut package = vec![0; 32];
     package[31] = 2;
-    let coin = [
-        vec![1; 32],
-        vec![3, 0, 0, 0, 0, 0, 0, 0],
-        vec![32],
-        vec![4; 32],
-    ]
-    .concat();
-    let amounts = [10_u64.to_le_bytes(), 1000_u64.to_le_bytes()].concat();
-    let payload = [
-        // V1, programmable, no inputs, one command: a call
-        vec![0, 0, 0, 1, 0],
+    // No inputs, one command: a call
+    let call = [
+        vec![0, 1, 0],
         package,
         text(module),
         text(function),
         vec![0, 0],
-        key.clone(),
-        vec![1],
-        coin,
-        key,
-        amounts,
-        vec![0],
+    ];
+    sui_of(&call.concat())
+}
+
+/// A transaction of these inputs and commands, in BCS, with one gas coin of the sender.
+fn sui_of(program: &[u8]) -> Payload {
+    let from = sender(Network::Sui);
+    let key = hex::decode(&from[2..]).unwrap();
+    let payload = [
+        // V1, programmable
+        &[0, 0][..],
+        program,
+        &key,
+        // One gas coin: its id, version and digest; whose it is, price and budget; no end
+        &[1],
+        &[1; 32],
+        &[3, 0, 0, 0, 0, 0, 0, 0],
+        &[32],
+        &[4; 32],
+        &key,
+        &10_u64.to_le_bytes(),
+        &1000_u64.to_le_bytes(),
+        &[0],
     ]
     .concat();
     let kind = WireKind::SuiSendCustom(wire::SuiSendCustom { from, payload });
@@ -623,33 +630,17 @@ fn tokens_of_solana_without_their_mint__should_not_get_past_a_limit() {
 /// The gas coin as a whole is all SUI that the gas coins hold.
 #[test]
 fn gas_coin_of_sui__should_count_when_it_goes_as_a_whole() {
-    let from = sender(Network::Sui);
-    let key = hex::decode(&from[2..]).unwrap();
     let bob = [0x0b; 32];
-    let coin = [
-        vec![1; 32],
-        vec![3, 0, 0, 0, 0, 0, 0, 0],
-        vec![32],
-        vec![4; 32],
-    ]
-    .concat();
-    let amounts = [10_u64.to_le_bytes(), 1000_u64.to_le_bytes()].concat();
-    let payload = [
-        // V1, programmable; one input, which is pure and of 32 bytes: the recipient
-        vec![0, 0, 1, 0, 32],
-        bob.to_vec(),
-        // One command: TransferObjects of the gas coin to input 0
-        vec![1, 1, 1, 0, 1, 0, 0],
-        key.clone(),
-        vec![1],
-        coin,
-        key,
-        amounts,
-        vec![0],
-    ]
-    .concat();
-    let kind = WireKind::SuiSendCustom(wire::SuiSendCustom { from, payload });
-    let payload = Payload::parse(&kind).unwrap();
+    let payload = sui_of(
+        &[
+            // One input, which is pure and of 32 bytes: the recipient
+            &[1, 0, 32][..],
+            &bob,
+            // One command: TransferObjects of the gas coin to input 0
+            &[1, 1, 1, 0, 1, 0, 0],
+        ]
+        .concat(),
+    );
     let bob = format!("0x{}", hex::encode(bob));
     let limit = policy(&format!(
         "custom_calls = [\"sui\"]\nrecipients.sui = [\"{bob}\"]\n\
