@@ -736,12 +736,14 @@ fn grant(
         return Ok(Err(ClaimError::SessionUsed));
     }
     if let Some((request, digest)) = &claim.digest {
-        let mut transactions = transaction.open_table(TRANSACTIONS)?;
+        let mut transactions = None;
         if let Some(id) = &claim.transaction {
-            let known = transactions.get(id)?;
-            if known.is_some_and(|known| known.value() != digest) {
+            let table = transaction.open_table(TRANSACTIONS)?;
+            let known = table.get(id)?.map(|known| *known.value());
+            if known.is_some_and(|known| known != *digest) {
                 return Ok(Err(ClaimError::OtherAmounts));
             }
+            transactions = Some((table, id));
         }
         let mut table = transaction.open_table(REQUESTS)?;
         let known = table
@@ -759,8 +761,8 @@ fn grant(
                     return Ok(Err(over));
                 }
                 table.insert(request.as_bytes(), digest)?;
-                if let Some(id) = &claim.transaction {
-                    transactions.insert(id, digest)?;
+                if let Some((table, id)) = &mut transactions {
+                    table.insert(*id, digest)?;
                 }
             }
             // The same transaction again: it cannot be sent twice, and was counted.

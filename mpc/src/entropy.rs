@@ -16,7 +16,7 @@ use covault_core::{
 };
 use hkdf::Hkdf;
 use rand_core_06::{CryptoRng, Error, RngCore};
-use sha2::Sha512;
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::nonces::ShareEpoch;
@@ -50,8 +50,8 @@ impl RngCore for EntropyRng<'_> {
 // The port promises randomness fit for keys.
 impl CryptoRng for EntropyRng<'_> {}
 
-/// The most bytes that one HKDF-SHA-512 gives (RFC 5869).
-const MOST: usize = 255 * 64;
+/// The most bytes that one HKDF-SHA-256 gives (RFC 5869).
+const MOST: usize = 255 * 32;
 
 /// A node's randomness, hedged in the manner of RFC 8937: HKDF over the system's bytes and a secret of
 /// the node, bound to what they are drawn for, to the start of the node that draws, a count of the
@@ -131,7 +131,7 @@ impl Hedge {
             let now_ms = self.clock.now_ms().to_be_bytes();
             // All of fixed length but the last.
             let info: [&[u8]; 5] = [b"covault/hedge/1", &start, &drawn, &now_ms, context];
-            let hkdf = Hkdf::<Sha512>::new(Some(self.secret.as_slice()), system.as_slice());
+            let hkdf = Hkdf::<Sha256>::new(Some(self.secret.as_slice()), system.as_slice());
             if hkdf.expand_multi_info(&info, piece).is_err() {
                 // Never: no piece is too long.
                 self.system.fill(piece);

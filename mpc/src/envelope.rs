@@ -14,7 +14,7 @@ use std::{
 use covault_core::{fault::Fault, ids::SessionId, order::NodeId, port::Entropy};
 use crypto_box::{
     ChaChaBox,
-    aead::{Aead as _, generic_array::GenericArray},
+    aead::{Aead as _, AeadInPlace as _, generic_array::GenericArray},
 };
 use ed25519_dalek::{Signature, Verifier as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
@@ -34,6 +34,7 @@ pub const EVERYONE: NodeId = NodeId([0; 32]);
 const HEADER: usize = 98;
 const SIGNATURE: usize = 64;
 const NONCE: usize = 24;
+const TAG: usize = 16;
 const DOMAIN: &[u8] = b"covault/envelope";
 /// Peers whose keys are kept ready.
 const CACHED_PEERS: usize = 1024;
@@ -359,6 +360,11 @@ impl Post {
     /// [`covault_core::fault::Class::Unavailable`] when the bus does not take it, and
     /// [`covault_core::fault::Class::Invalid`] when the recipient is not a valid identity.
     pub fn send(&self, header: Header, body: &[u8]) -> Result<(), Fault> {
+        self.send_parts(header, &[body])
+    }
+
+    /// The same of a body in parts.
+    pub(crate) fn send_parts(&self, header: Header, parts: &[&[u8]]) -> Result<(), Fault> {
         let header = Header {
             from: self.id,
             sealed: header.sealed || header.kind.always_sealed(),
@@ -368,32 +374,53 @@ impl Post {
             Kind::Announcement => Address::Announcements,
             _ => Address::Inbox(header.to),
         };
-        let wire = self.write(&header, body)?;
+        let wire = self.write(&header, parts)?;
         self.bus.publish(address, wire).map_err(|cause| {
             Fault::unavailable("the message bus is not available").caused_by(cause)
         })
     }
 
-    fn write(&self, header: &Header, body: &[u8]) -> Result<Vec<u8>, Fault> {
+    fn write(&self, header: &Header, parts: &[&[u8]]) -> Result<Vec<u8>, Fault> {
         let encoded = header.encode();
-        let sealed;
         let body = if header.sealed {
-            let mut nonce = [0; NONCE];
-            self.entropy.fill(&mut nonce);
-            let peer = self.peer(&header.to)?;
-            let secret = self
-                .sealing(&peer)
-                .encrypt(GenericArray::from_slice(&nonce), body)
-                .map_err(|_| Fault::bug("sealing failed"))?;
-            sealed = [&nonce[..], &secret].concat();
-            sealed.as_slice()
+            self.seal(&header.to, parts)?
         } else {
-            body
+            parts.concat()
         };
         let signature = self
             .identity
-            .sign(&signed_bytes(&fingerprint(&encoded, body)));
-        Ok([&encoded[..], &signature, body].concat())
+            .sign(&signed_bytes(&fingerprint(&encoded, &body)));
+        Ok([&encoded[..], &signature, &body].concat())
+    }
+
+    /// Nonce and ciphertext. Sealed where it stands, since wiping another copy of a large message costs
+    /// more than sealing it.
+    fn seal(&self, to: &NodeId, parts: &[&[u8]]) -> Result<Vec<u8>, Fault> {
+        let mut nonce = [0; NONCE];
+        self.entropy.fill(&mut nonce);
+        let peer = self.peer(to)?;
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        // Of its final size: a buffer that grows leaves copies of secrets behind.
+        let size = NONCE.saturating_add(TAG).saturating_add(length);
+        let mut sealed = Zeroizing::new(Vec::with_capacity(size));
+        sealed.extend_from_slice(&nonce);
+        sealed.extend_from_slice(&[0; TAG]);
+        for part in parts {
+            sealed.extend_from_slice(part);
+        }
+        let failed = || Fault::bug("sealing failed");
+        let (ahead, secret) = sealed
+            .split_at_mut_checked(NONCE.saturating_add(TAG))
+            .ok_or_else(failed)?;
+        let tag = self
+            .sealing(&peer)
+            .encrypt_in_place_detached(GenericArray::from_slice(&nonce), &[], secret)
+            .map_err(|_| failed())?;
+        ahead
+            .get_mut(NONCE..)
+            .ok_or_else(failed)?
+            .copy_from_slice(&tag);
+        Ok(std::mem::take(&mut *sealed))
     }
 
     /// Verifies destination and signature, and unseals.
@@ -502,7 +529,7 @@ mod tests {
         let (alice, bob, eve) = (post(), post(), post());
         for sealed in [false, true] {
             let header = header(&alice, &bob, sealed);
-            let wire = alice.write(&header, b"secret words").unwrap();
+            let wire = alice.write(&header, &[b"secret words"]).unwrap();
             assert_eq!(
                 wire.windows(12).any(|window| window == b"secret words"),
                 !sealed
@@ -521,7 +548,9 @@ mod tests {
     fn envelope__should_be_refused_when_any_byte_changes() {
         let (alice, bob) = (post(), post());
         for sealed in [false, true] {
-            let wire = alice.write(&header(&alice, &bob, sealed), b"body").unwrap();
+            let wire = alice
+                .write(&header(&alice, &bob, sealed), &[b"body"])
+                .unwrap();
             for at in 0..wire.len() {
                 let mut changed = wire.clone();
                 changed[at] ^= 1;
@@ -546,7 +575,7 @@ mod tests {
                 kind,
                 ..header(&alice, &bob, false)
             };
-            let clear = Envelope::parse(alice.write(&header, b"body").unwrap()).unwrap();
+            let clear = Envelope::parse(alice.write(&header, &[b"body"]).unwrap()).unwrap();
             assert_eq!(bob.open(&clear).err(), Some(EnvelopeError::Unsealed));
         }
     }
@@ -556,7 +585,7 @@ mod tests {
         let (alice, bob, eve) = (post(), post(), post());
         let claimed = header(&alice, &bob, false);
         // Eve signs in the name of Alice.
-        let envelope = Envelope::parse(eve.write(&claimed, b"body").unwrap()).unwrap();
+        let envelope = Envelope::parse(eve.write(&claimed, &[b"body"]).unwrap()).unwrap();
         assert_eq!(bob.open(&envelope).err(), Some(EnvelopeError::BadSignature));
     }
 

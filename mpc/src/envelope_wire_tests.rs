@@ -294,7 +294,7 @@ fn envelope__should_open_what_old_releases_sent() {
         };
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
             .join(format!("../tests/wire/envelope-v1-{name}.hex"));
-        let written = hex::encode(sender.write(&header, &body).unwrap());
+        let written = hex::encode(sender.write(&header, &[&body]).unwrap());
         if std::env::var_os("COVAULT_RECORD_WIRE").is_some() {
             fs::write(&path, format!("{written}\n")).unwrap();
         }

@@ -9,16 +9,12 @@ use redb::{ReadTransaction, ReadableTable as _, TableDefinition, WriteTransactio
 
 use super::BANS;
 
-/// What [`Age`] has, by name.
-const AGE: TableDefinition<'_, &str, u64> = TableDefinition::new("age.1");
+/// Height, latest time and when something was missing, of [`Age`]: one row.
+const AGE: TableDefinition<'_, (), (u64, u64, u64)> = TableDefinition::new("age.1");
 /// Root public key -> the latest epoch whose shares must not sign.
 const BLOCKED: TableDefinition<'_, &[u8], u32> = TableDefinition::new("blocked.1");
 /// Node -> height and announcement (an envelope) with the highest height that was heard of it.
 const PEERS: TableDefinition<'_, &[u8; 32], (u64, &[u8])> = TableDefinition::new("peers.1");
-
-const HEIGHT: &str = "height";
-const NEWEST: &str = "newest";
-const FORGOTTEN: &str = "forgotten";
 
 /// How long limits count as used up after spending was forgotten: as long as one looks back, 24 hours
 /// and a bucket.
@@ -81,15 +77,10 @@ pub(super) fn make(transaction: &WriteTransaction) -> Result<(), redb::Error> {
 pub(super) fn load(
     transaction: &ReadTransaction,
 ) -> Result<(Age, Blocked, PeerHeights), redb::Error> {
-    let table = transaction.open_table(AGE)?;
-    let number = |name: &'static str| {
-        Ok::<_, redb::Error>(table.get(name)?.map_or(0, |entry| entry.value()))
-    };
-    let age = Age {
-        height: number(HEIGHT)?,
-        newest_ms: number(NEWEST)?,
-        forgotten_ms: number(FORGOTTEN)?,
-    };
+    let mut age = Age::default();
+    if let Some(row) = transaction.open_table(AGE)?.get(())? {
+        (age.height, age.newest_ms, age.forgotten_ms) = row.value();
+    }
     let mut blocked = Blocked::new();
     for entry in transaction.open_table(BLOCKED)?.iter()? {
         let (root, epoch) = entry?;
@@ -106,9 +97,7 @@ pub(super) fn load(
 
 pub(super) fn store(transaction: &WriteTransaction, age: &Age) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(AGE)?;
-    table.insert(HEIGHT, age.height)?;
-    table.insert(NEWEST, age.newest_ms)?;
-    table.insert(FORGOTTEN, age.forgotten_ms)?;
+    table.insert((), (age.height, age.newest_ms, age.forgotten_ms))?;
     Ok(())
 }
 

@@ -510,7 +510,7 @@ impl Node {
                 };
                 let epoch = running.epoch;
                 for message in send {
-                    self.send(epoch, cell.key, &message);
+                    self.send(epoch, cell.key, running.run.view(), &message);
                 }
                 let Some(finished) = finished else { return };
                 let Work::Running(running) = std::mem::replace(work, Work::Over) else {
@@ -648,7 +648,7 @@ impl Node {
         });
     }
 
-    fn send(&self, epoch: u32, (session, attempt): Key, message: &Send) {
+    fn send(&self, epoch: u32, (session, attempt): Key, view: &[u8], message: &Send) {
         let header = Header {
             kind: Kind::Protocol,
             sealed: message.private,
@@ -660,7 +660,7 @@ impl Node {
             from: self.post.id(),
             to: message.to,
         };
-        if let Err(fault) = self.post.send(header, &message.body) {
+        if let Err(fault) = self.post.send_parts(header, &[view, &message.body]) {
             tracing::warn!(node = %self.name, ?fault, "cannot send");
         }
     }

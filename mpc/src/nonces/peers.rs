@@ -108,7 +108,9 @@ impl PeerNonces {
             let known = peers.get_mut(&(of.clone(), peer))?;
             let found: Option<Vec<_>> = ids.iter().map(|id| known.get(id).cloned()).collect();
             let found = found?;
-            known.retain(|id, _| !ids.contains(id));
+            for id in ids {
+                known.remove(id);
+            }
             found
         };
         found
