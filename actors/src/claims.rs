@@ -120,12 +120,10 @@ pub async fn holder(context: &Context, key: &Key) -> Result<Option<RequestId>, F
 /// Why something cannot be used, in words that a person can act on.
 pub fn in_words(resource: &Resource, holder: RequestId) -> String {
     match resource {
-        Resource::Nonce(nonce) => format!("another request, {holder}, has the number {nonce}"),
-        Resource::Piece(name) => format!("another request, {holder}, spends {name}"),
+        Resource::Nonce(nonce) => format!("nonce {nonce} is already reserved by request {holder}"),
+        Resource::Piece(name) => format!("{name} is already reserved by request {holder}"),
         Resource::Whole(_) => {
-            format!(
-                "another request, {holder}, is this very transaction: the network would take it once"
-            )
+            format!("an identical transaction is already pending in request {holder}")
         }
     }
 }

@@ -24,8 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::network;
 
-/// How many addresses, and how many tokens, are remembered at most: those seen least lately are
-/// forgotten first. A key takes about 100 bytes.
+/// How many addresses, and how many tokens, are remembered at most, evicted least recently seen first.
+/// A key takes about 100 bytes.
 const REMEMBERED: usize = 100_000;
 /// What a call without a known token costs its address, beside what every call costs.
 const PENALTY: usize = 9;

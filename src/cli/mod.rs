@@ -111,7 +111,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 fn start_logging(config: &Config, ignored: &[String]) -> anyhow::Result<()> {
     telemetry::init(&config.log)?;
     for name in ignored {
-        tracing::warn!(name, "this environment variable is no setting of Covault");
+        tracing::warn!(name, "unknown COVAULT_ environment variable ignored");
     }
     Ok(())
 }

@@ -186,9 +186,7 @@ async fn create(request: &CreateVault, target: Target) -> anyhow::Result<()> {
     loop {
         if vault.problem.is_some() && vault.problem != told {
             let problem = vault.problem.as_deref().unwrap_or_default();
-            progress.next(format!(
-                "vault {name}: no keys yet, trying again: {problem}"
-            ));
+            progress.next(format!("vault {name}: no keys yet, retrying: {problem}"));
             told.clone_from(&vault.problem);
         }
         if let Some(reason) = vault.failed_reason {

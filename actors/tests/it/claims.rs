@@ -247,7 +247,10 @@ async fn a_payment__should_wait_for_a_new_block_when_it_equals_another() {
         timeout_ms: 100,
     };
     let fault = gateway.view(&admin(), query).await.unwrap_err();
-    let why = format!("another request, {}, is this very transaction", first.uuid);
+    let why = format!(
+        "an identical transaction is already pending in request {}",
+        first.uuid
+    );
     assert!(fault.public().contains(&why), "{fault}");
     assert_eq!(
         details(&gateway, &second.uuid).await.status(),
@@ -282,7 +285,7 @@ async fn a_transaction_made_elsewhere__should_be_refused_when_another_request_is
         .unwrap_err();
     assert_eq!(fault.class(), &Class::WrongState);
     let why = format!(
-        "solanaSendCustom: another request, {}, is this very transaction",
+        "solanaSendCustom: an identical transaction is already pending in request {}",
         first.uuid
     );
     assert!(fault.public().starts_with(&why), "{fault}");

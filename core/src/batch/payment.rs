@@ -266,9 +266,9 @@ fn evm_recipients(given: &[BatchPaymentRecipient]) -> Result<Vec<BatchPaymentRec
         if amount.is_zero() {
             return Err(Fault::field(name("amount"), "must be more than 0"));
         }
-        total = total.checked_add(amount).ok_or_else(|| {
-            Fault::field("recipients", "get more than there can be: at most 256 bits")
-        })?;
+        total = total
+            .checked_add(amount)
+            .ok_or_else(|| Fault::field("recipients", "total exceeds 256 bits"))?;
         read.push((to, amount.to_string()));
     }
     Ok(canonical(given, read.into_iter()))

@@ -212,7 +212,7 @@ fn parse__should_refuse_more_than_there_can_be_in_all() {
     };
     assert_eq!(
         refused(&two(0, &most)),
-        "evmBatchSendNative.recipients: get more than there can be: at most 256 bits"
+        "evmBatchSendNative.recipients: total exceeds 256 bits"
     );
     assert_eq!(
         refused(&two(2, "2000000000000000")),
@@ -220,7 +220,7 @@ fn parse__should_refuse_more_than_there_can_be_in_all() {
     );
     assert_eq!(
         refused(&two(4, &u64::MAX.to_string())),
-        "suiBatchSendCoin.recipients: get more than there can be: at most 64 bits"
+        "suiBatchSendCoin.recipients: total exceeds 64 bits"
     );
 }
 

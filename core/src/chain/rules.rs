@@ -341,7 +341,7 @@ fn check(input: &SigningInput, signature: &Signature, public_key: &[u8]) -> Resu
             }
             let id = RecoveryId::new(odd, false);
             let key = VerifyingKey::recover_from_prehash(&input.message, &ecdsa, id)
-                .map_err(|_| Fault::bug("no key is behind the signature"))?;
+                .map_err(|_| Fault::bug("signature recovers to no public key"))?;
             let same = key.to_sec1_point(true).as_bytes() == public_key;
             same.then_some(()).ok_or_else(wrong)
         }

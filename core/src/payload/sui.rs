@@ -380,9 +380,9 @@ fn outputs(recipients: &[wire::BatchPaymentRecipient]) -> Result<Vec<Output>, Fa
         if amount == 0 {
             return Err(Fault::field(name("amount"), "must be more than 0"));
         }
-        total = total.checked_add(amount).ok_or_else(|| {
-            Fault::field("recipients", "get more than there can be: at most 64 bits")
-        })?;
+        total = total
+            .checked_add(amount)
+            .ok_or_else(|| Fault::field("recipients", "total exceeds 64 bits"))?;
         outputs.push(Output { to, amount });
     }
     Ok(outputs)

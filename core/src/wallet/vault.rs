@@ -94,7 +94,7 @@ impl Vault {
         }
         check_set(threshold, &signers)?;
         if ecdsa.curve() != Curve::Secp256k1 {
-            return Err(Fault::field("ecdsaBackend", "is none for ECDSA"));
+            return Err(Fault::field("ecdsaBackend", "not an ECDSA backend"));
         }
         let keys = Curve::ALL
             .into_iter()
@@ -245,7 +245,7 @@ impl Vault {
     ) -> Result<(), Fault> {
         check_set(threshold, &signers)?;
         if ecdsa.curve() != Curve::Secp256k1 {
-            return Err(Fault::field("ecdsaBackend", "is none for ECDSA"));
+            return Err(Fault::field("ecdsaBackend", "not an ECDSA backend"));
         }
         if self.ready() {
             return Err(Fault::new(

@@ -218,5 +218,5 @@ fn new__should_take_the_ecdsa_scheme_that_is_asked_for() {
     assert!(schemes.contains(&Scheme::Cggmp24) && schemes.contains(&Scheme::FrostEd25519));
     assert_eq!(vault.ecdsa(), Scheme::Cggmp24);
     let fault = make(Scheme::FrostEd25519).unwrap_err();
-    assert_eq!(fault.public(), "ecdsaBackend: is none for ECDSA");
+    assert_eq!(fault.public(), "ecdsaBackend: not an ECDSA backend");
 }

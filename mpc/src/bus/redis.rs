@@ -207,7 +207,7 @@ impl Writer {
                 Err(error) => {
                     self.reachable.store(false, Ordering::Relaxed);
                     if backoff == FIRST_BACKOFF {
-                        tracing::warn!(%error, "redis: cannot publish; trying again");
+                        tracing::warn!(%error, "redis: publish failed; retrying");
                     }
                     self.connection = None;
                     sleep(backoff).await;
@@ -320,7 +320,7 @@ impl Reader {
                         self.count = 1;
                     }
                     if backoff == FIRST_BACKOFF {
-                        tracing::warn!(%error, "redis: cannot read; trying again");
+                        tracing::warn!(%error, "redis: read failed; retrying");
                     }
                     connection = None;
                     sleep(backoff).await;

@@ -181,7 +181,7 @@ impl Shared {
                         continue;
                     }
                     if !gone.is_empty() {
-                        // No word against the others.
+                        // Do not penalise signers that are still live.
                         self.suspect(&gone, trouble);
                         return Ended::Failed;
                     }

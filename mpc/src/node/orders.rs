@@ -240,7 +240,7 @@ pub(super) fn refused(sentence: impl Into<String>) -> Fault {
 
 /// The header's epoch is what binds every message of the session to a generation of shares.
 pub(super) fn wrong_epoch() -> Fault {
-    Fault::field("epoch", "the envelope is of another than the order")
+    Fault::field("epoch", "envelope epoch does not match the order")
 }
 
 impl Node {

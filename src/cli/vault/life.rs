@@ -237,12 +237,12 @@ fn sentence(scheme: &str, shares: &Shares) -> String {
 fn state(keys: &[&Key]) -> String {
     let states = keys.iter().filter_map(|key| {
         let doing = match key.work.as_ref()? {
-            Work::Preparing { .. } => "new shares are made",
-            Work::Telling => "new shares sign, and the nodes are told so",
+            Work::Preparing { .. } => "resharing",
+            Work::Telling => "activating the new shares",
             Work::Halted { .. } => "given up",
         };
         Some(match &key.problem {
-            Some(problem) => format!("{}: {doing}, trying again: {problem}", key.scheme),
+            Some(problem) => format!("{}: {doing}, retrying: {problem}", key.scheme),
             None => format!("{}: {doing}", key.scheme),
         })
     });

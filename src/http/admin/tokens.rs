@@ -158,7 +158,7 @@ fn parse(request: CreateToken) -> Result<NewToken, Fault> {
     let vaults = match (all_vaults, vaults.is_empty()) {
         (true, true) => Vaults::All,
         (true, false) => {
-            return Err(Fault::field("vaults", "cannot stand beside allVaults"));
+            return Err(Fault::field("vaults", "cannot be combined with allVaults"));
         }
         (false, true) => {
             return Err(Fault::field("vaults", "are required, or allVaults"));

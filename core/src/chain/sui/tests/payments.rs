@@ -316,7 +316,7 @@ fn batch__should_pay_everybody_in_one_transaction() {
         (vec!["1", "-1"], "recipients[1].amount: must be a whole"),
         (
             vec!["1", "18446744073709551615"],
-            "recipients: get more than there can be",
+            "recipients: total exceeds",
         ),
     ] {
         let fault = batch(&amounts).unwrap_err();
