@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use covault_actors::{
-    port::TokioSteady,
-    post::{Post, memory::MemoryPost},
+    command_bus::{CommandBus, memory::MemoryCommandBus},
+    port::TokioMonotonicClock,
     settings::Sharing,
 };
 use covault_mpc::identity::NodeIdentity;
 
-use crate::{adapters::OsEntropy, config::Config, files, post::BusPost, wiring};
+use crate::{adapters::OsEntropy, command_bus::RedisCommandBus, config::Config, files, wiring};
 
-/// Separates the keys of the post from those of the signers' bus.
-const NAMESPACE: &str = "covault-post";
+/// Separates the keys of the command bus from those of the signers' bus.
+const NAMESPACE: &str = "covault-commands";
 
 /// As the configuration says.
 ///
@@ -21,12 +21,12 @@ const NAMESPACE: &str = "covault-post";
 /// When the secret cannot be read, is none, or is missing where it is needed.
 pub fn of(config: &Config, identity: &NodeIdentity) -> anyhow::Result<Sharing> {
     let cluster = &config.cluster;
-    let post: Arc<dyn Post> = match cluster.secret_file() {
+    let command_bus: Arc<dyn CommandBus> = match cluster.secret_file() {
         Some(path) => {
             let secret = files::read_secret(path).context("cluster.secret_file")?;
             let bus = wiring::redis_bus_for(&config.bus.redis_url, NAMESPACE)?;
-            let post = BusPost::new(bus, Arc::new(OsEntropy), &secret);
-            Arc::new(post.with_context(|| format!("{}", path.display()))?)
+            let command_bus = RedisCommandBus::new(bus, Arc::new(OsEntropy), &secret);
+            Arc::new(command_bus.with_context(|| format!("{}", path.display()))?)
         }
         None => {
             anyhow::ensure!(
@@ -34,15 +34,15 @@ pub fn of(config: &Config, identity: &NodeIdentity) -> anyhow::Result<Sharing> {
                 "a process without vaults sends commands to others: cluster.secret_file must name \
                  the secret that all of them share"
             );
-            Arc::new(MemoryPost::new())
+            Arc::new(MemoryCommandBus::new())
         }
     };
     Ok(Sharing {
         name: cluster.name.clone(),
         // The folder that it lies in is locked, and no two processes may have the same.
         home: Some(identity.id().0),
-        steady: Arc::new(TokioSteady::default()),
-        post,
+        monotonic: Arc::new(TokioMonotonicClock::default()),
+        command_bus,
         runs_vaults: cluster.roles.run_vaults(),
     })
 }

@@ -13,9 +13,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     audit::Note,
+    command_commit::CommandCommit,
     context::Context,
     gateway::{Caller, Inner, in_scope},
-    pledge::Pledge,
     rows,
     store::{Batch, CommitError, Expect, Space},
     wallets,
@@ -28,7 +28,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::CreateBatchPaymentRequest,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<wire::BatchPayment, Fault> {
         let context = &self.context;
         let wire::CreateBatchPaymentRequest {
@@ -69,12 +69,16 @@ impl Inner {
             let mut batch = Batch::new();
             batch.put(rows::batch(made.id), Expect::Absent, rows::encode(&made)?);
             batch.check(rows::wallet(wallet.id), Expect::Version(version));
-            Note::new(pledge.by(), format_args!("batch:{}", made.id), "BatchMade")
-                .fact("kind", payment.kind())
-                .fact("wallet", wallet.id)
-                .fact("paymentSha256", hex::encode(Sha256::digest(&made.payment)))
-                .add_to(&mut batch, Chain::Vault(made.vault), made.created_at_ms)?;
-            pledge.add_to(&mut batch, || shown.encode_to_vec(), made.created_at_ms)?;
+            Note::new(
+                command_commit.by(),
+                format_args!("batch:{}", made.id),
+                "BatchMade",
+            )
+            .fact("kind", payment.kind())
+            .fact("wallet", wallet.id)
+            .fact("paymentSha256", hex::encode(Sha256::digest(&made.payment)))
+            .add_to(&mut batch, Chain::Vault(made.vault), made.created_at_ms)?;
+            command_commit.add_to(&mut batch, || shown.encode_to_vec(), made.created_at_ms)?;
             match owner.store.commit(batch).await {
                 Ok(()) => return Ok(shown),
                 // The wallet got another name, or was archived, just now.

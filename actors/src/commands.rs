@@ -16,11 +16,11 @@ use ractor::rpc::CallResult;
 
 use crate::{
     audit::By,
-    building, directory,
+    building,
+    command_commit::CommandCommit,
+    directory,
     gateway::{Caller, Inner, Receipt, answer, in_scope, operators_only, too_many, vault_in_scope},
-    nodes,
-    pledge::Pledge,
-    rows,
+    nodes, rows,
     rpc::ChainKey,
     vault::{self, NewRequest, NewWallet, Place},
     views,
@@ -35,7 +35,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::CreateWalletRequest,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<wire::Wallet, Fault> {
         let network = Network::from_wire(request.network_type())
             .ok_or_else(|| Fault::field("networkType", "is required"))?;
@@ -72,7 +72,7 @@ impl Inner {
                 reference,
                 deposit: None,
                 require_proof: require_address_proof,
-                pledge,
+                command_commit,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
@@ -83,7 +83,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::CreateSigningRequestRequest,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<wire::SigningRequest, Fault> {
         let context = &self.context;
         let wire::CreateSigningRequestRequest {
@@ -158,7 +158,7 @@ impl Inner {
                 lane,
                 broadcast,
                 wallet_version,
-                pledge,
+                command_commit,
                 place,
                 reply,
             }))
@@ -175,7 +175,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: wire::UpdateWalletRequest,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<wire::Wallet, Fault> {
         let wire::UpdateWalletRequest {
             address,
@@ -188,7 +188,7 @@ impl Inner {
         let change = Change::parse(&name, &status)?;
         let wallet = views::by_address(&self.context, caller, &address).await?;
         let actor = self.vault(wallet.vault).await?;
-        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, pledge, reply);
+        let message = |reply| vault::Msg::UpdateWallet(wallet.id, change, command_commit, reply);
         answer(actor.call(message, self.context.call_timeout()).await)?
     }
 
@@ -197,7 +197,7 @@ impl Inner {
         &self,
         caller: &Caller,
         uuid: &str,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<(), Fault> {
         let id = uuid.parse()?;
         for _ in 0..LOOKS {
@@ -206,7 +206,7 @@ impl Inner {
                 return Err(not_rejected(reason));
             }
             let actor = self.vault(request.vault).await?;
-            let message = |reply| vault::Msg::Reject(id, pledge.clone(), reply);
+            let message = |reply| vault::Msg::Reject(id, command_commit.clone(), reply);
             match actor.call(message, self.context.call_timeout()).await {
                 // The request's actor ended before it read the message: the store says how.
                 Ok(CallResult::SenderError) => {}

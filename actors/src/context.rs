@@ -27,8 +27,8 @@ use tokio::sync::{Notify, Semaphore};
 use crate::{
     backups::Backups,
     dropped::Looks,
-    leases::{Fenced, Guard, Guarded, Open, Settling, Tenure, Tenures, Ward},
-    port::{Signers, Steady},
+    leases::{Fenced, Guard, Guarded, HeldLeases, Lease, LeaseScope, Open, Settling},
+    port::{MonotonicClock, Signers},
     proofs::Queues,
     restored::Hold,
     rows,
@@ -48,7 +48,7 @@ const FAR_PAGES: usize = 2;
 
 /// What an actor works with: the store as it may write it, and what all share.
 pub struct Context {
-    /// Takes what belongs to no vault, or, under a tenure, what is done under it.
+    /// Takes what belongs to no vault, or, under a lease, what is done under it.
     pub store: Arc<dyn Store>,
     shared: Arc<Shared>,
 }
@@ -65,8 +65,8 @@ impl Deref for Context {
 pub struct Shared {
     whole_store: Arc<dyn Store>,
     /// What this orchestrator has.
-    pub tenures: Arc<Tenures>,
-    pub steady: Arc<dyn Steady>,
+    pub held_leases: Arc<HeldLeases>,
+    pub monotonic: Arc<dyn MonotonicClock>,
     /// What operators call this machine.
     pub name: String,
     /// What no other process has at the same time.
@@ -126,8 +126,8 @@ impl Context {
         let me = OrchestratorId::from_random(random_16(&*entropy));
         let shared = Shared {
             whole_store: Arc::clone(&store),
-            tenures: Arc::new(Tenures::new(me)),
-            steady: sharing.steady,
+            held_leases: Arc::new(HeldLeases::new(me)),
+            monotonic: sharing.monotonic,
             name: sharing.name,
             home: sharing.home,
             runs_vaults: sharing.runs_vaults,
@@ -157,10 +157,10 @@ impl Context {
         }
     }
 
-    /// The same, for what is done under a tenure: nothing is written once it is over.
-    pub fn under(&self, tenure: Arc<Tenure>) -> Self {
-        let tenures = Arc::clone(&self.tenures);
-        self.guarded(Fenced { tenures, tenure })
+    /// The same, for what is done under a lease: nothing is written once it is over.
+    pub fn under(&self, lease: Arc<Lease>) -> Self {
+        let held_leases = Arc::clone(&self.held_leases);
+        self.guarded(Fenced { held_leases, lease })
     }
 
     /// The same, for the first start after a restore; see [`Settling`].
@@ -180,14 +180,14 @@ impl Context {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when it is not.
     pub fn of_vault(&self, vault: VaultId) -> Result<Self, Fault> {
-        let tenure = self.tenures.get(Ward::Vault(vault));
-        Ok(self.under(tenure.ok_or_else(elsewhere)?))
+        let lease = self.held_leases.get(LeaseScope::Vault(vault));
+        Ok(self.under(lease.ok_or_else(elsewhere)?))
     }
 }
 
 /// The vault is on its way.
 pub fn elsewhere() -> Fault {
-    Fault::unavailable("the vault goes from one orchestrator to another just now; try again")
+    Fault::unavailable("the vault is being moved to another orchestrator; retry")
 }
 
 impl Shared {
@@ -196,9 +196,9 @@ impl Shared {
     /// time it takes to begin it does no harm (docs/decisions/0024-several-orchestrators.md).
     pub fn is_sure(&self) -> bool {
         let passed = self
-            .steady
+            .monotonic
             .elapsed_ms()
-            .saturating_sub(self.tenures.seen_ms());
+            .saturating_sub(self.held_leases.seen_ms());
         self.whole_store.exclusive() || passed < self.settings.lease_ms
     }
 

@@ -14,9 +14,9 @@ use reqwest::Url;
 
 use crate::{
     audit::{self, By, Note},
+    command_commit::CommandCommit,
     context::Context,
     gateway::{Caller, Inner, answer, in_scope, operators_only},
-    pledge::Pledge,
     proofs, rows,
     store::{Batch, CommitError, Expect},
     tokens,
@@ -57,7 +57,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &wire::CreateDepositWalletRequest,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<wire::CreateDepositWalletResponse, Fault> {
         let call = DepositCall::parse(request)?;
         let context = &self.context;
@@ -82,7 +82,7 @@ impl Inner {
                 deposit: Some(key),
                 proven_reference: call.reference.clone(),
                 require_proof: call.require_proof,
-                pledge,
+                command_commit,
             };
             vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
         };
@@ -104,7 +104,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &wire::AddWatchAddressRequest,
-        pledge: &Pledge,
+        command_commit: &CommandCommit,
     ) -> Result<wire::AddWatchAddressResponse, Fault> {
         let call = WatchCall::parse(request)?;
         let context = &self.context;
@@ -121,11 +121,11 @@ impl Inner {
                 let mut batch = Batch::new();
                 batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
                 let subject = format!("watch:{}", watch.id);
-                Note::new(pledge.by(), subject, "WatchAdded")
+                Note::new(command_commit.by(), subject, "WatchAdded")
                     .fact("network", call.network.name())
                     .fact("address", &call.address)
                     .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;
-                pledge.demand(&mut batch);
+                command_commit.demand(&mut batch);
                 match context.store.commit(batch).await {
                     Ok(()) => watch,
                     // Another call was faster.

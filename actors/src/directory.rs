@@ -16,7 +16,7 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 use crate::{
     audit::{self, By, Note},
     context::Context,
-    leases::{self, Tenure, Ward},
+    leases::{self, Lease, LeaseScope},
     nodes, rows,
     store::{Batch, CommitError, Expect},
     vault::{self, VaultActor},
@@ -96,7 +96,7 @@ impl Actor for Directory {
             // One that has ended begins with all that is there.
             let _ = directory.cast(Msg::Changed(vault));
         };
-        context.tenures.on_change(Box::new(changed));
+        context.held_leases.on_change(Box::new(changed));
         myself.cast(Msg::Resume)?;
         Ok(Live {
             context,
@@ -117,8 +117,8 @@ impl Actor for Directory {
             Msg::Resume => {
                 // Before any vault may ask a signer.
                 nodes::tell(&live.context).await?;
-                for tenure in live.context.tenures.all() {
-                    if let Ward::Vault(vault) = tenure.ward() {
+                for lease in live.context.held_leases.all() {
+                    if let LeaseScope::Vault(vault) = lease.scope() {
                         live.settle(&myself, vault).await;
                     }
                 }
@@ -126,8 +126,8 @@ impl Actor for Directory {
             Msg::GetVault(id, reply) => {
                 let found = live.vaults.get(&id);
                 let here = |version| {
-                    let tenure = live.context.tenures.get(Ward::Vault(id));
-                    tenure.is_some_and(|tenure| tenure.version() == version)
+                    let lease = live.context.held_leases.get(LeaseScope::Vault(id));
+                    lease.is_some_and(|lease| lease.version() == version)
                 };
                 let found = found.filter(|(_, version)| here(*version));
                 let _ = reply.send(found.map(|(actor, _)| actor.clone()));
@@ -168,7 +168,12 @@ impl Actor for Directory {
             for waiting in live.ended.remove(&vault).into_iter().flatten() {
                 let _ = waiting.send(());
             }
-            if live.context.tenures.get(Ward::Vault(vault)).is_some() {
+            if live
+                .context
+                .held_leases
+                .get(LeaseScope::Vault(vault))
+                .is_some()
+            {
                 tracing::error!(%vault, error, "the actor of a vault ended; it starts again from the store");
                 live.restart_later(&myself, vault);
             }
@@ -178,11 +183,11 @@ impl Actor for Directory {
 }
 
 impl Live {
-    /// Has the actor of a vault run where the vault is here, and only under the present tenure: two
+    /// Has the actor of a vault run where the vault is here, and only under the present lease: two
     /// would undo each other's work.
     async fn settle(&mut self, myself: &ActorRef<Msg>, vault: VaultId) {
-        let tenure = self.context.tenures.get(Ward::Vault(vault));
-        let wanted = tenure.as_ref().map(|tenure| tenure.version());
+        let lease = self.context.held_leases.get(LeaseScope::Vault(vault));
+        let wanted = lease.as_ref().map(|lease| lease.version());
         if let Some((actor, version)) = self.vaults.get(&vault) {
             if wanted != Some(*version) {
                 // Whatever it is at has no effect any more. The next one starts after its end.
@@ -190,12 +195,12 @@ impl Live {
             }
             return;
         }
-        let Some(tenure) = tenure else {
+        let Some(lease) = lease else {
             self.failures.remove(&vault);
             return;
         };
-        let version = tenure.version();
-        let args = (Arc::new(self.context.under(tenure)), vault);
+        let version = lease.version();
+        let args = (Arc::new(self.context.under(lease)), vault);
         match Actor::spawn_linked(None, VaultActor, args, myself.get_cell()).await {
             Ok((actor, _)) => {
                 self.ids.insert(actor.get_id(), vault);
@@ -280,8 +285,8 @@ impl Live {
             batch.put(by_name.clone(), Expect::Absent, rows::encode(&id)?);
             nodes::hold(context, &mut batch, "signers", &signers).await?;
             let (lease, mine) = leases::first_lease(context, id).await?;
-            let ward = Ward::Vault(id);
-            batch.put(ward.key(), Expect::Absent, rows::encode(&lease)?);
+            let scope = LeaseScope::Vault(id);
+            batch.put(scope.key(), Expect::Absent, rows::encode(&lease)?);
             let chain = Chain::Vault(id);
             Note::of_vault(by, id, "VaultMade")
                 .fact("name", name)
@@ -291,8 +296,8 @@ impl Live {
                 .add_to(&mut batch, chain, now_ms)?;
             audit::tell_of(by, chain, &mut batch, now_ms)?;
             match context.store.commit(batch).await {
-                Ok(()) if mine => context.tenures.begin(Tenure::new(ward, 1)),
-                Ok(()) => context.tenures.moved(),
+                Ok(()) if mine => context.held_leases.begin(Lease::new(scope, 1)),
+                Ok(()) => context.held_leases.moved(),
                 // Another call made it, or one of the nodes was changed: it is looked at again.
                 Err(CommitError::Conflict(_)) => continue,
                 Err(error) => return Err(error.into()),

@@ -22,16 +22,15 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     audit, backups,
+    command_bus::CommandBus,
+    command_commit::CommandCommit,
     context::{Context, permits},
     directory,
     idempotency::InWork,
-    leases::{self, Keeper},
-    nodes,
-    place::Desk,
-    pledge::Pledge,
-    post::Post,
-    request_index, restored,
+    leases::{self, LeaseManager},
+    nodes, request_index, restored,
     root::{self, DirectoryAddress, Root},
+    routing::GatewayHandler,
     settings::Orchestrator,
     simulations,
     store::{Key, Space},
@@ -72,7 +71,7 @@ pub(crate) struct Inner {
     root: ActorCell,
     pub(crate) directory: watch::Receiver<DirectoryAddress>,
     pub(crate) in_work: InWork,
-    pub(crate) post: Arc<dyn Post>,
+    pub(crate) command_bus: Arc<dyn CommandBus>,
     /// One permit per command in work, also when whoever asked has stopped waiting for it.
     commands: Arc<Semaphore>,
     closing: AtomicBool,
@@ -84,7 +83,7 @@ impl Gateway {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
     pub async fn start(orchestrator: Orchestrator) -> Result<Self, Fault> {
-        let post = Arc::clone(&orchestrator.sharing.post);
+        let command_bus = Arc::clone(&orchestrator.sharing.command_bus);
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
@@ -114,15 +113,15 @@ impl Gateway {
             root.get_cell()
         } else {
             let arguments = (Arc::clone(&context), directory.clone());
-            let (keeper, _) = Actor::spawn(None, Keeper, arguments)
+            let (lease_manager, _) = Actor::spawn(None, LeaseManager, arguments)
                 .await
                 .map_err(Fault::bug)?;
-            keeper.get_cell()
+            lease_manager.get_cell()
         };
         let settings = &context.settings;
         let gateway = Self {
             inner: Arc::new(Inner {
-                post,
+                command_bus,
                 commands: Arc::new(Semaphore::new(permits(settings.max_commands))),
                 context,
                 root,
@@ -132,8 +131,11 @@ impl Gateway {
             }),
         };
         let inner = &gateway.inner;
-        let desk = Arc::new(Desk(Arc::downgrade(inner)));
-        inner.post.open(inner.context.tenures.me(), desk).await?;
+        let handler = Arc::new(GatewayHandler(Arc::downgrade(inner)));
+        inner
+            .command_bus
+            .open(inner.context.held_leases.me(), handler)
+            .await?;
         Ok(gateway)
     }
 
@@ -162,20 +164,23 @@ impl Gateway {
             tracing::warn!(%error, "the actors did not stop in time");
         }
         self.inner.context.simulations.close().await;
-        self.inner.post.close(self.inner.context.tenures.me()).await;
+        self.inner
+            .command_bus
+            .close(self.inner.context.held_leases.me())
+            .await;
         leases::give_back(&self.inner.context).await;
     }
 
     /// Which orchestrator this is: another one after each start.
     pub fn orchestrator(&self) -> OrchestratorId {
-        self.inner.context.tenures.me()
+        self.inner.context.held_leases.me()
     }
 
     /// How many vaults are here, and how many orchestrators are alive as far as this one sees.
     pub fn shares(&self) -> (usize, usize) {
-        let tenures = &self.inner.context.tenures;
-        let others = tenures.able().map_or(1, |able| able.len());
-        (tenures.vaults(), others)
+        let held_leases = &self.inner.context.held_leases;
+        let others = held_leases.eligible().map_or(1, |eligible| eligible.len());
+        (held_leases.vaults(), others)
     }
 
     /// Does something. When it returns, the effect is on disk.
@@ -238,30 +243,30 @@ impl Inner {
         &self,
         caller: &Caller,
         command: Command,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<Receipt, Fault> {
         Ok(match command {
             Command::CreateWallet(request) => {
-                Receipt::Wallet(self.create_wallet(caller, request, pledge).await?)
+                Receipt::Wallet(self.create_wallet(caller, request, command_commit).await?)
             }
             Command::UpdateWallet(request) => {
-                Receipt::Wallet(self.update_wallet(caller, request, pledge).await?)
+                Receipt::Wallet(self.update_wallet(caller, request, command_commit).await?)
             }
             Command::CreateSigningRequest(request) => Receipt::SigningRequest(Box::new(
-                self.create_request(caller, request, pledge).await?,
+                self.create_request(caller, request, command_commit).await?,
             )),
             Command::RejectSigningRequest { uuid } => {
-                self.reject_request(caller, &uuid, pledge).await?;
+                self.reject_request(caller, &uuid, command_commit).await?;
                 Receipt::Rejected
             }
             Command::Resimulate { uuid } => {
                 let context = &self.context;
                 let request = views::request(context, caller, uuid.parse()?).await?;
-                Receipt::Simulation(simulations::again(context, &request, &pledge).await?)
+                Receipt::Simulation(simulations::again(context, &request, &command_commit).await?)
             }
-            Command::CreateBatchPayment(request) => {
-                Receipt::BatchPayment(Box::new(self.create_batch(caller, request, pledge).await?))
-            }
+            Command::CreateBatchPayment(request) => Receipt::BatchPayment(Box::new(
+                self.create_batch(caller, request, command_commit).await?,
+            )),
             Command::CreateVault {
                 name,
                 threshold,
@@ -303,21 +308,23 @@ impl Inner {
             Command::ConfigureSweep(change) => {
                 Receipt::Sweep(Box::new(self.configure_sweep(caller, change).await?))
             }
-            Command::CreateDepositWallet(request) => {
-                Receipt::Deposit(self.create_deposit_wallet(caller, &request, pledge).await?)
-            }
+            Command::CreateDepositWallet(request) => Receipt::Deposit(
+                self.create_deposit_wallet(caller, &request, command_commit)
+                    .await?,
+            ),
             Command::BeginBackup => {
                 operators_only(caller)?;
-                Receipt::Backup(backups::begin(&self.context, pledge.by()).await?)
+                Receipt::Backup(backups::begin(&self.context, command_commit.by()).await?)
             }
             Command::LetClientsIn => {
                 operators_only(caller)?;
-                restored::resume(&self.context, pledge.by()).await?;
+                restored::resume(&self.context, command_commit.by()).await?;
                 Receipt::ClientsLetIn
             }
-            Command::AddWatchAddress(request) => {
-                Receipt::Watch(self.add_watch_address(caller, &request, &pledge).await?)
-            }
+            Command::AddWatchAddress(request) => Receipt::Watch(
+                self.add_watch_address(caller, &request, &command_commit)
+                    .await?,
+            ),
         })
     }
 
@@ -354,7 +361,7 @@ pub(crate) fn answer<T, M>(
         Ok(CallResult::Success(answer)) => Ok(answer),
         // The actor had the message: what it was doing may still reach the disk.
         Ok(CallResult::Timeout | CallResult::SenderError) => Err(Fault::unavailable(
-            "the outcome is not known: repeat the call with the same idempotency key, or look before trying again",
+            "the outcome is not known: repeat the call with the same idempotency key, or read the state before retrying",
         )),
         Err(_) => Err(starting()),
     }

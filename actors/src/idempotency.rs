@@ -24,13 +24,13 @@ const MAX_KEY: usize = 255;
 
 /// The record that a command stores in the commit of its effect.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct IdempotencyRecord {
     key: Key,
     expect: Expect,
     body_hash: [u8; 32],
 }
 
-impl Record {
+impl IdempotencyRecord {
     /// Adds the record to the batch. `receipt` is the wire message that the call answers with.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Record {
 /// What a key means for a call.
 pub enum Entry {
     /// No other call has used it. The turn is over when the guard is dropped.
-    First(Record, Turn),
+    First(IdempotencyRecord, Turn),
     /// Another call got this.
     Replay(Earlier),
 }
@@ -166,7 +166,7 @@ impl InWork {
             Recorded::Replay(replay) => return Ok(Entry::Replay(replay)),
             Recorded::Free(expect) => expect,
         };
-        let record = Record {
+        let record = IdempotencyRecord {
             key: name,
             expect,
             body_hash: key.body_hash,

@@ -12,8 +12,8 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     audit::{By, Note},
     claims::{self, Account},
+    command_commit::CommandCommit,
     context::Context,
-    pledge::Pledge,
     request_index,
     rows::{self, Pending, Release},
     store::{Batch, CommitError, Expect, Key, Space},
@@ -37,9 +37,9 @@ pub struct Ledger {
 
 /// What a commit stores or demands beside the request.
 #[derive(Clone, Copy, Default)]
-pub struct Beside<'a> {
+pub struct CommitExtras<'a> {
     /// That of the command which asked.
-    pub pledge: Option<&'a Pledge>,
+    pub command_commit: Option<&'a CommandCommit>,
     /// The version in which the row of the wallet was found that is in use: an archived one must
     /// not sign, whenever it was archived.
     pub wallet: Option<u64>,
@@ -96,7 +96,7 @@ impl Ledger {
         &mut self,
         context: &Context,
         events: Vec<Event>,
-        beside: Beside<'_>,
+        extras: CommitExtras<'_>,
     ) -> Result<(), Problem> {
         advance(
             context,
@@ -104,7 +104,7 @@ impl Ledger {
             &mut self.version,
             Some(&self.payload),
             events,
-            beside,
+            extras,
         )
         .await
     }
@@ -119,10 +119,10 @@ impl Ledger {
         &mut self,
         context: &Context,
         mut events: Vec<Event>,
-        beside: Beside<'_>,
+        extras: CommitExtras<'_>,
         assigned: bool,
     ) -> Result<(), Problem> {
-        let outcome = self.advance(context, events.clone(), beside).await;
+        let outcome = self.advance(context, events.clone(), extras).await;
         match outcome {
             Err(Problem::Conflict(key)) if key.space == Space::NonceClaim && !assigned => {}
             outcome => return outcome,
@@ -132,7 +132,7 @@ impl Ledger {
                 draft.claim = None;
             }
         }
-        self.advance(context, events, beside).await
+        self.advance(context, events, extras).await
     }
 
     /// Who holds what a draft would use up, when that is why a commit did not happen: the sentence
@@ -179,7 +179,7 @@ pub async fn give_up(
         reason,
         code: ExecuteCode::Unspecified,
     };
-    end(context, request, version, event, Beside::default()).await
+    end(context, request, version, event, CommitExtras::default()).await
 }
 
 /// Ends a request that no actor works on.
@@ -191,7 +191,7 @@ pub async fn end(
     mut request: Request,
     mut version: u64,
     event: Event,
-    beside: Beside<'_>,
+    extras: CommitExtras<'_>,
 ) -> Result<(), Problem> {
     let payload = Payload::decode(&request.payload).ok();
     let events = vec![event];
@@ -201,7 +201,7 @@ pub async fn end(
         &mut version,
         payload.as_ref(),
         events,
-        beside,
+        extras,
     )
     .await
 }
@@ -212,7 +212,7 @@ async fn advance(
     version: &mut u64,
     payload: Option<&Payload>,
     events: Vec<Event>,
-    beside: Beside<'_>,
+    extras: CommitExtras<'_>,
 ) -> Result<(), Problem> {
     let now = context.now_ms();
     let mut next = request.clone();
@@ -238,7 +238,7 @@ async fn advance(
         *version == 0,
         payload,
         trail,
-        beside.pledge.map(Pledge::by),
+        extras.command_commit.map(CommandCommit::by),
     )?;
     let outbox = rows::outbox(next.vault, next.id);
     match next.state.effect() {
@@ -248,13 +248,13 @@ async fn advance(
     if *version == 0 {
         request_index::add_to(&mut batch, &next)?;
     }
-    if let Some(version) = beside.wallet {
+    if let Some(version) = extras.wallet {
         batch.check(rows::wallet(next.wallet), Expect::Version(version));
     }
-    if let Some(pledge) = beside.pledge {
+    if let Some(command_commit) = extras.command_commit {
         // Nothing was tried before it is stored.
         let receipt = || next.to_wire(&context.settings.calls, Vec::new());
-        pledge.add_to(&mut batch, || receipt().encode_to_vec(), now)?;
+        command_commit.add_to(&mut batch, || receipt().encode_to_vec(), now)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => {}

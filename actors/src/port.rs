@@ -186,22 +186,22 @@ pub trait Signers: Send + Sync {
 }
 
 /// A clock that neither jumps nor goes back, and that no other machine's is compared with.
-pub trait Steady: Send + Sync {
+pub trait MonotonicClock: Send + Sync {
     /// Milliseconds since some moment.
     fn elapsed_ms(&self) -> u64;
 }
 
 /// The machine's steady clock, through tokio.
 #[derive(Clone, Copy, Debug)]
-pub struct TokioSteady(tokio::time::Instant);
+pub struct TokioMonotonicClock(tokio::time::Instant);
 
-impl Default for TokioSteady {
+impl Default for TokioMonotonicClock {
     fn default() -> Self {
         Self(tokio::time::Instant::now())
     }
 }
 
-impl Steady for TokioSteady {
+impl MonotonicClock for TokioMonotonicClock {
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

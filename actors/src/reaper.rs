@@ -53,7 +53,7 @@ impl Actor for Reaper {
         match message {
             Msg::SweepDue => {
                 // The next sweep comes anyway.
-                let here = match leases::house(context).await {
+                let here = match leases::maintenance_lease(context).await {
                     Ok(Some(here)) => here,
                     // One orchestrator does it for all.
                     Ok(None) => return Ok(()),
@@ -211,7 +211,7 @@ mod tests {
             settings: Settings::default(),
             sharing: Sharing::default(),
         });
-        let context = leases::house(&context).await.unwrap().unwrap();
+        let context = leases::maintenance_lease(&context).await.unwrap().unwrap();
         (store, clock, context)
     }
 

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     audit::{By, Note},
     context::Context,
-    ledger::{self, Beside},
+    ledger::{self, CommitExtras},
     rows,
     store::{Batch, CommitError, Expect, Scan, Space},
     wallets,
@@ -194,7 +194,14 @@ async fn end_requests(context: &Context, imported: Imported) -> Result<u64, Faul
                 imported.backup_at_ms
             );
             let event = Event::Restored { reason };
-            ledger::end(context, request, row.version, event, Beside::default()).await?;
+            ledger::end(
+                context,
+                request,
+                row.version,
+                event,
+                CommitExtras::default(),
+            )
+            .await?;
             ended = ended.saturating_add(1);
         }
         next = scan.rest(&page);

@@ -1,4 +1,4 @@
-//! The actor above all others: keeps the directory, the keeper of leases and the reaper running.
+//! The actor above all others: keeps the directory, the lease manager and the reaper running.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::{
     context::Context,
     directory::{self, Directory},
-    leases::{Keeper, KeeperMsg},
+    leases::{LeaseManager, LeaseManagerMsg},
     reaper::Reaper,
 };
 
@@ -19,7 +19,7 @@ pub enum Msg {
     StartDue,
     /// The reaper is to be started (again).
     ReaperDue,
-    /// The keeper of leases is to be started (again).
+    /// Starts the lease manager (again).
     KeeperDue,
     /// The orchestrator is stopping: others are to know, and it takes no vaults any more.
     Leave,
@@ -36,7 +36,7 @@ pub struct Live {
     context: Arc<Context>,
     address: watch::Sender<DirectoryAddress>,
     reaper: Option<ActorId>,
-    keeper: Option<ActorRef<KeeperMsg>>,
+    lease_manager: Option<ActorRef<LeaseManagerMsg>>,
     failures: u32,
 }
 
@@ -58,7 +58,7 @@ impl Actor for Root {
             context,
             address,
             reaper: None,
-            keeper: None,
+            lease_manager: None,
             failures: 0,
         })
     }
@@ -94,17 +94,17 @@ impl Actor for Root {
             }
             Msg::KeeperDue => {
                 let arguments = (Arc::clone(&live.context), live.address.subscribe());
-                match Actor::spawn_linked(None, Keeper, arguments, myself.get_cell()).await {
-                    Ok((actor, _)) => live.keeper = Some(actor),
+                match Actor::spawn_linked(None, LeaseManager, arguments, myself.get_cell()).await {
+                    Ok((actor, _)) => live.lease_manager = Some(actor),
                     Err(error) => {
-                        tracing::error!(%error, "the keeper of leases does not start");
+                        tracing::error!(%error, "the lease manager does not start");
                         live.start_later(&myself, || Msg::KeeperDue);
                     }
                 }
             }
             Msg::Leave => {
-                if let Some(keeper) = &live.keeper {
-                    let _ = keeper.cast(KeeperMsg::Leave);
+                if let Some(lease_manager) = &live.lease_manager {
+                    let _ = lease_manager.cast(LeaseManagerMsg::Leave);
                 }
             }
         }
@@ -123,9 +123,13 @@ impl Actor for Root {
                 if live.reaper == Some(actor.get_id()) {
                     tracing::error!("the reaper ended; it starts again");
                     live.start_later(&myself, || Msg::ReaperDue);
-                } else if live.keeper.as_ref().map(|keeper| keeper.get_id()) == Some(actor.get_id())
+                } else if live
+                    .lease_manager
+                    .as_ref()
+                    .map(|lease_manager| lease_manager.get_id())
+                    == Some(actor.get_id())
                 {
-                    tracing::error!("the keeper of leases ended; it starts again");
+                    tracing::error!("the lease manager ended; it starts again");
                     live.start_later(&myself, || Msg::KeeperDue);
                 } else {
                     tracing::error!("the directory ended; it starts again from the store");

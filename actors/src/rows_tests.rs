@@ -28,7 +28,7 @@ use covault_core::{
 };
 
 use super::*;
-use crate::leases::{Lease, Member};
+use crate::leases::{LeaseRow, Member};
 use crate::restored::{Imported, Restore};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
@@ -523,12 +523,12 @@ fn keys__should_be_where_they_always_were() {
 #[test]
 fn leases__should_stay_readable() {
     let owner = OrchestratorId::from_bytes([5; 16]);
-    let owned = Lease {
+    let owned = LeaseRow {
         owner: Some(owner),
         term: 7,
     };
     check("lease-v1", &owned);
-    let free = Lease {
+    let free = LeaseRow {
         owner: None,
         term: 8,
     };

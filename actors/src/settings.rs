@@ -8,8 +8,8 @@ use covault_core::{
 };
 
 use crate::{
-    port::{Signers, Steady, TokioSteady},
-    post::{Post, memory::MemoryPost},
+    command_bus::{CommandBus, memory::MemoryCommandBus},
+    port::{MonotonicClock, Signers, TokioMonotonicClock},
     rpc::Chains,
     store::Store,
 };
@@ -40,9 +40,9 @@ pub struct Sharing {
     /// again with it does not wait for what it had.
     pub home: Option<[u8; 32]>,
     /// The clock by which others are judged.
-    pub steady: Arc<dyn Steady>,
+    pub monotonic: Arc<dyn MonotonicClock>,
     /// How commands get to the orchestrator that has their vault.
-    pub post: Arc<dyn Post>,
+    pub command_bus: Arc<dyn CommandBus>,
     /// Whether vaults run here. Otherwise this process only passes commands on, and answers
     /// questions from the store.
     pub runs_vaults: bool,
@@ -53,8 +53,8 @@ impl Default for Sharing {
         Self {
             name: String::new(),
             home: None,
-            steady: Arc::new(TokioSteady::default()),
-            post: Arc::new(MemoryPost::new()),
+            monotonic: Arc::new(TokioMonotonicClock::default()),
+            command_bus: Arc::new(MemoryCommandBus::new()),
             runs_vaults: true,
         }
     }
@@ -91,7 +91,7 @@ pub struct Settings {
     /// Longest pause between tries, in milliseconds.
     pub retry_most_ms: u64,
     /// How often an orchestrator shows others on its store that it is there, in milliseconds.
-    pub beat_ms: u64,
+    pub heartbeat_ms: u64,
     /// After so long without that, in milliseconds, the others take over its vaults.
     pub lease_ms: u64,
 }
@@ -110,7 +110,7 @@ impl Default for Settings {
             command_timeout_ms: 30_000,
             retry_first_ms: 250,
             retry_most_ms: 15_000,
-            beat_ms: 1_000,
+            heartbeat_ms: 1_000,
             lease_ms: 5_000,
         }
     }

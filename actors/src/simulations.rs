@@ -18,8 +18,8 @@ use covault_core::{
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::{
+    command_commit::CommandCommit,
     context::Context,
-    pledge::Pledge,
     rows::{self, Simulated},
     rpc::{ChainClient, Trial},
     store::{Batch, CommitError, Expect, Key, Space},
@@ -128,7 +128,7 @@ async fn tried(client: &dyn ChainClient, trial: &Trial) -> Option<Vec<u8>> {
 pub async fn again(
     context: &Context,
     request: &Request,
-    pledge: &Pledge,
+    command_commit: &CommandCommit,
 ) -> Result<Vec<u8>, Fault> {
     let refused = |reason: &str| {
         let sentence = format!("the request cannot be simulated again: {reason}");
@@ -165,7 +165,14 @@ pub async fn again(
             "no node of the chain could try the transaction now; try again later",
         ));
     };
-    keep(context, request.id, json.clone(), Expect::Any, Some(pledge)).await?;
+    keep(
+        context,
+        request.id,
+        json.clone(),
+        Expect::Any,
+        Some(command_commit),
+    )
+    .await?;
     Ok(json)
 }
 
@@ -174,7 +181,7 @@ async fn keep(
     request: RequestId,
     json: Vec<u8>,
     expect: Expect,
-    pledge: Option<&Pledge>,
+    command_commit: Option<&CommandCommit>,
 ) -> Result<(), Fault> {
     let row = Simulated {
         at_ms: context.now_ms(),
@@ -182,8 +189,8 @@ async fn keep(
     };
     let mut batch = Batch::new();
     batch.put(rows::simulation(request), expect, rows::encode(&row)?);
-    if let Some(pledge) = pledge {
-        pledge.demand(&mut batch);
+    if let Some(command_commit) = command_commit {
+        command_commit.demand(&mut batch);
     }
     match context.store.commit(batch).await {
         Ok(()) => Ok(()),

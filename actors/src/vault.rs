@@ -39,9 +39,9 @@ pub use turns::Wanted;
 use crate::{
     audit::By,
     claims::Account,
+    command_commit::CommandCommit,
     context::Context,
     lanes::Lanes,
-    pledge::Pledge,
     proofs::Holders,
     restored, rows, signing,
     store::{Scan, Space},
@@ -66,13 +66,13 @@ pub enum Msg {
     UpdateWallet(
         WalletId,
         Change,
-        Pledge,
+        CommandCommit,
         RpcReplyPort<Result<wire::Wallet, Fault>>,
     ),
     /// Takes a request in.
     Admit(Box<NewRequest>),
     /// Ends a request that is not signed yet: somebody says no.
-    Reject(RequestId, Pledge, RpcReplyPort<Result<(), Fault>>),
+    Reject(RequestId, CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
     Settle(RequestId, Box<Wanted>),
     /// What the request's transaction uses up is on disk.
@@ -118,7 +118,7 @@ pub struct NewRequest {
     /// The version of its wallet's row in which the wallet was active.
     pub wallet_version: u64,
     /// What is stored and demanded with it.
-    pub pledge: Pledge,
+    pub command_commit: CommandCommit,
     /// Counts it as live.
     pub place: Place,
     /// Where the receipt goes.
@@ -193,11 +193,13 @@ impl Actor for VaultActor {
                 live.next_index = live.next_index.max(next);
                 live.create_wallet(&myself, *wallet);
             }
-            Msg::UpdateWallet(wallet, change, pledge, reply) => {
-                let _ = reply.send(live.update_wallet(wallet, &change, &pledge).await);
+            Msg::UpdateWallet(wallet, change, command_commit, reply) => {
+                let _ = reply.send(live.update_wallet(wallet, &change, &command_commit).await);
             }
             Msg::Admit(request) => live.admit(&myself, *request).await?,
-            Msg::Reject(request, pledge, reply) => live.reject(request, pledge, reply).await,
+            Msg::Reject(request, command_commit, reply) => {
+                live.reject(request, command_commit, reply).await
+            }
             Msg::Settle(request, wanted) => {
                 if let Some(account) = live.lanes.ask(request, *wanted) {
                     live.serve(&account).await;

@@ -17,8 +17,8 @@ use prost::Message as _;
 
 use crate::{
     audit::Note,
+    command_commit::CommandCommit,
     context::Context,
-    pledge::Pledge,
     proofs::{self, Holders},
     rows,
     store::{Batch, CommitError, Expect, Key, Scan, Space},
@@ -39,7 +39,7 @@ pub struct Plan {
     /// Without a proof of its address nothing is made.
     pub require_proof: bool,
     /// What is stored and demanded with it.
-    pub pledge: Pledge,
+    pub command_commit: CommandCommit,
 }
 
 /// Makes the wallet at `m/<coin type of its network>/<index>` below the vault's root key on its
@@ -134,7 +134,7 @@ async fn store(
     proofs::add_to(&mut batch, wallet, &plan.proven_reference, proof)?;
     let for_deposit = plan.deposit.is_some();
     Note::new(
-        plan.pledge.by(),
+        plan.command_commit.by(),
         format_args!("wallet:{}", wallet.id),
         "WalletMade",
     )
@@ -146,7 +146,7 @@ async fn store(
     .fact("for", if for_deposit { "deposits" } else { "" })
     .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
     let receipt = || shown.encode_to_vec();
-    plan.pledge
+    plan.command_commit
         .add_to(&mut batch, receipt, wallet.created_at_ms)?;
     match context.store.commit(batch).await {
         Ok(()) => Ok(Some(shown)),

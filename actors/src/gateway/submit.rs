@@ -8,8 +8,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Caller, Command, IdempotencyKey, Inner, Operation, Submitted, full_access, too_many};
 use crate::{
     audit::By,
+    command_commit::CommandCommit,
     idempotency::{self, Entry},
-    pledge::Pledge,
     tokens,
 };
 
@@ -72,20 +72,23 @@ impl Inner {
         let by = By::caller(caller);
         let Some((operation, key)) = once else {
             let command = command?;
-            let pledge = Pledge::new(by, tokens::in_use(context, caller).await?, place);
-            return Ok(Submitted::first(self.run(caller, command, pledge).await?));
+            let command_commit =
+                CommandCommit::new(by, tokens::in_use(context, caller).await?, place);
+            return Ok(Submitted::first(
+                self.run(caller, command, command_commit).await?,
+            ));
         };
         let token = caller.token;
         let entry = self.in_work.enter(context, token, operation, &key).await?;
         // Others had their turns first, and that may have taken long.
-        let pledge = Pledge::new(by, tokens::in_use(context, caller).await?, place);
+        let command_commit = CommandCommit::new(by, tokens::in_use(context, caller).await?, place);
         let (record, _turn) = match entry {
             Entry::Replay(earlier) => return Submitted::again(operation, &earlier),
             Entry::First(record, turn) => (record, turn),
         };
         // Not worth another look at the key: nothing was begun.
         let command = command?;
-        let fault = match self.run(caller, command, pledge.with(record)).await {
+        let fault = match self.run(caller, command, command_commit.with(record)).await {
             Ok(receipt) => return Ok(Submitted::first(receipt)),
             Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),
             Err(fault) => fault,

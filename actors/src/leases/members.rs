@@ -73,12 +73,13 @@ impl Members {
     }
 
     /// Those that are alive and may be given something, sorted.
-    pub fn able(&self, lease_ms: u64) -> Vec<OrchestratorId> {
-        let able = self.seen.iter();
-        let able = able.filter(|(_, seen)| seen.quiet_ms < lease_ms && !seen.member.leaving);
-        let mut able: Vec<_> = able.map(|(id, _)| *id).collect();
-        able.sort_unstable();
-        able
+    pub fn eligible(&self, lease_ms: u64) -> Vec<OrchestratorId> {
+        let eligible = self.seen.iter();
+        let eligible =
+            eligible.filter(|(_, seen)| seen.quiet_ms < lease_ms && !seen.member.leaving);
+        let mut eligible: Vec<_> = eligible.map(|(id, _)| *id).collect();
+        eligible.sort_unstable();
+        eligible
     }
 
     /// Whether it has been alive for as long as the lease time: worth moving something to.
@@ -94,8 +95,8 @@ impl Members {
             .seen
             .iter()
             .map(|(id, seen)| {
-                let able = seen.quiet_ms < lease_ms && !seen.member.leaving;
-                (*id, seen.member.moves, able)
+                let eligible = seen.quiet_ms < lease_ms && !seen.member.leaving;
+                (*id, seen.member.moves, eligible)
             })
             .collect();
         all.sort_unstable();
@@ -149,10 +150,10 @@ mod tests {
         assert!(!members.is_live(id(1), LEASE));
         assert!(members.is_live(id(2), LEASE));
         assert!(members.is_settled(id(2), LEASE));
-        assert_eq!(members.able(LEASE), [id(2)]);
+        assert_eq!(members.eligible(LEASE), [id(2)]);
         // It wakes up: any other version will do, also a smaller one.
         members.look([row(1, 1), row(2, 13)], 16_000, MOST);
-        assert_eq!(members.able(LEASE), [id(1), id(2)]);
+        assert_eq!(members.eligible(LEASE), [id(1), id(2)]);
         // One that left is not there at all.
         members.look([row(2, 14)], 17_000, MOST);
         assert!(!members.is_live(id(1), LEASE));
@@ -185,7 +186,7 @@ mod tests {
         let mut leaving = row(2, 10);
         leaving.2.leaving = true;
         members.look([row(1, 10), leaving], 3_000, MOST);
-        assert_eq!(members.able(LEASE), [id(1)]);
+        assert_eq!(members.eligible(LEASE), [id(1)]);
         assert!(members.is_live(id(2), LEASE));
         assert_eq!(members.forgotten(1_000), []);
         members.look([row(1, 11), row(2, 10)], 4_000, MOST);

@@ -7,30 +7,30 @@
 //! only how soon a vault goes on elsewhere, never whether two work on it
 //! (docs/decisions/0024-several-orchestrators.md).
 
-mod choice;
-mod fenced;
-mod hands;
-mod keeper;
+mod fence;
+mod lease;
+mod lease_store;
+mod manager;
 mod members;
-mod tenures;
+mod placement;
 
 use covault_core::ids::{OrchestratorId, VaultId};
 use serde::{Deserialize, Serialize};
 
 use crate::store::{Key, Space};
 
-pub use choice::best;
-pub use fenced::{Fenced, Guard, Guarded, Open, Settling};
-pub use hands::{first_lease, give_back, house, take_all};
-pub use keeper::{Keeper, Msg as KeeperMsg};
-pub use tenures::{Stay, Tenure, Tenures};
+pub use fence::{Fenced, Guard, Guarded, Open, Settling};
+pub use lease::{HeldLeases, Lease, LeaseGuard};
+pub use lease_store::{first_lease, give_back, maintenance_lease, take_all};
+pub use manager::{LeaseManager, Msg as LeaseManagerMsg};
+pub use placement::preferred;
 
 /// Most orchestrators.
 const MAX_MEMBERS: usize = 1_000;
 
 /// Who has something, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
+pub struct LeaseRow {
     /// `None`: nobody, it was given back.
     pub owner: Option<OrchestratorId>,
     /// How often it has changed hands; for people, the version of the row is what counts.
@@ -53,29 +53,31 @@ pub struct Member {
     pub leaving: bool,
 }
 
-/// What there is a lease for.
+/// What a lease is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Ward {
+pub enum LeaseScope {
     /// A vault with all that belongs to it.
     Vault(VaultId),
-    /// What is done once for all vaults: old rows are deleted.
-    House,
+    /// Work done once for all vaults: deleting old rows.
+    Maintenance,
 }
 
-impl Ward {
+impl LeaseScope {
     /// The row of its lease.
     pub fn key(self) -> Key {
         match self {
-            Ward::Vault(vault) => Key::new(Space::Lease, &[&[1], vault.as_bytes()]),
-            Ward::House => Key::new(Space::Lease, &[&[2]]),
+            LeaseScope::Vault(vault) => Key::new(Space::Lease, &[&[1], vault.as_bytes()]),
+            LeaseScope::Maintenance => Key::new(Space::Lease, &[&[2]]),
         }
     }
 
     /// What a row is the lease of.
     pub fn of(key: &Key) -> Option<Self> {
         match key.bytes.split_first()? {
-            (1, vault) => Some(Ward::Vault(VaultId::from_bytes(vault.try_into().ok()?))),
-            (2, []) => Some(Ward::House),
+            (1, vault) => Some(LeaseScope::Vault(VaultId::from_bytes(
+                vault.try_into().ok()?,
+            ))),
+            (2, []) => Some(LeaseScope::Maintenance),
             _ => None,
         }
     }

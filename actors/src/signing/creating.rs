@@ -12,9 +12,9 @@ use covault_core::{
 use super::Live;
 use crate::{
     building,
+    command_commit::CommandCommit,
     context::Context,
-    ledger::{Beside, Ledger, Problem},
-    pledge::Pledge,
+    ledger::{CommitExtras, Ledger, Problem},
     store::Space,
     wallets,
 };
@@ -28,7 +28,7 @@ impl Live {
         request: Request,
         broadcast: bool,
         mut wallet_version: u64,
-        pledge: Pledge,
+        command_commit: CommandCommit,
     ) -> Result<wire::SigningRequest, Fault> {
         let deadline_ms = self.fresh_deadline_ms();
         let ledger = Ledger::open(request, 0)?;
@@ -52,12 +52,12 @@ impl Live {
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
         let stored = loop {
-            let beside = Beside {
-                pledge: Some(&pledge),
+            let extras = CommitExtras {
+                command_commit: Some(&command_commit),
                 wallet: Some(wallet_version),
             };
             let stored = ledger
-                .advance_claiming(&context, events.clone(), beside, false)
+                .advance_claiming(&context, events.clone(), extras, false)
                 .await;
             match stored {
                 Err(Problem::Conflict(key)) if key.space == Space::Wallet => {

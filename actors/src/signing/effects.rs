@@ -57,7 +57,7 @@ impl Live {
                 let ask = lane.map(|lane| (lane, request.public_key.clone(), payload.clone()));
                 let vault = self.vault.clone();
                 let id = request.id;
-                beside(myself, "asking the chain", async move {
+                extras(myself, "asking the chain", async move {
                     if let Some(facts) = own {
                         return Msg::FactsArrived(facts.map_err(NotYet::Wrong));
                     }
@@ -100,7 +100,7 @@ impl Live {
                 let (session, deadline_ms) = (*session, draft.deadline_ms);
                 let in_use = self.in_use.clone();
                 let request = request.clone();
-                beside(myself, "signing", async move {
+                extras(myself, "signing", async move {
                     let (epoch, answer) =
                         sign(&context, in_use, &request, session, deadline_ms).await;
                     Msg::SignersAnswered {
@@ -131,7 +131,7 @@ impl Live {
                 // Whoever waits for longer than a moment may wait for one that was lost.
                 let nonce = draft.claim.as_ref().map(|claim| claim.nonce);
                 let nonce = nonce.filter(|_| self.tries >= PATIENT_TRIES);
-                beside(myself, "sending", async move {
+                extras(myself, "sending", async move {
                     let Some(client) = client else {
                         let reason = "no node is configured for this chain";
                         return Msg::NodeAnswered(Broadcast::Unknown(reason.into()));
@@ -241,7 +241,7 @@ async fn own_recipients(context: &Context, request: &Request) -> Result<Vec<u32>
 }
 
 /// Runs a task beside the actor; what it makes becomes a message, also when it panics.
-fn beside(
+fn extras(
     myself: &ActorRef<Msg>,
     name: &'static str,
     task: impl Future<Output = Msg> + Send + 'static,

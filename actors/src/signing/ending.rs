@@ -7,7 +7,7 @@ use covault_core::{fault::Fault, ids::WalletId, request::Event, wallet::Status};
 use ractor::RpcReplyPort;
 
 use super::Live;
-use crate::{commands::not_rejected, ledger::Beside, pledge::Pledge};
+use crate::{command_commit::CommandCommit, commands::not_rejected, ledger::CommitExtras};
 
 /// Why a request failed that was rejected.
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";
@@ -19,14 +19,14 @@ impl Live {
     /// Ends the request, unless it is too late for that. True when it ended.
     pub(super) async fn reject(
         &mut self,
-        pledge: &Pledge,
+        command_commit: &CommandCommit,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) -> Result<bool, Fault> {
         if let Some(reason) = self.now()?.request.state.past_rejection() {
             let _ = reply.send(Err(not_rejected(reason)));
             return Ok(false);
         }
-        let ended = self.end(REJECTED, Some(pledge)).await;
+        let ended = self.end(REJECTED, Some(command_commit)).await;
         // Whoever asked may have gone; the request is over all the same.
         let _ = reply.send(ended.clone());
         ended.map(|()| true)
@@ -55,13 +55,17 @@ impl Live {
         }
     }
 
-    async fn end(&mut self, reason: &str, pledge: Option<&Pledge>) -> Result<(), Fault> {
+    async fn end(
+        &mut self,
+        reason: &str,
+        command_commit: Option<&CommandCommit>,
+    ) -> Result<(), Fault> {
         let reason = reason.to_owned();
-        let beside = Beside {
-            pledge,
+        let extras = CommitExtras {
+            command_commit,
             wallet: None,
         };
-        self.advance_beside(vec![Event::Rejected { reason }], beside)
+        self.advance_with(vec![Event::Rejected { reason }], extras)
             .await?;
         // Nothing is planned for it any more.
         self.waits = false;

@@ -28,9 +28,9 @@ use tokio::sync::watch;
 pub use self::ending::REJECTED;
 use self::waiting::TAKEN_TRIES;
 use crate::{
+    command_commit::CommandCommit,
     context::Context,
-    ledger::{Beside, Ledger},
-    pledge::Pledge,
+    ledger::{CommitExtras, Ledger},
     rpc::{Broadcast, ChainError},
     vault::{self, InUse},
 };
@@ -57,7 +57,7 @@ pub enum Msg {
     /// A node has the transaction whose number is the one before.
     TurnCame,
     /// Somebody says no.
-    Reject(Pledge, RpcReplyPort<Result<(), Fault>>),
+    Reject(CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A wallet of the vault was archived.
     WalletArchived(WalletId),
     /// A task beside the actor panicked.
@@ -85,7 +85,7 @@ pub enum Start {
         /// The version of its wallet's row in which the wallet was active.
         wallet_version: u64,
         /// What is stored and demanded with it.
-        pledge: Pledge,
+        command_commit: CommandCommit,
         /// Where the receipt goes.
         reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
     },
@@ -205,11 +205,11 @@ impl Actor for Signing {
                     request,
                     broadcast,
                     wallet_version,
-                    pledge,
+                    command_commit,
                     reply,
                 } => {
                     let receipt = live
-                        .create(request, broadcast, wallet_version, pledge)
+                        .create(request, broadcast, wallet_version, command_commit)
                         .await;
                     let refused = receipt.as_ref().err().cloned();
                     // The caller may have gone; the request is on disk all the same.
@@ -297,8 +297,8 @@ impl Actor for Signing {
                 live.turn_came = true;
                 return Ok(());
             }
-            Msg::Reject(pledge, reply) => {
-                if !live.reject(&pledge, reply).await? {
+            Msg::Reject(command_commit, reply) => {
+                if !live.reject(&command_commit, reply).await? {
                     return Ok(());
                 }
             }
@@ -330,18 +330,18 @@ impl Live {
     }
 
     async fn advance(&mut self, events: Vec<Event>) -> Result<(), Fault> {
-        self.advance_beside(events, Beside::default()).await
+        self.advance_with(events, CommitExtras::default()).await
     }
 
-    async fn advance_beside(
+    async fn advance_with(
         &mut self,
         events: Vec<Event>,
-        beside: Beside<'_>,
+        extras: CommitExtras<'_>,
     ) -> Result<(), Fault> {
         let context = Arc::clone(&self.context);
         let ledger = self.now_mut()?;
         let before = ledger.request.state.effect();
-        ledger.advance(&context, events, beside).await?;
+        ledger.advance(&context, events, extras).await?;
         let request = ledger.request.id;
         if ledger.request.state.effect() != before {
             self.tries = 0;

@@ -12,7 +12,7 @@ use ractor::ActorRef;
 use super::{Live, Msg, waiting::TAKEN_TRIES};
 use crate::{
     building,
-    ledger::{Beside, Ledger, Problem},
+    ledger::{CommitExtras, Ledger, Problem},
     store::Space,
     vault,
 };
@@ -46,13 +46,13 @@ impl Live {
             let Some(wallet) = self.wallet_in_use().await? else {
                 return Ok(());
             };
-            let beside = Beside {
-                pledge: None,
+            let extras = CommitExtras {
+                command_commit: None,
                 wallet: Some(wallet),
             };
             let stored = self
                 .now_mut()?
-                .advance_claiming(&context, events.clone(), beside, assigned)
+                .advance_claiming(&context, events.clone(), extras, assigned)
                 .await;
             // The wallet got another name, or was archived, just now.
             if !matches!(&stored, Err(Problem::Conflict(key)) if key.space == Space::Wallet) {

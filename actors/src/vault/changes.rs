@@ -14,9 +14,9 @@ use ractor::RpcReplyPort;
 use super::Live;
 use crate::{
     audit::Note,
+    command_commit::CommandCommit,
     commands::not_rejected,
-    ledger::{self, Beside},
-    pledge::Pledge,
+    ledger::{self, CommitExtras},
     proofs, rows,
     signing::{self, REJECTED},
     store::{Batch, CommitError, Expect, Space},
@@ -30,7 +30,7 @@ impl Live {
         &mut self,
         id: WalletId,
         change: &Change,
-        pledge: &Pledge,
+        command_commit: &CommandCommit,
     ) -> Result<wire::Wallet, Fault> {
         let wallet = loop {
             let (old, version) = self.context.wallet(id).await?;
@@ -41,15 +41,19 @@ impl Live {
             let mut batch = Batch::new();
             let expect = Expect::Version(version);
             batch.put(rows::wallet(id), expect, rows::encode(&new)?);
-            Note::new(pledge.by(), format_args!("wallet:{id}"), "WalletChanged")
-                .fact("name", &new.name)
-                .fact("status", format_args!("{:?}", new.status))
-                .add_to(
-                    &mut batch,
-                    Chain::Vault(self.vault.id),
-                    self.context.now_ms(),
-                )?;
-            pledge.demand(&mut batch);
+            Note::new(
+                command_commit.by(),
+                format_args!("wallet:{id}"),
+                "WalletChanged",
+            )
+            .fact("name", &new.name)
+            .fact("status", format_args!("{:?}", new.status))
+            .add_to(
+                &mut batch,
+                Chain::Vault(self.vault.id),
+                self.context.now_ms(),
+            )?;
+            command_commit.demand(&mut batch);
             match self.context.store.commit(batch).await {
                 Ok(()) => break new,
                 // Another process changed it too.
@@ -81,7 +85,7 @@ impl Live {
     pub(super) async fn reject(
         &mut self,
         id: RequestId,
-        pledge: Pledge,
+        command_commit: CommandCommit,
         reply: RpcReplyPort<Result<(), Fault>>,
     ) {
         if !self.withdraw(id).await {
@@ -91,15 +95,19 @@ impl Live {
         match self.requests.get(&id) {
             // When it has just ended the port is dropped, and whoever waits looks again.
             Some(actor) => {
-                let _ = actor.cast(signing::Msg::Reject(pledge, reply));
+                let _ = actor.cast(signing::Msg::Reject(command_commit, reply));
             }
             None => {
-                let _ = reply.send(self.reject_stored(id, &pledge).await);
+                let _ = reply.send(self.reject_stored(id, &command_commit).await);
             }
         }
     }
 
-    async fn reject_stored(&self, id: RequestId, pledge: &Pledge) -> Result<(), Fault> {
+    async fn reject_stored(
+        &self,
+        id: RequestId,
+        command_commit: &CommandCommit,
+    ) -> Result<(), Fault> {
         let (request, version) = self
             .context
             .request(id)
@@ -110,10 +118,10 @@ impl Live {
         }
         let reason = REJECTED.to_owned();
         let event = Event::Rejected { reason };
-        let beside = Beside {
-            pledge: Some(pledge),
+        let extras = CommitExtras {
+            command_commit: Some(command_commit),
             wallet: None,
         };
-        Ok(ledger::end(&self.context, request, version, event, beside).await?)
+        Ok(ledger::end(&self.context, request, version, event, extras).await?)
     }
 }

@@ -129,7 +129,7 @@ impl Live {
             lane,
             broadcast,
             wallet_version,
-            pledge,
+            command_commit,
             place,
             reply,
         } = new;
@@ -141,7 +141,7 @@ impl Live {
             request,
             broadcast,
             wallet_version,
-            pledge,
+            command_commit,
             reply,
         };
         self.start(myself, id, start, Some(place)).await

@@ -83,7 +83,7 @@ pub fn world() -> World {
 
 fn several_on(store: Arc<dyn Store>) -> World {
     let mut world = World::on(store);
-    world.settings.beat_ms = 20;
+    world.settings.heartbeat_ms = 20;
     world.settings.lease_ms = 200;
     world
 }
@@ -113,7 +113,7 @@ pub struct Process {
     runtime: Option<Runtime>,
     pub gateway: Gateway,
     pub connection: Arc<Connection>,
-    pub steady: Arc<TestSteady>,
+    pub monotonic: Arc<TestSteady>,
 }
 
 impl Process {
@@ -141,17 +141,17 @@ impl Process {
             refused: watch::channel(0).0,
         });
         let world = World {
-            steady: Arc::default(),
+            monotonic: Arc::default(),
             ..world.clone()
         };
-        let steady = Arc::clone(&world.steady);
+        let monotonic = Arc::clone(&world.monotonic);
         let store = Arc::clone(&connection) as Arc<dyn Store>;
         let start = runtime.spawn(async move { world.start_on(store).await });
         Self {
             gateway: start.await.unwrap(),
             runtime: Some(runtime),
             connection,
-            steady,
+            monotonic,
         }
     }
 
@@ -215,7 +215,7 @@ impl Process {
 
     /// Lets a part of the lease time pass on its clock, and waits until it has looked twice.
     pub async fn let_pass(&self, world: &World, ms: u64) {
-        self.steady.0.fetch_add(ms, Ordering::SeqCst);
+        self.monotonic.0.fetch_add(ms, Ordering::SeqCst);
         let me = self.gateway.orchestrator();
         let before = beats(world, me.as_bytes()).await;
         while beats(world, me.as_bytes()).await < before + 2 {

@@ -60,7 +60,7 @@ pub async fn kill(world: &World) {
     let two = Process::start(world).await;
     one.kill();
     world.signers.silent.store(false, Ordering::SeqCst);
-    let (beat, lease) = (world.settings.beat_ms, world.settings.lease_ms);
+    let (heartbeat, lease) = (world.settings.heartbeat_ms, world.settings.lease_ms);
     // Wall clocks are nothing to it.
     world.clock.ahead_ms.fetch_add(HOUR, Ordering::SeqCst);
     for _ in 0..5 {
@@ -69,9 +69,9 @@ pub async fn kill(world: &World) {
     assert_eq!(owner(world, vault, &[&one, &two]).await, Some(0));
     let mut passed = 0;
     while owner(world, vault, &[&one, &two]).await != Some(1) {
-        two.let_pass(world, beat).await;
-        passed += beat;
-        assert!(passed <= lease + 3 * beat, "{passed} ms");
+        two.let_pass(world, heartbeat).await;
+        passed += heartbeat;
+        assert!(passed <= lease + 3 * heartbeat, "{passed} ms");
     }
     assert!(passed >= lease, "{passed} ms");
     assert!(two.outcome(&pending).await);
@@ -92,7 +92,7 @@ async fn restart_in_the_same_place__should_wait_for_nothing() {
     one.kill();
     let two = Process::start(&world).await;
     assert_eq!(owned(&world, vault, &[&two]).await, 0);
-    assert_eq!(two.steady.0.load(Ordering::SeqCst), 0);
+    assert_eq!(two.monotonic.0.load(Ordering::SeqCst), 0);
     let uuid = two.create(&address).await;
     assert!(two.outcome(&uuid).await);
 }
@@ -133,7 +133,7 @@ pub async fn stop(world: &World) {
     one.stop().await;
     world.signers.silent.store(false, Ordering::SeqCst);
     // Its clock does not move: nothing is waited for.
-    assert_eq!(two.steady.0.load(Ordering::SeqCst), 0);
+    assert_eq!(two.monotonic.0.load(Ordering::SeqCst), 0);
     assert_eq!(owned(world, vault, &[&two]).await, 0);
     assert!(two.outcome(&pending).await);
     assert_eq!(world.evm.nonces(), [0]);
@@ -165,7 +165,7 @@ pub async fn stalled_owner(world: &World) {
     };
     world.signers.silent.store(false, Ordering::SeqCst);
     while owner(world, vault, &[&one, &two]).await != Some(1) {
-        two.let_pass(world, world.settings.beat_ms).await;
+        two.let_pass(world, world.settings.heartbeat_ms).await;
     }
     assert!(two.outcome(&pending).await);
     let more = two.create(&address).await;
@@ -207,7 +207,7 @@ pub async fn commit_in_flight(world: &World) {
     waiting.wait_for(|waiting| *waiting > 0).await.unwrap();
     one.connection.frozen.send_replace(true);
     while owner(world, vault, &[&one, &two]).await != Some(1) {
-        two.let_pass(world, world.settings.beat_ms).await;
+        two.let_pass(world, world.settings.heartbeat_ms).await;
     }
     assert!(world.requests().await.is_empty());
     // It arrives before its sender finds out in any other way.
@@ -284,13 +284,13 @@ pub async fn under_load(world: &World, change: impl AsyncFn(&mut Process), round
         let shared: Vec<Arc<Process>> = processes.drain(..).map(Arc::new).collect();
         let ticking = {
             let (shared, clock) = (shared.clone(), Arc::clone(&clock));
-            let beat = world.settings.beat_ms;
+            let heartbeat = world.settings.heartbeat_ms;
             tokio::spawn(async move {
                 while clock.receiver_count() == 0 {
                     for process in &shared {
-                        process.steady.0.fetch_add(beat, Ordering::SeqCst);
+                        process.monotonic.0.fetch_add(heartbeat, Ordering::SeqCst);
                     }
-                    tokio::time::sleep(Duration::from_millis(beat)).await;
+                    tokio::time::sleep(Duration::from_millis(heartbeat)).await;
                 }
             })
         };

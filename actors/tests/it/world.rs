@@ -6,11 +6,11 @@ use std::sync::{
 };
 
 use covault_actors::{
+    command_bus::{CommandBus, memory::MemoryCommandBus},
     gateway::{
         Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
     },
-    port::{Signers, Steady},
-    post::{Post, memory::MemoryPost},
+    port::{MonotonicClock, Signers},
     rpc::{ChainClient, ChainKey, Chains, Ports},
     settings::{Orchestrator, Settings, Sharing},
     store::{Scan, Space, Store, memory::MemoryStore},
@@ -81,8 +81,8 @@ pub struct World {
     pub clock: Arc<TestClock>,
     pub entropy: Arc<Counter>,
     pub settings: Settings,
-    pub post: Arc<MemoryPost>,
-    pub steady: Arc<TestSteady>,
+    pub command_bus: Arc<MemoryCommandBus>,
+    pub monotonic: Arc<TestSteady>,
     pub runs_vaults: bool,
     pub home: Option<[u8; 32]>,
 }
@@ -91,7 +91,7 @@ pub struct World {
 #[derive(Default)]
 pub struct TestSteady(pub AtomicU64);
 
-impl Steady for TestSteady {
+impl MonotonicClock for TestSteady {
     fn elapsed_ms(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
@@ -119,11 +119,11 @@ impl World {
                 signing_deadline_ms: 20_000,
                 retry_first_ms: 2,
                 retry_most_ms: 20,
-                beat_ms: 10,
+                heartbeat_ms: 10,
                 ..Settings::default()
             },
-            post: Arc::default(),
-            steady: Arc::default(),
+            command_bus: Arc::default(),
+            monotonic: Arc::default(),
             runs_vaults: true,
             home: None,
         }
@@ -187,8 +187,8 @@ impl World {
             sharing: Sharing {
                 name: "test".into(),
                 home: self.home,
-                steady: Arc::clone(&self.steady) as Arc<dyn Steady>,
-                post: Arc::clone(&self.post) as Arc<dyn Post>,
+                monotonic: Arc::clone(&self.monotonic) as Arc<dyn MonotonicClock>,
+                command_bus: Arc::clone(&self.command_bus) as Arc<dyn CommandBus>,
                 runs_vaults: self.runs_vaults,
             },
         })

@@ -8,21 +8,21 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     audit::By,
-    idempotency::Record,
+    idempotency::IdempotencyRecord,
     store::{Batch, Expect, Key},
 };
 
 /// Goes with a command to whoever makes its commit. Until it is dropped the command counts as one in
 /// work: a message that waits in a mailbox does, although whoever asked has stopped waiting.
 #[derive(Clone, Debug)]
-pub struct Pledge {
+pub struct CommandCommit {
     by: Arc<By>,
     token: Option<(Key, u64)>,
-    record: Option<Record>,
+    record: Option<IdempotencyRecord>,
     _place: Arc<OwnedSemaphorePermit>,
 }
 
-impl Pledge {
+impl CommandCommit {
     /// `by` is who asked; `token` is the row of the caller's token in the version in which it was found good; `None`
     /// where it has none.
     pub fn new(by: By, token: Option<(Key, u64)>, place: Arc<OwnedSemaphorePermit>) -> Self {
@@ -36,7 +36,7 @@ impl Pledge {
 
     /// The same with an idempotency record.
     #[must_use]
-    pub fn with(self, record: Record) -> Self {
+    pub fn with(self, record: IdempotencyRecord) -> Self {
         Self {
             record: Some(record),
             ..self
@@ -56,7 +56,7 @@ impl Pledge {
         }
     }
 
-    /// As [`Pledge::demand`], and adds the idempotency record. `receipt` makes the wire message that
+    /// As [`CommandCommit::demand`], and adds the idempotency record. `receipt` makes the wire message that
     /// the call answers with.
     ///
     /// # Errors

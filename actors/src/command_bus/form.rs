@@ -1,5 +1,5 @@
-//! The form in which parcels and answers travel: BCS with the version first; what the schema has a
-//! message for is that message in protobuf (`tests/wire/post-*` has samples).
+//! The encoding of forwarded commands and answers: BCS with the version first; what the schema has a
+//! message for is that message in protobuf (`tests/wire/command_bus-*` has samples).
 
 use covault_core::{
     fault::Fault,
@@ -12,7 +12,7 @@ use covault_core::{
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::{Delivery, Parcel};
+use super::{ForwardOutcome, ForwardedCommand};
 use crate::{
     gateway::{
         Caller, Command, IdempotencyKey, Receipt, Reshare, ShareBackup, Submitted, VaultScope,
@@ -22,8 +22,8 @@ use crate::{
 };
 
 #[derive(Serialize, Deserialize)]
-struct ParcelForm {
-    mark: u64,
+struct ForwardedCommandForm {
+    recipient_version: u64,
     token: TokenId,
     /// `None`: every vault.
     vaults: Option<Vec<VaultId>>,
@@ -89,18 +89,18 @@ enum ReceiptForm {
     Deposit(Vec<u8>),
 }
 
-/// The bytes of a parcel.
+/// The bytes of a forwarded command.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] for a command that is never sent: it can be done by any
 /// process.
-pub fn encode_parcel(parcel: &Parcel) -> Result<Vec<u8>, Fault> {
-    let Parcel {
-        mark,
+pub fn encode_command(forwarded: &ForwardedCommand) -> Result<Vec<u8>, Fault> {
+    let ForwardedCommand {
+        recipient_version,
         caller,
         command,
         idempotency,
-    } = parcel.clone();
+    } = forwarded.clone();
     let Caller {
         token,
         vaults,
@@ -108,8 +108,8 @@ pub fn encode_parcel(parcel: &Parcel) -> Result<Vec<u8>, Fault> {
         operator,
         request_id,
     } = caller;
-    rows::encode(&ParcelForm {
-        mark,
+    rows::encode(&ForwardedCommandForm {
+        recipient_version,
         token,
         vaults: match vaults {
             VaultScope::All => None,
@@ -186,13 +186,13 @@ fn command_form(command: Command) -> Result<CommandForm, Fault> {
     })
 }
 
-/// The parcel of bytes.
+/// The forwarded command of these bytes.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when they are not those of one.
-pub fn decode_parcel(bytes: &[u8]) -> Result<Parcel, Fault> {
-    let ParcelForm {
-        mark,
+pub fn decode_command(bytes: &[u8]) -> Result<ForwardedCommand, Fault> {
+    let ForwardedCommandForm {
+        recipient_version,
         token,
         vaults,
         access,
@@ -201,8 +201,8 @@ pub fn decode_parcel(bytes: &[u8]) -> Result<Parcel, Fault> {
         command,
         idempotency,
     } = rows::decode(bytes)?;
-    Ok(Parcel {
-        mark,
+    Ok(ForwardedCommand {
+        recipient_version,
         caller: Caller {
             token,
             vaults: match vaults {
@@ -264,17 +264,17 @@ fn command_of(form: CommandForm) -> Result<Command, Fault> {
     })
 }
 
-/// The bytes of what became of a parcel.
+/// The bytes of the outcome of a forwarded command.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] for a receipt of no command that is sent.
-pub fn encode_delivery(delivery: Delivery) -> Result<Vec<u8>, Fault> {
-    rows::encode(&match delivery {
-        Delivery::NotDone => DeliveryForm::NotDone,
-        Delivery::NotKnown => {
+pub fn encode_delivery(outcome: ForwardOutcome) -> Result<Vec<u8>, Fault> {
+    rows::encode(&match outcome {
+        ForwardOutcome::NotDone => DeliveryForm::NotDone,
+        ForwardOutcome::NotKnown => {
             return Err(Fault::bug("who did it knows what became of it"));
         }
-        Delivery::Answer(answer) => match *answer {
+        ForwardOutcome::Answer(answer) => match *answer {
             Err(fault) => DeliveryForm::Refused(fault),
             Ok(Submitted {
                 receipt,
@@ -311,19 +311,19 @@ fn receipt_form(receipt: Receipt) -> Result<ReceiptForm, Fault> {
     })
 }
 
-/// What became of a parcel, from its bytes.
+/// The outcome of a forwarded command, from its bytes.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when they are not those of an answer.
-pub fn decode_delivery(bytes: &[u8]) -> Result<Delivery, Fault> {
+pub fn decode_delivery(bytes: &[u8]) -> Result<ForwardOutcome, Fault> {
     Ok(match rows::decode(bytes)? {
-        DeliveryForm::NotDone => Delivery::NotDone,
-        DeliveryForm::Refused(fault) => Delivery::Answer(Box::new(Err(fault))),
+        DeliveryForm::NotDone => ForwardOutcome::NotDone,
+        DeliveryForm::Refused(fault) => ForwardOutcome::Answer(Box::new(Err(fault))),
         DeliveryForm::Done {
             receipt,
             replayed,
             body_mismatch,
-        } => Delivery::Answer(Box::new(Ok(Submitted {
+        } => ForwardOutcome::Answer(Box::new(Ok(Submitted {
             receipt: receipt_of(receipt)?,
             replayed,
             body_mismatch,

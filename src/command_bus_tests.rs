@@ -26,9 +26,9 @@ fn message() -> Opened {
     }
 }
 
-fn parcel() -> Parcel {
-    Parcel {
-        mark: 1,
+fn forwarded() -> ForwardedCommand {
+    ForwardedCommand {
+        recipient_version: 1,
         caller: Caller {
             token: TokenId::from_bytes([1; 16]),
             vaults: VaultScope::All,
@@ -44,14 +44,14 @@ fn parcel() -> Parcel {
 struct Rejects(AtomicUsize);
 
 #[async_trait]
-impl Clerk for Rejects {
-    async fn take(&self, parcel: Parcel) -> Delivery {
+impl CommandHandler for Rejects {
+    async fn take(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
         assert!(matches!(
-            parcel.command,
+            forwarded.command,
             Command::RejectSigningRequest { .. }
         ));
         self.0.fetch_add(1, Ordering::SeqCst);
-        Delivery::Answer(Box::new(Ok(Submitted {
+        ForwardOutcome::Answer(Box::new(Ok(Submitted {
             receipt: Receipt::Rejected,
             replayed: false,
             body_mismatch: false,
@@ -59,9 +59,9 @@ impl Clerk for Rejects {
     }
 }
 
-fn post(bus: &Arc<MemoryBus>, secret: &SecretString) -> BusPost {
+fn command_bus(bus: &Arc<MemoryBus>, secret: &SecretString) -> RedisCommandBus {
     let bus = Arc::clone(bus) as Arc<dyn Bus>;
-    BusPost::new(bus, Arc::new(OsEntropy), secret).unwrap()
+    RedisCommandBus::new(bus, Arc::new(OsEntropy), secret).unwrap()
 }
 
 #[test]
@@ -94,7 +94,10 @@ fn secret__should_be_32_bytes_in_hexadecimal_digits() {
 #[tokio::test]
 async fn command__should_be_done_once_and_answered() {
     let bus = MemoryBus::new();
-    let (one, two) = (post(&bus, &secret("a")), post(&bus, &secret("a")));
+    let (one, two) = (
+        command_bus(&bus, &secret("a")),
+        command_bus(&bus, &secret("a")),
+    );
     let done = Arc::new(Rejects(AtomicUsize::new(0)));
     let nobody = Arc::new(Rejects(AtomicUsize::new(0)));
     one.open(id(1), nobody.clone()).await.unwrap();
@@ -106,7 +109,7 @@ async fn command__should_be_done_once_and_answered() {
     let mut copied = bus.subscribe(address, false).await.unwrap();
     let patience = Duration::from_secs(60);
     for times in 1..=2 {
-        let Delivery::Answer(answer) = one.send(id(2), parcel(), patience).await else {
+        let ForwardOutcome::Answer(answer) = one.send(id(2), forwarded(), patience).await else {
             panic!("no answer")
         };
         assert!(matches!(answer.unwrap().receipt, Receipt::Rejected));
@@ -116,28 +119,31 @@ async fn command__should_be_done_once_and_answered() {
     bus.publish(inbox(id(2)), copy).unwrap();
     bus.publish(inbox(id(2)), b"nonsense".to_vec()).unwrap();
     // What comes after it is done after it was dropped.
-    one.send(id(2), parcel(), patience).await;
+    one.send(id(2), forwarded(), patience).await;
     assert_eq!(done.0.load(Ordering::SeqCst), 3);
     assert_eq!(nobody.0.load(Ordering::SeqCst), 0);
-    assert!(one.office.waiting().is_empty());
+    assert!(one.state.waiting().is_empty());
 }
 
 #[tokio::test]
 async fn command__should_be_of_unknown_outcome_when_nobody_answers() {
     let bus = MemoryBus::new();
-    let (one, stranger) = (post(&bus, &secret("a")), post(&bus, &secret("b")));
+    let (one, stranger) = (
+        command_bus(&bus, &secret("a")),
+        command_bus(&bus, &secret("b")),
+    );
     let done = Arc::new(Rejects(AtomicUsize::new(0)));
     one.open(id(1), done.clone()).await.unwrap();
     stranger.open(id(2), done.clone()).await.unwrap();
     let patience = Duration::from_millis(50);
     for to in [id(2), id(3)] {
-        let delivery = one.send(to, parcel(), patience).await;
-        assert!(matches!(delivery, Delivery::NotKnown), "{delivery:?}");
+        let outcome = one.send(to, forwarded(), patience).await;
+        assert!(matches!(outcome, ForwardOutcome::NotKnown), "{outcome:?}");
     }
     assert_eq!(done.0.load(Ordering::SeqCst), 0);
-    assert!(one.office.waiting().is_empty());
+    assert!(one.state.waiting().is_empty());
     // Nobody's answer to nobody's question.
     one.close(id(1)).await;
-    let delivery = one.send(id(2), parcel(), patience).await;
-    assert!(matches!(delivery, Delivery::NotDone), "{delivery:?}");
+    let outcome = one.send(id(2), forwarded(), patience).await;
+    assert!(matches!(outcome, ForwardOutcome::NotDone), "{outcome:?}");
 }

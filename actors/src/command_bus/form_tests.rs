@@ -1,4 +1,4 @@
-//! Parcels and answers of every kind must be read for ever: a rolling restart has both versions at
+//! Forwarded commands and answers of every kind must be read for ever: a rolling restart has both versions at
 //! once. When a sample is missing the test fails and prints what it would hold.
 
 #![allow(non_snake_case)]
@@ -14,7 +14,7 @@ use crate::gateway::{KeyView, WorkView};
 fn check(name: &str, bytes: &[u8], again: impl Fn(&[u8]) -> Vec<u8>) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/wire")
-        .join(format!("post-v1-{name}.hex"));
+        .join(format!("forwarded-command-v1-{name}.hex"));
     let bytes = hex::encode(bytes);
     let sample = fs::read_to_string(&path)
         .unwrap_or_else(|_| panic!("{} is missing; it would hold\n{bytes}", path.display()));
@@ -106,10 +106,10 @@ fn commands() -> Vec<(&'static str, Command)> {
 }
 
 #[test]
-fn parcels__should_stay_readable() {
+fn forwarded_commands__should_stay_readable() {
     for (number, (name, command)) in commands().into_iter().enumerate() {
-        let parcel = Parcel {
-            mark: 9,
+        let forwarded = ForwardedCommand {
+            recipient_version: 9,
             caller: Caller {
                 token: TokenId::from_bytes([1; 16]),
                 vaults: match number % 2 {
@@ -126,9 +126,9 @@ fn parcels__should_stay_readable() {
                 body_hash: [4; 32],
             }),
         };
-        let bytes = encode_parcel(&parcel).unwrap();
+        let bytes = encode_command(&forwarded).unwrap();
         check(name, &bytes, |bytes| {
-            encode_parcel(&decode_parcel(bytes).unwrap()).unwrap()
+            encode_command(&decode_command(bytes).unwrap()).unwrap()
         });
     }
 }
@@ -189,10 +189,10 @@ fn answers__should_stay_readable() {
         ),
     ];
     let mut answers = vec![
-        ("not-done", Delivery::NotDone),
+        ("not-done", ForwardOutcome::NotDone),
         (
             "refused",
-            Delivery::Answer(Box::new(Err(Fault::field("from", "is wrong")))),
+            ForwardOutcome::Answer(Box::new(Err(Fault::field("from", "is wrong")))),
         ),
     ];
     for (name, receipt) in receipts {
@@ -201,7 +201,7 @@ fn answers__should_stay_readable() {
             replayed: true,
             body_mismatch: false,
         };
-        answers.push((name, Delivery::Answer(Box::new(Ok(submitted)))));
+        answers.push((name, ForwardOutcome::Answer(Box::new(Ok(submitted)))));
     }
     for (name, answer) in answers {
         let bytes = encode_delivery(answer).unwrap();
@@ -214,8 +214,8 @@ fn answers__should_stay_readable() {
 #[test]
 fn form__should_refuse_what_is_never_sent_and_what_is_none() {
     assert!(command_form(Command::RevokeToken("t".into())).is_err());
-    assert!(encode_delivery(Delivery::NotKnown).is_err());
-    assert!(decode_parcel(b"").is_err());
-    assert!(decode_parcel(&[1, 2, 3]).is_err());
+    assert!(encode_delivery(ForwardOutcome::NotKnown).is_err());
+    assert!(decode_command(b"").is_err());
+    assert!(decode_command(&[1, 2, 3]).is_err());
     assert!(decode_delivery(&[0, 9]).is_err());
 }

@@ -1,4 +1,4 @@
-//! How vaults change hands: leases are taken and given back, many in one commit.
+//! Leases in the store: taken and released, many in one commit.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use covault_core::{
     ids::VaultId,
 };
 
-use super::{Lease, MAX_MEMBERS, Member, Tenure, Ward, best, member, member_of};
+use super::{Lease, LeaseRow, LeaseScope, MAX_MEMBERS, Member, member, member_of, preferred};
 use crate::{
     context::Context,
     rows,
@@ -19,30 +19,30 @@ pub(super) const AT_ONCE: usize = 64;
 /// Most vaults.
 const MAX_VAULTS: usize = 100_000;
 
-/// Every ward with its lease, where there is one, and the version of that row.
+/// Every scope with its lease, where there is one, and the version of that row.
 pub(super) async fn leases(
     context: &Context,
-) -> Result<BTreeMap<Ward, Option<(Lease, u64)>>, Fault> {
-    let mut leases = BTreeMap::from([(Ward::House, None)]);
+) -> Result<BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>, Fault> {
+    let mut leases = BTreeMap::from([(LeaseScope::Maintenance, None)]);
     let all = Scan::prefix(Space::VaultName, &[], MAX_VAULTS);
     for (_, row) in context.store.scan(&all).await? {
         // One that cannot be read must not stop the others.
         match rows::decode::<VaultId>(&row.value) {
             Ok(vault) => {
-                leases.insert(Ward::Vault(vault), None);
+                leases.insert(LeaseScope::Vault(vault), None);
             }
             Err(fault) => tracing::error!(?fault, "the name of a vault cannot be read"),
         }
     }
     let all = Scan::prefix(Space::Lease, &[], MAX_VAULTS);
     for (key, row) in context.store.scan(&all).await? {
-        let lease = rows::decode::<Lease>(&row.value);
-        match (Ward::of(&key), lease) {
-            (Some(ward), Ok(lease)) => {
-                leases.insert(ward, Some((lease, row.version)));
+        let stored = rows::decode::<LeaseRow>(&row.value);
+        match (LeaseScope::of(&key), stored) {
+            (Some(scope), Ok(stored)) => {
+                leases.insert(scope, Some((stored, row.version)));
             }
-            (ward, lease) => {
-                tracing::error!(?ward, ?lease, "a lease cannot be read");
+            (scope, stored) => {
+                tracing::error!(?scope, ?stored, "a lease cannot be read");
             }
         }
     }
@@ -52,26 +52,26 @@ pub(super) async fn leases(
 /// Takes all of these, or none: false, when one of them has changed hands.
 pub(super) async fn take(
     context: &Context,
-    some: &[(Ward, Option<(Lease, u64)>)],
+    some: &[(LeaseScope, Option<(LeaseRow, u64)>)],
 ) -> Result<bool, Fault> {
-    let me = context.tenures.me();
+    let me = context.held_leases.me();
     let mut batch = Batch::new();
     let mut taken = Vec::with_capacity(some.len());
-    for (ward, lease) in some {
-        let (term, expect, version) = match lease {
+    for (scope, stored) in some {
+        let (term, expect, version) = match stored {
             None => (1, Expect::Absent, 1),
-            Some((lease, version)) => (
-                lease.term.saturating_add(1),
+            Some((stored, version)) => (
+                stored.term.saturating_add(1),
                 Expect::Version(*version),
                 version.saturating_add(1),
             ),
         };
-        let lease = Lease {
+        let stored = LeaseRow {
             owner: Some(me),
             term,
         };
-        batch.put(ward.key(), expect, rows::encode(&lease)?);
-        taken.push(Tenure::new(*ward, version));
+        batch.put(scope.key(), expect, rows::encode(&stored)?);
+        taken.push(Lease::new(*scope, version));
     }
     match context.store.commit(batch).await {
         Ok(()) => {}
@@ -79,16 +79,16 @@ pub(super) async fn take(
         // Whether it was taken is not known: the next look tells.
         Err(error) => return Err(error.into()),
     }
-    for tenure in taken {
-        context.tenures.begin(tenure);
+    for lease in taken {
+        context.held_leases.begin(lease);
     }
     // Whoever had it, and comes back, is to look.
-    let of_other = |(lease, _): &(Lease, u64)| lease.owner.is_some_and(|owner| owner != me);
+    let of_other = |(stored, _): &(LeaseRow, u64)| stored.owner.is_some_and(|owner| owner != me);
     if some
         .iter()
-        .any(|(_, lease)| lease.as_ref().is_some_and(of_other))
+        .any(|(_, stored)| stored.as_ref().is_some_and(of_other))
     {
-        context.tenures.moved();
+        context.held_leases.moved();
     }
     Ok(true)
 }
@@ -98,15 +98,15 @@ pub(super) async fn take(
 pub async fn take_all(context: &Context) -> Result<(), Fault> {
     let mut leases = leases(context).await?;
     // Taken when it is needed.
-    leases.remove(&Ward::House);
-    let (me, mut all) = (context.tenures.me(), Vec::new());
-    for (ward, lease) in leases {
-        match lease {
+    leases.remove(&LeaseScope::Maintenance);
+    let (me, mut all) = (context.held_leases.me(), Vec::new());
+    for (scope, stored) in leases {
+        match stored {
             // Of a vault that is being made just now, or a commit whose answer was lost.
-            Some((lease, version)) if lease.owner == Some(me) => {
-                context.tenures.begin(Tenure::new(ward, version));
+            Some((stored, version)) if stored.owner == Some(me) => {
+                context.held_leases.begin(Lease::new(scope, version));
             }
-            lease => all.push((ward, lease)),
+            stored => all.push((scope, stored)),
         }
     }
     for some in all.chunks(AT_ONCE) {
@@ -118,8 +118,8 @@ pub async fn take_all(context: &Context) -> Result<(), Fault> {
 }
 
 /// Gives back what nobody works under any more.
-pub(super) async fn free(context: &Context, tenures: &[Arc<Tenure>]) -> Result<(), Fault> {
-    for some in tenures.chunks(AT_ONCE) {
+pub(super) async fn free(context: &Context, held_leases: &[Arc<Lease>]) -> Result<(), Fault> {
+    for some in held_leases.chunks(AT_ONCE) {
         if !free_all(context, some).await? {
             // Somebody else has one of them by now.
             for one in some.chunks(1) {
@@ -127,25 +127,25 @@ pub(super) async fn free(context: &Context, tenures: &[Arc<Tenure>]) -> Result<(
             }
         }
     }
-    context.tenures.moved();
+    context.held_leases.moved();
     Ok(())
 }
 
 /// False when somebody else has one of them; then none was given back.
-async fn free_all(context: &Context, some: &[Arc<Tenure>]) -> Result<bool, Fault> {
+async fn free_all(context: &Context, some: &[Arc<Lease>]) -> Result<bool, Fault> {
     let mut batch = Batch::new();
-    for tenure in some {
-        let key = tenure.ward().key();
-        let lease = context.load::<Lease>(&key).await?;
-        let Some((lease, _)) = lease.filter(|(_, version)| *version == tenure.version()) else {
+    for lease in some {
+        let key = lease.scope().key();
+        let stored = context.load::<LeaseRow>(&key).await?;
+        let Some((stored, _)) = stored.filter(|(_, version)| *version == lease.version()) else {
             return Ok(false);
         };
-        let lease = Lease {
+        let stored = LeaseRow {
             owner: None,
-            term: lease.term.saturating_add(1),
+            term: stored.term.saturating_add(1),
         };
-        let expect = Expect::Version(tenure.version());
-        batch.put(key, expect, rows::encode(&lease)?);
+        let expect = Expect::Version(lease.version());
+        batch.put(key, expect, rows::encode(&stored)?);
     }
     match context.store.commit(batch).await {
         Ok(()) => Ok(true),
@@ -157,9 +157,9 @@ async fn free_all(context: &Context, some: &[Arc<Tenure>]) -> Result<bool, Fault
 /// Gives everything back, and takes the row of this orchestrator away: others go on at once. To be
 /// called when every actor has ended.
 pub async fn give_back(context: &Context) {
-    let all = context.tenures.all();
-    for tenure in &all {
-        context.tenures.end(tenure);
+    let all = context.held_leases.all();
+    for lease in &all {
+        context.held_leases.end(lease);
     }
     if context.store.exclusive() || !context.runs_vaults {
         return;
@@ -167,23 +167,23 @@ pub async fn give_back(context: &Context) {
     let gone = async {
         free(context, &all).await?;
         let mut batch = Batch::new();
-        batch.delete(member(context.tenures.me()), Expect::Any);
+        batch.delete(member(context.held_leases.me()), Expect::Any);
         Ok::<_, Fault>(context.store.commit(batch).await?)
     };
     if let Err(fault) = gone.await {
         tracing::warn!(
             ?fault,
-            "the vaults could not be given back; others take them over"
+            "failed to release the vaults; other orchestrators take them over when the leases expire"
         );
     }
 }
 
 /// The lease of a new vault, for the commit that makes it: whose it is from the beginning.
-pub async fn first_lease(context: &Context, vault: VaultId) -> Result<(Lease, bool), Fault> {
-    let me = context.tenures.me();
+pub async fn first_lease(context: &Context, vault: VaultId) -> Result<(LeaseRow, bool), Fault> {
+    let me = context.held_leases.me();
     let mut all = vec![me];
-    if let Some(able) = context.tenures.able() {
-        all.extend(able);
+    if let Some(eligible) = context.held_leases.eligible() {
+        all.extend(eligible);
     } else if !context.store.exclusive() {
         let found = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
         for (key, row) in context.store.scan(&found).await? {
@@ -191,29 +191,31 @@ pub async fn first_lease(context: &Context, vault: VaultId) -> Result<(Lease, bo
             all.extend(member_of(&key).filter(|_| !leaving));
         }
     }
-    let mine = best(Ward::Vault(vault), all) == Some(me);
-    let lease = Lease {
+    let mine = preferred(LeaseScope::Vault(vault), all) == Some(me);
+    let stored = LeaseRow {
         owner: mine.then_some(me),
         term: 1,
     };
-    Ok((lease, mine))
+    Ok((stored, mine))
 }
 
 /// What is done once for all vaults, where that is here: the context to do it in.
 ///
 /// # Errors
 /// When the store cannot be read or written.
-pub async fn house(context: &Context) -> Result<Option<Context>, Fault> {
-    if let Some(tenure) = context.tenures.get(Ward::House) {
-        return Ok(Some(context.under(tenure)));
+pub async fn maintenance_lease(context: &Context) -> Result<Option<Context>, Fault> {
+    if let Some(lease) = context.held_leases.get(LeaseScope::Maintenance) {
+        return Ok(Some(context.under(lease)));
     }
     if !context.store.exclusive() {
         return Ok(None);
     }
-    let lease = context.load::<Lease>(&Ward::House.key()).await?;
-    if !take(context, &[(Ward::House, lease)]).await? {
+    let stored = context
+        .load::<LeaseRow>(&LeaseScope::Maintenance.key())
+        .await?;
+    if !take(context, &[(LeaseScope::Maintenance, stored)]).await? {
         return Err(Fault::new(Class::Conflict, "another process has taken it"));
     }
-    let tenure = context.tenures.get(Ward::House);
-    Ok(tenure.map(|tenure| context.under(tenure)))
+    let lease = context.held_leases.get(LeaseScope::Maintenance);
+    Ok(lease.map(|lease| context.under(lease)))
 }

@@ -11,10 +11,11 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
 use super::{
-    Lease, MAX_MEMBERS, Member, Tenure, Ward, best,
-    hands::{AT_ONCE, free, leases, take, take_all},
+    Lease, LeaseRow, LeaseScope, MAX_MEMBERS, Member,
+    lease_store::{AT_ONCE, free, leases, take, take_all},
     member, member_of,
     members::Members,
+    preferred,
 };
 use crate::{
     context::Context,
@@ -40,11 +41,11 @@ pub enum Msg {
     /// The orchestrator is stopping: it takes nothing any more.
     Leave,
     /// This was emptied and given back, or could not be.
-    Moved(Ward),
+    Moved(LeaseScope),
 }
 
 /// The actor.
-pub struct Keeper;
+pub struct LeaseManager;
 
 /// Its state.
 pub struct Live {
@@ -61,13 +62,13 @@ pub struct Live {
     signature: Vec<(OrchestratorId, u64, bool)>,
     /// Rounds since everything was looked at.
     rounds: u32,
-    moving: Vec<Ward>,
+    moving: Vec<LeaseScope>,
     told_nodes: Option<Vec<covault_core::order::NodeId>>,
     failures: u32,
 }
 
 #[async_trait]
-impl Actor for Keeper {
+impl Actor for LeaseManager {
     type Msg = Msg;
     type State = Live;
     type Arguments = (Arc<Context>, watch::Receiver<DirectoryAddress>);
@@ -108,22 +109,22 @@ impl Actor for Keeper {
                 } else {
                     live.round(&myself).await
                 };
-                let beat = Duration::from_millis(live.context.settings.beat_ms);
+                let heartbeat = Duration::from_millis(live.context.settings.heartbeat_ms);
                 match round {
                     // Nobody else can come.
                     Ok(()) if exclusive => {}
                     Ok(()) => {
                         live.failures = 0;
-                        myself.send_after(beat, || Msg::RoundDue);
+                        myself.send_after(heartbeat, || Msg::RoundDue);
                     }
                     Err(fault) => {
                         // Once an outage is enough.
                         if live.failures == 0 {
-                            tracing::warn!(?fault, "leases cannot be looked after now");
+                            tracing::warn!(?fault, "lease heartbeat failed");
                         }
                         live.failures = live.failures.saturating_add(1);
                         live.rounds = ROUNDS;
-                        let pause = live.context.pause(live.failures).min(beat);
+                        let pause = live.context.pause(live.failures).min(heartbeat);
                         myself.send_after(pause, || Msg::RoundDue);
                     }
                 }
@@ -132,13 +133,13 @@ impl Actor for Keeper {
                 live.leaving = true;
                 if !live.context.store.exclusive()
                     && live.context.runs_vaults
-                    && let Err(fault) = live.beat().await
+                    && let Err(fault) = live.heartbeat().await
                 {
                     tracing::warn!(?fault, "others could not be told that this process stops");
                 }
             }
-            Msg::Moved(ward) => {
-                live.moving.retain(|moving| *moving != ward);
+            Msg::Moved(scope) => {
+                live.moving.retain(|moving| *moving != scope);
                 live.rounds = ROUNDS;
             }
         }
@@ -157,7 +158,7 @@ impl Live {
             // Others may have taken everything.
             self.rounds = ROUNDS;
         }
-        self.beat().await?;
+        self.heartbeat().await?;
         if !self.alone_at_home {
             self.outlive().await?;
             self.alone_at_home = true;
@@ -183,18 +184,18 @@ impl Live {
     }
 
     /// Writes the row of this orchestrator.
-    async fn beat(&mut self) -> Result<(), Fault> {
+    async fn heartbeat(&mut self) -> Result<(), Fault> {
         let context = &self.context;
-        let tenures = &context.tenures;
-        let began_ms = context.steady.elapsed_ms();
+        let held_leases = &context.held_leases;
+        let began_ms = context.monotonic.elapsed_ms();
         let row = Member {
             name: context.name.clone(),
             home: context.home,
             since_ms: self.since_ms,
-            moves: tenures.moves(),
+            moves: held_leases.moves(),
             leaving: self.leaving,
         };
-        let key = member(tenures.me());
+        let key = member(held_leases.me());
         let expect = match self.version {
             Some(version) => Expect::Version(version),
             None => match context.store.get(&key).await? {
@@ -212,7 +213,7 @@ impl Live {
         self.version = None;
         context.store.commit(batch).await?;
         self.version = Some(version);
-        tenures.seen(version, began_ms);
+        held_leases.seen(version, began_ms);
         Ok(())
     }
 
@@ -225,7 +226,7 @@ impl Live {
         let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
         for (key, row) in context.store.scan(&all).await? {
             let same = rows::decode::<Member>(&row.value).is_ok_and(|it| it.home == Some(home));
-            if !same || member_of(&key) == Some(context.tenures.me()) {
+            if !same || member_of(&key) == Some(context.held_leases.me()) {
                 continue;
             }
             let mut batch = Batch::new();
@@ -238,16 +239,16 @@ impl Live {
     async fn look(&mut self) -> Result<(), Fault> {
         let context = &self.context;
         let all = Scan::prefix(Space::Member, &[], MAX_MEMBERS);
-        let now_ms = context.steady.elapsed_ms();
+        let now_ms = context.monotonic.elapsed_ms();
         let found = context.store.scan(&all).await?;
         let rows = found.iter().filter_map(|(key, row)| {
             let member = rows::decode::<Member>(&row.value);
             Some((member_of(key)?, row.version, member.ok()?))
         });
-        let most_ms = context.settings.beat_ms.saturating_mul(2);
+        let most_ms = context.settings.heartbeat_ms.saturating_mul(2);
         self.members.look(rows, now_ms, most_ms);
-        let able = self.members.able(context.settings.lease_ms);
-        context.tenures.set_able(able);
+        let eligible = self.members.eligible(context.settings.lease_ms);
+        context.held_leases.set_eligible(eligible);
         Ok(())
     }
 
@@ -265,48 +266,52 @@ impl Live {
     fn compare(
         &mut self,
         myself: &ActorRef<Msg>,
-        leases: &BTreeMap<Ward, Option<(Lease, u64)>>,
-    ) -> Vec<(Ward, Option<(Lease, u64)>)> {
+        leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
+    ) -> Vec<(LeaseScope, Option<(LeaseRow, u64)>)> {
         let context = Arc::clone(&self.context);
-        let (tenures, lease_ms) = (&context.tenures, context.settings.lease_ms);
-        let me = tenures.me();
-        let able = self.members.able(lease_ms);
+        let (held_leases, lease_ms) = (&context.held_leases, context.settings.lease_ms);
+        let me = held_leases.me();
+        let eligible = self.members.eligible(lease_ms);
         let mut wanted = Vec::new();
-        for (ward, lease) in leases {
-            let owner = lease.as_ref().and_then(|(lease, _)| lease.owner);
-            let best = best(*ward, able.iter().copied());
-            if let (Some((_, version)), true) = (lease, owner == Some(me)) {
-                if self.moving.contains(ward) {
+        for (scope, stored) in leases {
+            let owner = stored.as_ref().and_then(|(stored, _)| stored.owner);
+            let preferred = preferred(*scope, eligible.iter().copied());
+            if let (Some((_, version)), true) = (stored, owner == Some(me)) {
+                if self.moving.contains(scope) {
                     continue;
                 }
-                match tenures.get(*ward) {
-                    Some(tenure) if tenure.version() == *version => {
-                        let other = best.filter(|best| *best != me);
-                        if other.is_some_and(|best| self.members.is_settled(best, lease_ms))
+                match held_leases.get(*scope) {
+                    Some(lease) if lease.version() == *version => {
+                        let other = preferred.filter(|preferred| *preferred != me);
+                        if other
+                            .is_some_and(|preferred| self.members.is_settled(preferred, lease_ms))
                             && self.moving.len() < MOVES_AT_ONCE
                         {
-                            self.moving.push(*ward);
-                            move_away(&context, myself, &self.directory, tenure);
+                            self.moving.push(*scope);
+                            move_away(&context, myself, &self.directory, lease);
                         }
                     }
                     // Of what this orchestrator wrote it had not heard that it was written.
-                    _ => tenures.begin(Tenure::new(*ward, *version)),
+                    _ => held_leases.begin(Lease::new(*scope, *version)),
                 }
                 continue;
             }
-            if let Some(tenure) = tenures.get(*ward) {
-                tracing::warn!(?ward, "another orchestrator has it by now");
-                tenures.end(&tenure);
+            if let Some(lease) = held_leases.get(*scope) {
+                tracing::warn!(?scope, "lease lost to another orchestrator");
+                held_leases.end(&lease);
             }
             let free = owner.is_none_or(|owner| !self.members.is_live(owner, lease_ms));
-            if free && best == Some(me) && !self.leaving {
-                wanted.push((*ward, lease.clone()));
+            if free && preferred == Some(me) && !self.leaving {
+                wanted.push((*scope, stored.clone()));
             }
         }
         wanted
     }
 
-    async fn take(&mut self, wanted: Vec<(Ward, Option<(Lease, u64)>)>) -> Result<(), Fault> {
+    async fn take(
+        &mut self,
+        wanted: Vec<(LeaseScope, Option<(LeaseRow, u64)>)>,
+    ) -> Result<(), Fault> {
         for some in wanted.chunks(AT_ONCE) {
             if !take(&self.context, some).await? {
                 // Somebody else was faster with one of them.
@@ -314,27 +319,31 @@ impl Live {
                     take(&self.context, one).await?;
                 }
             }
-            self.beat().await?;
+            self.heartbeat().await?;
         }
         Ok(())
     }
 
-    fn is_moving(&self, leases: &BTreeMap<Ward, Option<(Lease, u64)>>) -> bool {
+    fn is_moving(&self, leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>) -> bool {
         let lease_ms = self.context.settings.lease_ms;
-        let able = self.members.able(lease_ms);
-        let me = self.context.tenures.me();
-        leases.iter().any(|(ward, lease)| {
-            let mine = lease.as_ref().and_then(|(lease, _)| lease.owner) == Some(me);
-            mine && best(*ward, able.iter().copied()).is_some_and(|best| best != me)
+        let eligible = self.members.eligible(lease_ms);
+        let me = self.context.held_leases.me();
+        leases.iter().any(|(scope, stored)| {
+            let mine = stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(me);
+            mine && preferred(*scope, eligible.iter().copied())
+                .is_some_and(|preferred| preferred != me)
         })
     }
 
     /// Deletes the rows of those that died long ago and have nothing.
-    async fn forget(&self, leases: &BTreeMap<Ward, Option<(Lease, u64)>>) -> Result<(), Fault> {
+    async fn forget(
+        &self,
+        leases: &BTreeMap<LeaseScope, Option<(LeaseRow, u64)>>,
+    ) -> Result<(), Fault> {
         let after_ms = self.context.settings.lease_ms.saturating_mul(FORGOTTEN);
         for (id, version) in self.members.forgotten(after_ms) {
-            let has = |lease: &Option<(Lease, u64)>| {
-                lease.as_ref().and_then(|(lease, _)| lease.owner) == Some(id)
+            let has = |stored: &Option<(LeaseRow, u64)>| {
+                stored.as_ref().and_then(|(stored, _)| stored.owner) == Some(id)
             };
             if leases.values().any(has) {
                 continue;
@@ -356,22 +365,22 @@ fn move_away(
     context: &Arc<Context>,
     myself: &ActorRef<Msg>,
     directory: &watch::Receiver<DirectoryAddress>,
-    tenure: Arc<Tenure>,
+    lease: Arc<Lease>,
 ) {
     let (context, myself) = (Arc::clone(context), myself.clone());
     let directory = directory.borrow().clone();
     tokio::spawn(async move {
-        let ward = tenure.ward();
-        tenure.drain(DRAIN).await;
-        context.tenures.end(&tenure);
-        if let (Some(directory), Ward::Vault(vault)) = (directory, ward) {
+        let scope = lease.scope();
+        lease.drain(DRAIN).await;
+        context.held_leases.end(&lease);
+        if let (Some(directory), LeaseScope::Vault(vault)) = (directory, scope) {
             // Also when it does not answer nothing is written any more.
             let ended = |reply| directory::Msg::Ended(vault, reply);
             let _ = directory.call(ended, Some(DRAIN)).await;
         }
-        if let Err(fault) = free(&context, &[tenure]).await {
-            tracing::warn!(?ward, ?fault, "it could not be given back");
+        if let Err(fault) = free(&context, &[lease]).await {
+            tracing::warn!(?scope, ?fault, "failed to release lease");
         }
-        let _ = myself.cast(Msg::Moved(ward));
+        let _ = myself.cast(Msg::Moved(scope));
     });
 }

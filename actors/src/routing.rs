@@ -17,11 +17,11 @@ use covault_core::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
+    command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     context::elsewhere,
     gateway::{Caller, Command, IdempotencyKey, Inner, Operation, Submitted},
     idempotency,
-    leases::{self, Lease, Stay, Ward},
-    post::{Clerk, Delivery, Parcel},
+    leases::{self, LeaseGuard, LeaseRow, LeaseScope},
     rows,
     store::Key,
     tokens, views,
@@ -34,9 +34,9 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOST: Duration = Duration::from_millis(500);
 
 /// Where a command is to be done.
-pub enum Place {
+pub enum Routing {
     /// Here. The vault does not go meanwhile, where the command is about one.
-    Here(Option<Stay>),
+    Here(Option<LeaseGuard>),
     /// Where the vault is, which is not here.
     Elsewhere(VaultId),
     /// By any process in which vaults run, which this is not.
@@ -55,11 +55,11 @@ impl Inner {
         let context = &self.context;
         let mut left = Duration::from_millis(context.settings.lease_ms.saturating_mul(2));
         loop {
-            let (vault, to) = match self.place(caller, &command).await? {
-                Place::Here(None) => {
+            let (vault, to) = match self.route(caller, &command).await? {
+                Routing::Here(None) => {
                     return self.submit_here(caller, once, Ok(command), work).await;
                 }
-                Place::Here(Some(stay)) => {
+                Routing::Here(Some(stay)) => {
                     let (key, command, work) = (once.clone(), command.clone(), Arc::clone(&work));
                     let done = self.submit_here(caller, key, Ok(command), work).await;
                     let lost = once.is_some() && stay.is_lost();
@@ -72,31 +72,31 @@ impl Inner {
                         _ => return done,
                     }
                 }
-                Place::Elsewhere(vault) => (Some(vault), self.owner(vault).await?),
-                Place::Anywhere => (None, self.anybody()),
+                Routing::Elsewhere(vault) => (Some(vault), self.owner(vault).await?),
+                Routing::Anywhere => (None, self.anybody()),
             };
             // What was done need not be asked for, whoever did it and wherever that is now.
             if let Some(answer) = self.answered(caller, once.as_ref()).await? {
                 return Ok(answer);
             }
-            if let Some((owner, mark)) = self.there(to).await? {
-                let parcel = Parcel {
-                    mark,
+            if let Some((owner, recipient_version)) = self.there(to).await? {
+                let forwarded = ForwardedCommand {
+                    recipient_version,
                     caller: caller.clone(),
                     command: command.clone(),
                     idempotency: once.as_ref().map(|(_, key)| key.clone()),
                 };
                 let patience = Duration::from_millis(context.settings.command_timeout_ms);
-                let delivery = tokio::select! {
-                    delivery = self.post.send(owner, parcel, patience) => Some(delivery),
+                let outcome = tokio::select! {
+                    outcome = self.command_bus.send(owner, forwarded, patience) => Some(outcome),
                     () = self.gone(vault, owner) => None,
                 };
-                match delivery {
-                    Some(Delivery::Answer(answer)) => return *answer,
-                    Some(Delivery::NotDone) => {}
+                match outcome {
+                    Some(ForwardOutcome::Answer(answer)) => return *answer,
+                    Some(ForwardOutcome::NotDone) => {}
                     // If it was done, the record of the key tells it to whoever has the vault now.
                     None if once.is_some() => {}
-                    Some(Delivery::NotKnown) | None => return Err(not_known()),
+                    Some(ForwardOutcome::NotKnown) | None => return Err(not_known()),
                 }
             }
             left = left.checked_sub(LOOK).ok_or_else(elsewhere)?;
@@ -124,23 +124,27 @@ impl Inner {
 
     /// Who has a vault, when it is another orchestrator that seems to be alive.
     async fn owner(&self, vault: VaultId) -> Result<Option<OrchestratorId>, Fault> {
-        let tenures = &self.context.tenures;
-        let able = tenures.able();
+        let held_leases = &self.context.held_leases;
+        let eligible = held_leases.eligible();
         // One that is stopping is not sent anything either: the vault is on its way.
-        let seems = |id: &OrchestratorId| able.as_ref().is_none_or(|able| able.contains(id));
+        let seems = |id: &OrchestratorId| {
+            eligible
+                .as_ref()
+                .is_none_or(|eligible| eligible.contains(id))
+        };
         let owner = self.holder(vault).await?;
-        Ok(owner.filter(|owner| *owner != tenures.me() && seems(owner)))
+        Ok(owner.filter(|owner| *owner != held_leases.me() && seems(owner)))
     }
 
     /// Any orchestrator that seems to be alive.
     fn anybody(&self) -> Option<OrchestratorId> {
         let context = &self.context;
-        let able = context.tenures.able().unwrap_or_default();
+        let eligible = context.held_leases.eligible().unwrap_or_default();
         let mut dice = [0; 1];
         context.entropy.fill(&mut dice);
         let [dice] = dice;
-        let place = usize::from(dice).checked_rem(able.len())?;
-        able.get(place).copied()
+        let index = usize::from(dice).checked_rem(eligible.len())?;
+        eligible.get(index).copied()
     }
 
     /// With the version of its row, when it has one.
@@ -156,7 +160,7 @@ impl Inner {
     }
 
     async fn holder(&self, vault: VaultId) -> Result<Option<OrchestratorId>, Fault> {
-        let lease: Option<Lease> = self.load(&Ward::Vault(vault).key()).await?;
+        let lease: Option<LeaseRow> = self.load(&LeaseScope::Vault(vault).key()).await?;
         Ok(lease.and_then(|lease| lease.owner))
     }
 
@@ -176,25 +180,25 @@ impl Inner {
 
     /// Where a command is to be done. What cannot be told is found out here, and told in the words
     /// of the command.
-    pub(crate) async fn place(&self, caller: &Caller, command: &Command) -> Result<Place, Fault> {
+    pub(crate) async fn route(&self, caller: &Caller, command: &Command) -> Result<Routing, Fault> {
         let context = &self.context;
         if context.store.exclusive() {
-            return Ok(Place::Here(None));
+            return Ok(Routing::Here(None));
         }
         let Some(vault) = self.vault_of(caller, command).await? else {
             return Ok(self.of_no_vault(command));
         };
-        if let Some(stay) = context.tenures.enter(vault) {
-            return Ok(Place::Here(Some(stay)));
+        if let Some(stay) = context.held_leases.enter(vault) {
+            return Ok(Routing::Here(Some(stay)));
         }
         Ok(match context.store.get(&rows::vault(vault)).await? {
-            Some(_) => Place::Elsewhere(vault),
-            None => Place::Here(None),
+            Some(_) => Routing::Elsewhere(vault),
+            None => Routing::Here(None),
         })
     }
 
     /// Where a command is done that is about no vault, or about one that is not known.
-    fn of_no_vault(&self, command: &Command) -> Place {
+    fn of_no_vault(&self, command: &Command) -> Routing {
         let runs = matches!(
             command,
             Command::CreateVault { .. }
@@ -202,9 +206,9 @@ impl Inner {
                 | Command::BackupVault { .. }
         );
         if runs && !self.context.runs_vaults {
-            Place::Anywhere
+            Routing::Anywhere
         } else {
-            Place::Here(None)
+            Routing::Here(None)
         }
     }
 
@@ -278,49 +282,55 @@ impl Inner {
 
 fn not_known() -> Fault {
     Fault::unavailable(
-        "the outcome is not known: repeat the call with the same idempotency key, or look before trying again",
+        "the outcome is not known: repeat the call with the same idempotency key, or read the state before retrying",
     )
 }
 
 /// Takes the commands that others send to this orchestrator.
-pub struct Desk(pub Weak<Inner>);
+pub struct GatewayHandler(pub Weak<Inner>);
 
 #[async_trait]
-impl Clerk for Desk {
-    async fn take(&self, parcel: Parcel) -> Delivery {
+impl CommandHandler for GatewayHandler {
+    async fn take(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
         let Some(inner) = self.0.upgrade() else {
-            return Delivery::NotDone;
+            return ForwardOutcome::NotDone;
         };
-        let Parcel {
-            mark,
+        let ForwardedCommand {
+            recipient_version,
             caller,
             command,
             idempotency,
-        } = parcel;
+        } = forwarded;
         let once = command.operation().zip(idempotency);
         // Whoever sent it has given it up.
         let settings = &inner.context.settings;
-        let window = settings.command_timeout_ms / settings.beat_ms.max(1);
-        if inner.context.tenures.beat().abs_diff(mark) > window {
-            return Delivery::NotDone;
+        let window = settings.command_timeout_ms / settings.heartbeat_ms.max(1);
+        if inner
+            .context
+            .held_leases
+            .heartbeat()
+            .abs_diff(recipient_version)
+            > window
+        {
+            return ForwardOutcome::NotDone;
         }
-        match inner.place(&caller, &command).await {
-            Ok(Place::Here(stay @ Some(_))) => {
+        match inner.route(&caller, &command).await {
+            Ok(Routing::Here(stay @ Some(_))) => {
                 let answer = inner.submit_posted(&caller, once, command).await;
                 drop(stay);
                 match answer {
-                    Some(answer) => Delivery::Answer(Box::new(answer)),
-                    None => Delivery::NotDone,
+                    Some(answer) => ForwardOutcome::Answer(Box::new(answer)),
+                    None => ForwardOutcome::NotDone,
                 }
             }
-            Ok(Place::Here(None)) if inner.context.runs_vaults => {
+            Ok(Routing::Here(None)) if inner.context.runs_vaults => {
                 match inner.submit_posted(&caller, once, command).await {
-                    Some(answer) => Delivery::Answer(Box::new(answer)),
-                    None => Delivery::NotDone,
+                    Some(answer) => ForwardOutcome::Answer(Box::new(answer)),
+                    None => ForwardOutcome::NotDone,
                 }
             }
-            Ok(_) => Delivery::NotDone,
-            Err(fault) => Delivery::Answer(Box::new(Err(fault))),
+            Ok(_) => ForwardOutcome::NotDone,
+            Err(fault) => ForwardOutcome::Answer(Box::new(Err(fault))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Tenure, Tenures};
+use super::{HeldLeases, Lease};
 use crate::store::{
     Batch, Change, CommitError, Expect, Key, ReadError, Row, Rows, Scan, Snapshot, Space, Store,
     Write,
@@ -61,26 +61,26 @@ impl<G: Guard> Store for Guarded<G> {
     }
 }
 
-/// For what is done under a tenure.
+/// For what is done under a lease.
 pub struct Fenced {
     /// What this orchestrator has.
-    pub tenures: Arc<Tenures>,
-    /// The tenure.
-    pub tenure: Arc<Tenure>,
+    pub held_leases: Arc<HeldLeases>,
+    /// The lease.
+    pub lease: Arc<Lease>,
 }
 
 #[async_trait]
 impl Guard for Fenced {
     async fn commit(&self, store: &dyn Store, batch: Batch) -> Result<(), CommitError> {
-        if self.tenure.is_over() {
+        if self.lease.has_ended() {
             return Err(CommitError::NotOwner);
         }
-        let lease = self.tenure.ward().key();
-        let batch = batch.behind(lease.clone(), self.tenure.version());
+        let stored = self.lease.scope().key();
+        let batch = batch.behind(stored.clone(), self.lease.version());
         match store.commit(batch).await {
-            Err(CommitError::Conflict(key)) if key == lease => {
-                tracing::warn!(ward = ?self.tenure.ward(), "another orchestrator has it by now; nothing was written");
-                self.tenures.end(&self.tenure);
+            Err(CommitError::Conflict(key)) if key == stored => {
+                tracing::warn!(scope = ?self.lease.scope(), "lease lost to another orchestrator; nothing was written");
+                self.held_leases.end(&self.lease);
                 Err(CommitError::NotOwner)
             }
             done => done,
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        leases::{Lease, Ward},
+        leases::{LeaseRow, LeaseScope},
         rows,
         store::memory::MemoryStore,
     };
@@ -184,27 +184,27 @@ mod tests {
     async fn fenced__should_write_nothing_once_the_lease_has_changed() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::shared());
         let me = OrchestratorId::from_bytes([1; 16]);
-        let ward = Ward::Vault(VaultId::from_bytes([2; 16]));
+        let scope = LeaseScope::Vault(VaultId::from_bytes([2; 16]));
         let take = async |owner, term| {
             let mut batch = Batch::new();
-            let lease = rows::encode(&Lease { owner, term }).unwrap();
-            batch.put(ward.key(), Expect::Any, lease);
+            let stored = rows::encode(&LeaseRow { owner, term }).unwrap();
+            batch.put(scope.key(), Expect::Any, stored);
             store.commit(batch).await.unwrap();
         };
         take(Some(me), 1).await;
-        let tenures = Arc::new(Tenures::new(me));
+        let held_leases = Arc::new(HeldLeases::new(me));
         let under = |version| {
-            let tenure = Tenure::new(ward, version);
-            tenures.begin(Arc::clone(&tenure));
-            let tenures = Arc::clone(&tenures);
-            Guarded::new(Arc::clone(&store), Fenced { tenures, tenure })
+            let lease = Lease::new(scope, version);
+            held_leases.begin(Arc::clone(&lease));
+            let held_leases = Arc::clone(&held_leases);
+            Guarded::new(Arc::clone(&store), Fenced { held_leases, lease })
         };
         let first = under(1);
         first.commit(batch()).await.unwrap();
         take(None, 2).await;
         take(Some(me), 3).await;
         assert_eq!(first.commit(batch()).await, Err(CommitError::NotOwner));
-        assert!(tenures.get(ward).is_none());
+        assert!(held_leases.get(scope).is_none());
         let row = Key::new(Space::Request, &[b"r"]);
         assert_eq!(store.get(&row).await.unwrap().unwrap().version, 1);
         // The same orchestrator has it again, and what it began before stays over.
@@ -216,7 +216,7 @@ mod tests {
         conflict.put(row.clone(), Expect::Absent, vec![]);
         let told = third.commit(conflict).await;
         assert_eq!(told, Err(CommitError::Conflict(row)));
-        assert!(tenures.get(ward).is_some());
+        assert!(held_leases.get(scope).is_some());
     }
 
     #[tokio::test]

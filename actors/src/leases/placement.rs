@@ -4,11 +4,14 @@
 use covault_core::ids::OrchestratorId;
 use sha2::{Digest as _, Sha256};
 
-use super::Ward;
+use super::LeaseScope;
 
 /// The one of `live` that is to have it; the same for all who see the same ones.
-pub fn best(ward: Ward, live: impl IntoIterator<Item = OrchestratorId>) -> Option<OrchestratorId> {
-    let bytes = ward.bytes();
+pub fn preferred(
+    scope: LeaseScope,
+    live: impl IntoIterator<Item = OrchestratorId>,
+) -> Option<OrchestratorId> {
+    let bytes = scope.bytes();
     live.into_iter().max_by_key(|id| {
         let mut hash = Sha256::new_with_prefix(id.as_bytes());
         hash.update(&bytes);
@@ -28,10 +31,10 @@ mod tests {
         OrchestratorId::from_bytes([number; 16])
     }
 
-    fn vault(number: u16) -> Ward {
+    fn vault(number: u16) -> LeaseScope {
         let mut bytes = [0; 16];
         bytes[..2].copy_from_slice(&number.to_be_bytes());
-        Ward::Vault(VaultId::from_bytes(bytes))
+        LeaseScope::Vault(VaultId::from_bytes(bytes))
     }
 
     #[test]
@@ -39,17 +42,17 @@ mod tests {
         let all: Vec<_> = (1..=4).map(id).collect();
         let mut counts = [0_usize; 5];
         for number in 0..1000 {
-            let before = best(vault(number), all.iter().copied()).unwrap();
+            let before = preferred(vault(number), all.iter().copied()).unwrap();
             counts[usize::from(before.as_bytes()[0])] += 1;
-            let after = best(vault(number), all.iter().copied().take(3)).unwrap();
+            let after = preferred(vault(number), all.iter().copied().take(3)).unwrap();
             assert!(after == before || before == id(4));
-            let reversed = best(vault(number), all.iter().rev().copied()).unwrap();
+            let reversed = preferred(vault(number), all.iter().rev().copied()).unwrap();
             assert_eq!(reversed, before);
         }
         assert!(
             counts[1..].iter().all(|count| (180..320).contains(count)),
             "{counts:?}"
         );
-        assert_eq!(best(vault(1), []), None);
+        assert_eq!(preferred(vault(1), []), None);
     }
 }

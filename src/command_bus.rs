@@ -1,10 +1,10 @@
-//! The post between processes over a bus, which may be Redis and is not trusted: whoever can write
-//! there can neither read a parcel, nor make one, nor have one opened twice.
+//! The command bus between processes over a message bus, which may be Redis and is not trusted: whoever can write
+//! there can neither read a command, nor forge one, nor have one run twice.
 //!
 //! Every process has an inbox on a bus of its own namespace. A message is sealed with
 //! XChaCha20-Poly1305 under a key that is derived, for commands and for answers apart, from a secret
 //! that all processes share, and is bound to its sender and its recipient. A process that starts again
-//! is another recipient. A parcel carries the version that the recipient's row had: the recipient
+//! is another recipient. A forwarded command carries the version of the recipient's row: the recipient
 //! opens none that is older than commands may take, and none whose id it has seen since.
 
 use std::{
@@ -18,7 +18,9 @@ use chacha20poly1305::{
     KeyInit as _, XChaCha20Poly1305, XNonce,
     aead::{Aead as _, Payload},
 };
-use covault_actors::post::{Clerk, Delivery, Parcel, Post, form};
+use covault_actors::command_bus::{
+    CommandBus, CommandHandler, ForwardOutcome, ForwardedCommand, form,
+};
 use covault_core::{
     fault::Fault,
     ids::OrchestratorId,
@@ -36,7 +38,7 @@ use zeroize::Zeroizing;
 const VERSION: u8 = 1;
 /// Separates these keys and addresses from all others.
 const CONTEXT: &[u8] = b"covault post v1";
-/// Ids that are remembered: more than come while a parcel can be opened.
+/// Ids that are remembered: more than arrive while a command can be opened.
 const REMEMBERED: usize = 1 << 17;
 const NONCE: usize = 24;
 const ID: usize = 16;
@@ -112,7 +114,7 @@ impl Keys {
         };
         let sealed = self.of_kind(*kind);
         let sealed = sealed.encrypt(XNonce::from_slice(&nonce), payload);
-        let sealed = sealed.map_err(|_| Fault::bug("a parcel could not be sealed"))?;
+        let sealed = sealed.map_err(|_| Fault::bug("a forwarded command could not be sealed"))?;
         Ok([header.as_slice(), &nonce, &sealed].concat())
     }
 
@@ -158,7 +160,7 @@ fn inbox(id: OrchestratorId) -> Address {
     Address::Inbox(NodeId(hash.finalize().into()))
 }
 
-/// Ids of parcels that were opened.
+/// Ids of commands that were opened.
 #[derive(Default)]
 struct Seen {
     ids: HashSet<[u8; ID]>,
@@ -182,9 +184,9 @@ impl Seen {
 }
 
 /// Who waits for which answer, and from whom.
-type Waiting = HashMap<[u8; ID], (OrchestratorId, oneshot::Sender<Delivery>)>;
+type Waiting = HashMap<[u8; ID], (OrchestratorId, oneshot::Sender<ForwardOutcome>)>;
 
-struct Office {
+struct BusState {
     bus: Arc<dyn Bus>,
     entropy: Arc<dyn Entropy>,
     keys: Keys,
@@ -192,12 +194,12 @@ struct Office {
 }
 
 /// See the module.
-pub struct BusPost {
-    office: Arc<Office>,
+pub struct RedisCommandBus {
+    state: Arc<BusState>,
     me: Mutex<Option<(OrchestratorId, AbortHandle)>>,
 }
 
-impl BusPost {
+impl RedisCommandBus {
     /// A post over a bus that nothing else uses.
     ///
     /// # Errors
@@ -208,7 +210,7 @@ impl BusPost {
         secret: &SecretString,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            office: Arc::new(Office {
+            state: Arc::new(BusState {
                 bus,
                 entropy,
                 keys: Keys::of(secret)?,
@@ -223,7 +225,7 @@ impl BusPost {
     }
 }
 
-impl Office {
+impl BusState {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -250,32 +252,37 @@ impl Office {
         let Some((_, sender)) = sender else {
             return;
         };
-        let delivery = form::decode_delivery(&opened.body).unwrap_or_else(|fault| {
+        let outcome = form::decode_delivery(&opened.body).unwrap_or_else(|fault| {
             tracing::error!(?fault, "an answer of another process cannot be read");
-            Delivery::NotKnown
+            ForwardOutcome::NotKnown
         });
-        let _ = sender.send(delivery);
+        let _ = sender.send(outcome);
     }
 
     /// Has a command done, in a task of its own.
-    fn done(self: &Arc<Self>, me: OrchestratorId, clerk: &Arc<dyn Clerk>, opened: Opened) {
-        let (office, clerk) = (Arc::clone(self), Arc::clone(clerk));
+    fn done(
+        self: &Arc<Self>,
+        me: OrchestratorId,
+        handler: &Arc<dyn CommandHandler>,
+        opened: Opened,
+    ) {
+        let (state, handler) = (Arc::clone(self), Arc::clone(handler));
         tokio::spawn(async move {
-            let delivery = match form::decode_parcel(&opened.body) {
-                Ok(parcel) => clerk.take(parcel).await,
+            let outcome = match form::decode_command(&opened.body) {
+                Ok(forwarded) => handler.take(forwarded).await,
                 Err(fault) => {
                     // A newer version sends what this one does not know.
                     tracing::error!(?fault, "a command of another process cannot be read");
-                    Delivery::NotDone
+                    ForwardOutcome::NotDone
                 }
             };
-            let answer = form::encode_delivery(delivery).map(|body| Opened {
+            let answer = form::encode_delivery(outcome).map(|body| Opened {
                 kind: Kind::Answer,
                 from: me,
                 id: opened.id,
                 body,
             });
-            let sent = answer.and_then(|answer| office.publish(&answer, opened.from));
+            let sent = answer.and_then(|answer| state.publish(&answer, opened.from));
             if let Err(fault) = sent {
                 tracing::warn!(
                     ?fault,
@@ -287,30 +294,34 @@ impl Office {
 }
 
 #[async_trait]
-impl Post for BusPost {
-    async fn open(&self, me: OrchestratorId, clerk: Arc<dyn Clerk>) -> Result<(), Fault> {
+impl CommandBus for RedisCommandBus {
+    async fn open(
+        &self,
+        me: OrchestratorId,
+        handler: Arc<dyn CommandHandler>,
+    ) -> Result<(), Fault> {
         let Address::Inbox(address) = inbox(me) else {
             return Err(Fault::bug("an inbox is none"));
         };
         let mut messages = self
-            .office
+            .state
             .bus
             .subscribe(address, false)
             .await
             .map_err(|error| {
                 Fault::unavailable("the message bus is not available").caused_by(error)
             })?;
-        let office = Arc::clone(&self.office);
+        let state = Arc::clone(&self.state);
         let task = tokio::spawn(async move {
             let mut seen = Seen::default();
             while let Some(bytes) = messages.next().await {
-                let Some(opened) = office.keys.open(&bytes, me) else {
+                let Some(opened) = state.keys.open(&bytes, me) else {
                     tracing::warn!("a message that is not from one of us was dropped");
                     continue;
                 };
                 match opened.kind {
-                    Kind::Answer => office.answered(opened),
-                    Kind::Command if seen.add(opened.id) => office.done(me, &clerk, opened),
+                    Kind::Answer => state.answered(opened),
+                    Kind::Command if seen.add(opened.id) => state.done(me, &handler, opened),
                     // A bus may repeat, and somebody on it may too.
                     Kind::Command => {}
                 }
@@ -329,38 +340,43 @@ impl Post for BusPost {
         }
     }
 
-    async fn send(&self, to: OrchestratorId, parcel: Parcel, patience: Duration) -> Delivery {
-        let refused = |fault| Delivery::Answer(Box::new(Err(fault)));
+    async fn send(
+        &self,
+        to: OrchestratorId,
+        forwarded: ForwardedCommand,
+        patience: Duration,
+    ) -> ForwardOutcome {
+        let refused = |fault| ForwardOutcome::Answer(Box::new(Err(fault)));
         let me = self.me().as_ref().map(|(me, _)| *me);
         let Some(me) = me else {
-            return Delivery::NotDone;
+            return ForwardOutcome::NotDone;
         };
-        let body = match form::encode_parcel(&parcel) {
+        let body = match form::encode_command(&forwarded) {
             Ok(body) => body,
             Err(fault) => return refused(fault),
         };
-        let id = random_16(&*self.office.entropy);
+        let id = random_16(&*self.state.entropy);
         let (sender, answer) = oneshot::channel();
-        self.office.waiting().insert(id, (to, sender));
-        let _waits = Waits(&self.office, id);
+        self.state.waiting().insert(id, (to, sender));
+        let _waits = Waits(&self.state, id);
         let message = Opened {
             kind: Kind::Command,
             from: me,
             id,
             body,
         };
-        if let Err(fault) = self.office.publish(&message, to) {
+        if let Err(fault) = self.state.publish(&message, to) {
             return refused(fault);
         }
         match tokio::time::timeout(patience, answer).await {
-            Ok(Ok(delivery)) => delivery,
-            Ok(Err(_)) | Err(_) => Delivery::NotKnown,
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => ForwardOutcome::NotKnown,
         }
     }
 }
 
 /// An answer that is waited for.
-struct Waits<'a>(&'a Office, [u8; ID]);
+struct Waits<'a>(&'a BusState, [u8; ID]);
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
@@ -368,7 +384,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Drop for BusPost {
+impl Drop for RedisCommandBus {
     fn drop(&mut self) {
         if let Some((_, task)) = self.me().take() {
             task.abort();
@@ -377,5 +393,5 @@ impl Drop for BusPost {
 }
 
 #[cfg(test)]
-#[path = "post_tests.rs"]
+#[path = "command_bus_tests.rs"]
 mod tests;
