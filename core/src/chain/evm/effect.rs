@@ -219,6 +219,11 @@ const PROXY: Address = address!("0x000000000000000000000000000000000000080b");
 /// There: does anything that the chain lets who calls it do.
 const DISPATCH: Address = address!("0x0000000000000000000000000000000000000401");
 
+/// HyperEVM and its test network.
+const HYPERS: [u64; 2] = [999, 998];
+/// There: sends, trades and stakes what its caller has on HyperCore, the chain beside it.
+const CORE_WRITER: Address = address!("0x3333333333333333333333333333333333333333");
+
 /// The precompiles that Ethereum has, which move nothing: up to this one, and that of RIP-7212.
 const STANDARD: u64 = 0x11;
 const P256: u64 = 0x100;
@@ -238,18 +243,19 @@ const PLAIN: [(u64, u64, u64); 6] = [
 ];
 
 /// Whether it is a part of the chain itself that may move what the caller has without an allowance or
-/// a value: those have low numbers.
+/// a value: those have low numbers, but one.
 fn is_precompile(chain_id: u64, to: &Address) -> bool {
     let (high, low) = to.0.split_at(Address::len_bytes() - 2);
     let number = U256::from_be_slice(low).saturating_to::<u64>();
     let plain = |(chain, first, last): &(u64, u64, u64)| {
         *chain == chain_id && (*first..=*last).contains(&number)
     };
-    high.iter().all(|byte| *byte == 0)
+    let is_low = high.iter().all(|byte| *byte == 0)
         && number > STANDARD
         && number != P256
         && !is_coin(Some(chain_id), to)
-        && !PLAIN.iter().any(plain)
+        && !PLAIN.iter().any(plain);
+    is_low || HYPERS.contains(&chain_id) && *to == CORE_WRITER
 }
 
 static FORMS: LazyLock<HashMap<[u8; 4], Form>> = LazyLock::new(|| {

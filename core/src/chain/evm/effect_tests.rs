@@ -308,6 +308,10 @@ fn precompiles__should_count_as_anything() {
         assert!(anything(chain_id, number(to), &[1]), "{chain_id} {to}");
         assert!(!anything(chain_id, number(to), &[]), "{chain_id} {to}");
     }
+    // HyperEVM's CoreWriter, which is an account like others elsewhere.
+    let core_writer = Address::repeat_byte(0x33);
+    assert!(anything(999, core_writer, &unknown) && anything(998, core_writer, &unknown));
+    assert!(!anything(1, core_writer, &unknown));
     // Those of Ethereum, the coin, and what takes a value.
     for (chain_id, to) in [
         (1, 0x01),
