@@ -17,10 +17,10 @@ pub fn of(config: &Evm) -> anyhow::Result<Calls> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", file()))?;
         if let Err(fault) = own.add_abi(&text) {
-            bail!("{} {}", file(), fault.public());
+            bail!("{} {}", file(), fault.message());
         }
     }
-    Ok(Calls::built_in().under(&own))
+    Ok(Calls::built_in().overridden_by(&own))
 }
 
 #[cfg(test)]

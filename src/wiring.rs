@@ -69,8 +69,8 @@ pub const WORK_FACTOR_RANDOM: u8 = 10;
 /// A fault of a start, with its cause: whoever starts Covault may know it.
 pub fn explain(fault: Fault) -> anyhow::Error {
     match fault.cause() {
-        Some(cause) => anyhow::anyhow!("{} ({cause})", fault.public()),
-        None => anyhow::anyhow!("{}", fault.public()),
+        Some(cause) => anyhow::anyhow!("{} ({cause})", fault.message()),
+        None => anyhow::anyhow!("{}", fault.message()),
     }
 }
 

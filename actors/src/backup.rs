@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    restored::{Imported, Restore},
+    restore::{Imported, Restore},
     rows,
     store::{Batch, CommitError, Expect, Key, RawRow, Row, Scan, Snapshot, Space, Store},
 };

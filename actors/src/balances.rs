@@ -11,9 +11,9 @@ use crate::{
 pub async fn balance(context: &Context, request: &GetBalanceRequest) -> Result<String, Fault> {
     let network = Network::from_wire(request.network_type())
         .ok_or_else(|| Fault::field("networkType", "is required"))?;
-    let rules = network.chain();
+    let rules = network.rules();
     let chain = chain(context, network, request.chain_id)?;
-    let under = |field: &'static str| move |fault: Fault| Fault::field(field, fault.public());
+    let under = |field: &'static str| move |fault: Fault| Fault::field(field, fault.message());
     let owner = rules
         .parse_address(&request.wallet_address)
         .map_err(under("walletAddress"))?;

@@ -16,12 +16,12 @@ use ractor::rpc::CallResult;
 
 use crate::{
     audit::By,
-    building,
     command_commit::CommandCommit,
     directory,
     gateway::{Caller, Inner, Receipt, answer, in_scope, operators_only, too_many, vault_in_scope},
     nodes, rows,
     rpc::ChainKey,
+    tx_builder,
     vault::{self, NewRequest, NewWallet, Place},
     views,
     wallets::{self, Plan},
@@ -138,8 +138,8 @@ impl Inner {
             created_at_ms: context.now_ms(),
             state: State::Received,
         };
-        let needs = building::needs(context, request.network, &payload);
-        let asks = building::own_facts(context, &payload, &needs).is_none();
+        let queries = tx_builder::queries(context, request.network, &payload);
+        let asks = tx_builder::local_facts(context, &payload, &queries).is_none();
         if (asks || broadcast)
             && context
                 .chains
@@ -150,12 +150,12 @@ impl Inner {
         }
         let place = Place::new(context, &request).ok_or_else(too_many)?;
         let actor = self.vault(request.vault).await?;
-        let lane = building::lane(&request, &payload, &needs);
+        let account_queue = tx_builder::account_queue(&request, &payload, &queries);
         let (vault, id) = (request.vault, request.id);
         let message = |reply| {
             vault::Msg::Admit(Box::new(NewRequest {
                 request,
-                lane,
+                account_queue,
                 broadcast,
                 wallet_version,
                 command_commit,

@@ -16,7 +16,7 @@ use covault_core::{
     ids::{BatchId, OrchestratorId, RequestId, SessionId, VaultId, WalletId},
     payload::KnownChains,
     port::{Clock, Entropy, random_16},
-    request::{NonceClaim, Request},
+    request::{NonceReservation, Request},
     scheme::Scheme,
     wallet::{Wallet, vault::Vault},
 };
@@ -26,11 +26,11 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::{
     backups::Backups,
-    dropped::Looks,
     leases::{Fenced, Guard, Guarded, HeldLeases, Lease, LeaseScope, Open, Settling},
     port::{MonotonicClock, Signers},
     proofs::Queues,
-    restored::Hold,
+    rebroadcast::RebroadcastCache,
+    restore::ClientGate,
     rows,
     rpc::Chains,
     settings::{Orchestrator, Settings},
@@ -83,15 +83,15 @@ pub struct Shared {
     /// Why requests cannot go on now.
     pub delays: Mutex<HashMap<RequestId, String>>,
     /// Who is to be woken when a node has taken the number before its own.
-    pub turns: Turns,
+    pub turns: NonceWaiters,
     /// What was last found about transactions that chains may have lost.
-    pub looks: Looks,
+    pub rebroadcast_cache: RebroadcastCache,
     /// Transactions that are being tried.
     pub simulations: Simulations,
     /// Why a key, or its next shares, are not there yet.
     pub problems: Mutex<HashMap<(VaultId, Scheme), String>>,
     /// Whether clients are kept out.
-    pub hold: Hold,
+    pub client_gate: ClientGate,
     /// Backups that are being read.
     pub backups: Backups,
     /// Addresses that wait for statements of the signers.
@@ -141,11 +141,11 @@ impl Context {
             settings,
             waiters: Waiters::default(),
             delays: Mutex::default(),
-            turns: Turns::default(),
-            looks: Looks::default(),
+            turns: NonceWaiters::default(),
+            rebroadcast_cache: RebroadcastCache::default(),
             simulations: Simulations::default(),
             problems: Mutex::default(),
-            hold: Hold::default(),
+            client_gate: ClientGate::default(),
             backups: Backups::default(),
             proofs: Queues::default(),
             readiness: tokio::sync::Mutex::default(),
@@ -354,29 +354,29 @@ pub fn readable<T>(found: Result<T, Fault>, what: impl Display) -> Result<Option
 /// Transactions that no node takes yet, by their numbers. Networks that want the numbers of an
 /// account without a gap refuse one whose predecessor is not in yet.
 #[derive(Default)]
-pub struct Turns(Mutex<HashMap<NonceClaim, ActorRef<signing::Msg>>>);
+pub struct NonceWaiters(Mutex<HashMap<NonceReservation, ActorRef<signing::Msg>>>);
 
-impl Turns {
+impl NonceWaiters {
     fn with<T>(
         &self,
-        change: impl FnOnce(&mut HashMap<NonceClaim, ActorRef<signing::Msg>>) -> T,
+        change: impl FnOnce(&mut HashMap<NonceReservation, ActorRef<signing::Msg>>) -> T,
     ) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The transaction with this number is to be sent again once the one before it is taken.
-    pub fn wait(&self, claim: NonceClaim, actor: ActorRef<signing::Msg>) {
+    pub fn wait(&self, claim: NonceReservation, actor: ActorRef<signing::Msg>) {
         self.with(|waiting| waiting.insert(claim, actor));
     }
 
     /// The transaction with this number waits no more.
-    pub fn leave(&self, claim: &NonceClaim) {
+    pub fn leave(&self, claim: &NonceReservation) {
         self.with(|waiting| waiting.remove(claim));
     }
 
     /// A node has the transaction with this number: the next one's turn has come.
-    pub fn taken(&self, claim: &NonceClaim) {
-        let next = NonceClaim {
+    pub fn taken(&self, claim: &NonceReservation) {
+        let next = NonceReservation {
             nonce: claim.nonce.saturating_add(1),
             ..claim.clone()
         };

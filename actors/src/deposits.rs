@@ -185,7 +185,7 @@ impl Inner {
         if let Some(target) = target {
             let target = network
                 .parse_target(&target)
-                .map_err(|fault| Fault::field("target", fault.public()))?;
+                .map_err(|fault| Fault::field("target", fault.message()))?;
             route.target = Some(target);
         }
         if let Some(webhook) = webhook {
@@ -370,7 +370,7 @@ mod tests {
             &long,
         ] {
             let fault = url(text).unwrap_err();
-            assert!(fault.public().starts_with("webhook: "), "{fault}");
+            assert!(fault.message().starts_with("webhook: "), "{fault}");
             assert!(!format!("{fault:?}").contains("hunter2"), "{fault:?}");
         }
     }

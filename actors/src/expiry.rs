@@ -33,7 +33,7 @@ pub fn add_to(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault> 
 ///
 /// # Errors
 /// When the store cannot be read or written.
-pub async fn sweep(context: &Context) -> Result<(), Fault> {
+pub async fn delete_expired(context: &Context) -> Result<(), Fault> {
     complete(context).await?;
     let mut next = Some(Scan::prefix(Space::RecordAge, &[], PAGE));
     while let Some(scan) = next {

@@ -28,7 +28,7 @@ use crate::{
     directory,
     idempotency::InWork,
     leases::{self, LeaseManager},
-    nodes, request_index, restored,
+    nodes, request_index, restore,
     root::{self, DirectoryAddress, Root},
     routing::GatewayHandler,
     settings::Orchestrator,
@@ -44,12 +44,12 @@ pub use self::{
 };
 pub use crate::{
     deposits::{Configure as ConfigureSweep, SweepView},
-    dropped::Forgotten,
     operations::ShareBackup,
+    rebroadcast::Forgotten,
     rows::Operation,
     tokens::MadeToken,
     vault::{
-        Wish as Reshare,
+        ReshareRequest as Reshare,
         view::{KeyView, VaultView, WorkView},
     },
 };
@@ -87,10 +87,10 @@ impl Gateway {
         let context = Arc::new(Context::new(orchestrator));
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
-        restored::refuse_half(&context).await?;
+        restore::refuse_half(&context).await?;
         request_index::complete(&context).await?;
         audit::begin(&context).await?;
-        restored::settle(&context).await?;
+        restore::recover_after_restore(&context).await?;
         if context.store.exclusive()
             && context.runs_vaults
             && let Err(fault) = leases::take_all(&context).await
@@ -318,7 +318,7 @@ impl Inner {
             }
             Command::LetClientsIn => {
                 operators_only(caller)?;
-                restored::resume(&self.context, command_commit.by()).await?;
+                restore::resume(&self.context, command_commit.by()).await?;
                 Receipt::ClientsLetIn
             }
             Command::AddWatchAddress(request) => Receipt::Watch(

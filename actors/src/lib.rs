@@ -1,34 +1,33 @@
 //! Covault's orchestrator: the actors of vaults and signing requests, their store and the
 //! clients of chain nodes. `src/` reaches it through [`gateway`] only.
 
+mod account_queues;
 pub mod audit;
 pub mod backup;
 mod backups;
 mod balances;
 mod batches;
-mod building;
-mod claims;
 pub mod command_bus;
 mod command_commit;
 mod commands;
 mod context;
 mod deposits;
 mod directory;
-mod dropped;
 mod expiry;
 pub mod gateway;
 mod idempotency;
-mod lanes;
 mod leases;
-mod ledger;
 mod lists;
 mod nodes;
 mod operations;
 pub mod port;
 mod proofs;
-mod reaper;
+mod rebroadcast;
 mod request_index;
-mod restored;
+mod request_store;
+mod reservations;
+mod restore;
+mod retention;
 mod root;
 mod routing;
 mod rows;
@@ -38,6 +37,7 @@ mod signing;
 mod simulations;
 pub mod store;
 mod tokens;
+mod tx_builder;
 mod vault;
 mod views;
 mod wallets;

@@ -15,7 +15,7 @@ use crate::{
     directory::{self, Made, NewVault},
     gateway::{Caller, Inner, VaultView, answer, operators_only},
     port::NodeBackup,
-    vault::{self, KeyPlan, LifeMsg, Wish, view::view},
+    vault::{self, KeyPlan, LifeMsg, ReshareRequest, view::view},
 };
 
 /// How long nodes may take to encrypt their shares, in milliseconds.
@@ -98,12 +98,12 @@ impl Inner {
         &self,
         caller: &Caller,
         vault: &str,
-        wish: Wish,
+        reshare_request: ReshareRequest,
     ) -> Result<VaultView, Fault> {
         operators_only(caller)?;
         let by = By::caller(caller);
         self.life(caller, vault, |reply| {
-            LifeMsg::Want(Box::new(wish), by, reply)
+            LifeMsg::Want(Box::new(reshare_request), by, reply)
         })
         .await
     }

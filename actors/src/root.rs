@@ -10,7 +10,7 @@ use crate::{
     context::Context,
     directory::{self, Directory},
     leases::{LeaseManager, LeaseManagerMsg},
-    reaper::Reaper,
+    retention::RetentionJob,
 };
 
 /// Messages.
@@ -35,7 +35,7 @@ pub struct Root;
 pub struct Live {
     context: Arc<Context>,
     address: watch::Sender<DirectoryAddress>,
-    reaper: Option<ActorId>,
+    retention: Option<ActorId>,
     lease_manager: Option<ActorRef<LeaseManagerMsg>>,
     failures: u32,
 }
@@ -57,7 +57,7 @@ impl Actor for Root {
         Ok(Live {
             context,
             address,
-            reaper: None,
+            retention: None,
             lease_manager: None,
             failures: 0,
         })
@@ -84,8 +84,8 @@ impl Actor for Root {
             }
             Msg::ReaperDue => {
                 let context = Arc::clone(&live.context);
-                match Actor::spawn_linked(None, Reaper, context, myself.get_cell()).await {
-                    Ok((actor, _)) => live.reaper = Some(actor.get_id()),
+                match Actor::spawn_linked(None, RetentionJob, context, myself.get_cell()).await {
+                    Ok((actor, _)) => live.retention = Some(actor.get_id()),
                     Err(error) => {
                         tracing::error!(%error, "the reaper does not start");
                         live.start_later(&myself, || Msg::ReaperDue);
@@ -120,7 +120,7 @@ impl Actor for Root {
         match event {
             SupervisionEvent::ActorTerminated(actor, ..)
             | SupervisionEvent::ActorFailed(actor, _) => {
-                if live.reaper == Some(actor.get_id()) {
+                if live.retention == Some(actor.get_id()) {
                     tracing::error!("the reaper ended; it starts again");
                     live.start_later(&myself, || Msg::ReaperDue);
                 } else if live

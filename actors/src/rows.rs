@@ -10,12 +10,12 @@ use covault_core::{
     fault::Fault,
     ids::{BatchId, RequestId, TokenId, VaultId, WalletId},
     order::NodeId,
-    request::{Effect, NonceClaim},
+    request::{Effect, NonceReservation},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    claims::Account,
+    reservations::Account,
     store::{Key, Space},
 };
 
@@ -52,7 +52,7 @@ pub struct Pending {
 
 /// Claims that a request which is over lets go of later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Release {
+pub struct ReservationExpiry {
     /// The keys of their rows in [`Space::Claim`].
     pub claims: Vec<Vec<u8>>,
 }
@@ -199,7 +199,7 @@ pub fn record_ages_are_whole() -> Key {
     Key::new(Space::RecordAge, &[])
 }
 
-/// The account part of [`Space::NonceClaim`], in which its nonces follow in order, and of
+/// The account part of [`Space::NonceReservation`], in which its nonces follow in order, and of
 /// [`Space::Claim`].
 pub fn account(account: &Account) -> Vec<u8> {
     let mut prefix = vec![account.network as u8];
@@ -209,12 +209,14 @@ pub fn account(account: &Account) -> Vec<u8> {
     prefix
 }
 
-/// [`Space::NonceClaim`] or [`Space::Claim`], whose value is the id of the request that holds it.
+/// [`Space::NonceReservation`] or [`Space::Claim`], whose value is the id of the request that holds it.
 pub fn claim(of: &Account, resource: &Resource) -> Key {
     let account = account(of);
     match resource {
-        Resource::Nonce(nonce) => Key::new(Space::NonceClaim, &[&account, &nonce.to_be_bytes()]),
-        Resource::Piece(name) => Key::new(Space::Claim, &[&account, &[1], name.as_bytes()]),
+        Resource::Nonce(nonce) => {
+            Key::new(Space::NonceReservation, &[&account, &nonce.to_be_bytes()])
+        }
+        Resource::Object(name) => Key::new(Space::Claim, &[&account, &[1], name.as_bytes()]),
         Resource::Whole(hash) => Key::new(Space::Claim, &[&account, &[2], hash]),
     }
 }
@@ -238,7 +240,7 @@ pub fn claimed_nonce(key: &Key) -> Option<u64> {
 }
 
 /// The row of a number that a draft names.
-pub fn nonce_claim(claim: &NonceClaim) -> Key {
+pub fn nonce_claim(claim: &NonceReservation) -> Key {
     let account = Account {
         network: claim.network,
         chain_id: Some(claim.chain_id),
@@ -247,13 +249,16 @@ pub fn nonce_claim(claim: &NonceClaim) -> Key {
     self::claim(&account, &Resource::Nonce(claim.nonce))
 }
 
-/// [`Space::Release`]: those that are due first come first.
-pub fn release(due_ms: u64, request: RequestId) -> Key {
-    Key::new(Space::Release, &[&due_ms.to_be_bytes(), request.as_bytes()])
+/// [`Space::ReservationExpiry`]: those that are due first come first.
+pub fn reservation_expiry(due_ms: u64, request: RequestId) -> Key {
+    Key::new(
+        Space::ReservationExpiry,
+        &[&due_ms.to_be_bytes(), request.as_bytes()],
+    )
 }
 
 /// When the row of a release is due, and for which request.
-pub fn release_due(key: &Key) -> Option<(u64, RequestId)> {
+pub fn reservation_expiry_due(key: &Key) -> Option<(u64, RequestId)> {
     let (due_ms, request) = key.bytes.split_first_chunk::<8>()?;
     let request = RequestId::from_bytes(request.try_into().ok()?);
     Some((u64::from_be_bytes(*due_ms), request))

@@ -9,7 +9,7 @@ use covault_core::{
     attest::{AddressProof, AddressStatement, MadeKey},
     audit::Linked,
     batch::{self, BatchPayment},
-    chain::{Facts, Signed, SigningInput, Unsigned, evm, solana},
+    chain::{ChainData, Signed, SigningInput, Unsigned, evm, solana},
     deposit::{Deposit, Route, Watch, Webhook},
     derive::{KeyPath, RootKey},
     fault::ExecuteCode,
@@ -29,7 +29,7 @@ use covault_core::{
 
 use super::*;
 use crate::leases::{LeaseRow, Member};
-use crate::restored::{Imported, Restore};
+use crate::restore::{Imported, Restore};
 
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -52,7 +52,7 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(name: &s
 
 fn draft() -> Draft {
     Draft {
-        facts: Facts::Evm(evm::Facts {
+        chain_data: ChainData::Evm(evm::ChainData {
             nonce: Some(7),
             eip1559: true,
             fees: Some(evm::Fees {
@@ -68,7 +68,7 @@ fn draft() -> Draft {
                 message: vec![9; 32],
             }],
         },
-        claim: Some(NonceClaim {
+        claim: Some(NonceReservation {
             network: Network::Evm,
             chain_id: 1,
             address: "0xaa".into(),
@@ -103,7 +103,7 @@ fn signed() -> Signed {
 
 fn states() -> Vec<(&'static str, State)> {
     let of_solana = Draft {
-        facts: Facts::Solana(solana::Facts {
+        chain_data: ChainData::Solana(solana::ChainData {
             recent_blockhash: "hash".into(),
             token: None,
         }),
@@ -326,7 +326,7 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         receipt: vec![3],
     };
     check("idempotency-v1", &replay);
-    let release = Release {
+    let release = ReservationExpiry {
         claims: vec![vec![1, 2], vec![3]],
     };
     check("release-v1", &release);
@@ -472,7 +472,7 @@ fn keys__should_be_where_they_always_were() {
     );
     assert_eq!(
         (nonce.space, claimed_nonce(&nonce)),
-        (Space::NonceClaim, Some(7))
+        (Space::NonceReservation, Some(7))
     );
     assert_eq!(nonce_claim(&draft().claim.unwrap()), nonce);
     let account_part = "010000000000000000626300";
@@ -482,7 +482,7 @@ fn keys__should_be_where_they_always_were() {
         address: "bc".into(),
     };
     for (resource, rest) in [
-        (Resource::Piece("ab:1".into()), "0161623a31".to_owned()),
+        (Resource::Object("ab:1".into()), "0161623a31".to_owned()),
         (Resource::Whole([7; 32]), format!("02{}", "07".repeat(32))),
     ] {
         let key = claim(&of, &resource);
@@ -490,12 +490,12 @@ fn keys__should_be_where_they_always_were() {
         assert_eq!(key.space, Space::Claim);
     }
     let request = RequestId::from_bytes([1; 16]);
-    let key = release(258, request);
+    let key = reservation_expiry(258, request);
     assert_eq!(
         hex::encode(&key.bytes),
         format!("0000000000000102{}", "01".repeat(16))
     );
-    assert_eq!(release_due(&key), Some((258, request)));
+    assert_eq!(reservation_expiry_due(&key), Some((258, request)));
     let key = outbox(VaultId::from_bytes([2; 16]), RequestId::from_bytes([1; 16]));
     assert_eq!(outbox_request(&key), Some(RequestId::from_bytes([1; 16])));
     let key = request_index(VaultId::from_bytes([2; 16]), 258, request);

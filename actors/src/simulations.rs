@@ -21,7 +21,7 @@ use crate::{
     command_commit::CommandCommit,
     context::Context,
     rows::{self, Simulated},
-    rpc::{ChainClient, Trial},
+    rpc::{ChainClient, SimulationRequest},
     store::{Batch, CommitError, Expect, Key, Space},
 };
 
@@ -104,16 +104,16 @@ pub fn start(
     }
 }
 
-fn trial(request: &Request, payload: &Payload, draft: &Draft) -> Trial {
-    Trial {
+fn trial(request: &Request, payload: &Payload, draft: &Draft) -> SimulationRequest {
+    SimulationRequest {
         payload: payload.clone(),
-        facts: draft.facts.clone(),
+        chain_data: draft.chain_data.clone(),
         unsigned: draft.unsigned.clone(),
         public_key: request.public_key.clone(),
     }
 }
 
-async fn tried(client: &dyn ChainClient, trial: &Trial) -> Option<Vec<u8>> {
+async fn tried(client: &dyn ChainClient, trial: &SimulationRequest) -> Option<Vec<u8>> {
     let tried = tokio::time::timeout(PATIENCE, client.simulate(trial)).await;
     tried.ok().flatten().and_then(|tried| tried.to_json())
 }

@@ -8,7 +8,7 @@ mod life;
 mod place;
 mod proving;
 mod requests;
-mod turns;
+mod slots;
 pub mod view;
 
 use std::{collections::HashMap, sync::Arc};
@@ -32,18 +32,18 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, Supervi
 use tokio::sync::watch;
 
 pub use keys::KeyPlan;
-pub use life::{InUse, Msg as LifeMsg, Wish};
+pub use life::{InUse, Msg as LifeMsg, ReshareRequest};
 pub use place::Place;
-pub use turns::Wanted;
+pub use slots::SlotRequest;
 
 use crate::{
+    account_queues::AccountQueues,
     audit::By,
-    claims::Account,
     command_commit::CommandCommit,
     context::Context,
-    lanes::Lanes,
     proofs::Holders,
-    restored, rows, signing,
+    reservations::Account,
+    restore, rows, signing,
     store::{Scan, Space},
     wallets::{self, Plan},
 };
@@ -74,7 +74,7 @@ pub enum Msg {
     /// Ends a request that is not signed yet: somebody says no.
     Reject(RequestId, CommandCommit, RpcReplyPort<Result<(), Fault>>),
     /// A request that queued up when it was admitted is ready for its turn.
-    Settle(RequestId, Box<Wanted>),
+    Settle(RequestId, Box<SlotRequest>),
     /// What the request's transaction uses up is on disk.
     Claimed(RequestId),
     /// The request cannot be built now; others need not wait for it.
@@ -112,7 +112,7 @@ pub struct NewRequest {
     /// In state `Received`, checked.
     pub request: Request,
     /// The account in whose lane it has to wait for its turn.
-    pub lane: Option<Account>,
+    pub account_queue: Option<Account>,
     /// Whether it is to be sent once signed.
     pub broadcast: bool,
     /// The version of its wallet's row in which the wallet was active.
@@ -134,7 +134,7 @@ pub struct Live {
     vault: Vault,
     version: u64,
     next_index: u32,
-    lanes: Lanes<Wanted>,
+    account_queues: AccountQueues<SlotRequest>,
     requests: HashMap<RequestId, ActorRef<signing::Msg>>,
     ids: HashMap<ActorId, RequestId>,
     /// How often the actor of a live request has failed.
@@ -160,7 +160,7 @@ impl Actor for VaultActor {
             .vault(id)
             .await?
             .ok_or_else(|| Fault::bug("no such vault"))?;
-        let next_index = restored::next_wallet(&context, id).await?;
+        let next_index = restore::next_wallet(&context, id).await?;
         // First in the mailbox: nobody else has the address yet.
         myself.cast(Msg::Resume)?;
         let works = life::Works::new();
@@ -171,7 +171,7 @@ impl Actor for VaultActor {
             vault,
             version,
             next_index,
-            lanes: Lanes::default(),
+            account_queues: AccountQueues::default(),
             requests: HashMap::new(),
             ids: HashMap::new(),
             failures: HashMap::new(),
@@ -201,18 +201,18 @@ impl Actor for VaultActor {
                 live.reject(request, command_commit, reply).await
             }
             Msg::Settle(request, wanted) => {
-                if let Some(account) = live.lanes.ask(request, *wanted) {
-                    live.serve(&account).await;
+                if let Some(account) = live.account_queues.ask(request, *wanted) {
+                    live.dispatch(&account).await;
                 }
             }
             Msg::Claimed(request) => {
-                if let Some(account) = live.lanes.claimed(request) {
-                    live.serve(&account).await;
+                if let Some(account) = live.account_queues.claimed(request) {
+                    live.dispatch(&account).await;
                 }
             }
             Msg::StepBack(request) => {
-                if let Some(account) = live.lanes.step_back(request) {
-                    live.serve(&account).await;
+                if let Some(account) = live.account_queues.step_back(request) {
+                    live.dispatch(&account).await;
                 }
             }
             Msg::MakeKeysAgain(by, reply) => {

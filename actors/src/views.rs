@@ -181,7 +181,7 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             operators_only(caller)?;
             View::Stuck(Stuck {
                 waiting: context.waiting(),
-                forgotten: context.looks.forgotten(),
+                forgotten: context.rebroadcast_cache.forgotten(),
             })
         }
         Query::Ready => {
@@ -309,7 +309,7 @@ impl Drop for Subscription<'_> {
 pub async fn by_address(context: &Context, caller: &Caller, text: &str) -> Result<Wallet, Fault> {
     let canonical = Network::ALL
         .iter()
-        .find_map(|network| network.chain().parse_address(text).ok())
+        .find_map(|network| network.rules().parse_address(text).ok())
         .ok_or_else(|| Fault::field("address", "is not an address of any network"))?;
     let wallet = context.wallet_by(&rows::wallet_address(&canonical)).await?;
     visible(caller, wallet, "address")

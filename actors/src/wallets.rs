@@ -64,7 +64,7 @@ pub async fn make(
         id: context.new_wallet_id(),
         vault: holders.vault,
         network: plan.network,
-        address: plan.network.chain().address(&public_key)?,
+        address: plan.network.rules().address(&public_key)?,
         path,
         public_key,
         reference: plan.reference.clone(),

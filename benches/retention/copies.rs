@@ -22,9 +22,9 @@ const SPACES: [Space; 8] = [
     Space::Request,
     Space::Outbox,
     Space::Idempotency,
-    Space::NonceClaim,
+    Space::NonceReservation,
     Space::Claim,
-    Space::Release,
+    Space::ReservationExpiry,
     Space::RequestIndex,
     Space::RecordAge,
 ];
@@ -188,7 +188,7 @@ impl Template {
     fn add_to(&self, page: &mut Page, chain: Chain, values: &Values) {
         for (space, name, value) in &self.rows {
             let mut bytes = name.copy(values);
-            if *space == Space::NonceClaim {
+            if *space == Space::NonceReservation {
                 let place = bytes.len() - 8;
                 let number = u64::from_be_bytes(bytes[place..].try_into().unwrap());
                 let number = number + values.numbers;

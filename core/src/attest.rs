@@ -84,7 +84,7 @@ impl AddressStatement {
         }
         self.check_form()?;
         let child = root.child(&self.path)?;
-        if self.network.chain().address(&child.public_key)? != self.address {
+        if self.network.rules().address(&child.public_key)? != self.address {
             return Err(Fault::field(
                 "address",
                 "is not the one of the vault's key at this path",
@@ -99,7 +99,7 @@ impl AddressStatement {
     /// [`crate::fault::Class::Invalid`] naming the field.
     pub fn check_form(&self) -> Result<(), Fault> {
         self.path.wallet_index(self.network)?;
-        if self.network.chain().parse_address(&self.address)? != self.address {
+        if self.network.rules().parse_address(&self.address)? != self.address {
             return Err(Fault::field("address", "is not in canonical form"));
         }
         if self.reference.chars().count() > MAX_REF {
@@ -354,7 +354,7 @@ mod tests {
             let path = |index| KeyPath::of_wallet(network, index).unwrap();
             let address = |index| {
                 let child = root.child(&path(index)).unwrap();
-                network.chain().address(&child.public_key).unwrap()
+                network.rules().address(&child.public_key).unwrap()
             };
             let good = AddressStatement {
                 root_public_key: root.public_key.clone(),
@@ -411,7 +411,7 @@ mod tests {
                 let child = root.child(&path).unwrap();
                 wrong.push(AddressStatement {
                     path,
-                    address: network.chain().address(&child.public_key).unwrap(),
+                    address: network.rules().address(&child.public_key).unwrap(),
                     ..good.clone()
                 });
             }

@@ -61,7 +61,7 @@ impl DepositNetwork {
     /// [`Class::Invalid`] when it is none, or the zero address, which nobody has the key of.
     pub fn parse_target(self, text: &str) -> Result<String, Fault> {
         const ZERO_ON_TRON: &str = "T9yD14Nj9j7xAB4dbGeiX9h8unkKHxuWwb";
-        let address = self.network().chain().parse_address(text)?;
+        let address = self.network().rules().parse_address(text)?;
         let is_zero = match self {
             DepositNetwork::Evm => address.trim_start_matches("0x").bytes().all(|b| b == b'0'),
             DepositNetwork::Tron => address == ZERO_ON_TRON,
@@ -143,7 +143,7 @@ impl WatchCall {
         }
         let address = network
             .network()
-            .chain()
+            .rules()
             .parse_address(address)
             .map_err(|fault| reason("address invalid").caused_by(fault))?;
         Ok(Self { network, address })

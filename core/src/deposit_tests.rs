@@ -24,7 +24,7 @@ fn watch(network: &str, address: &str) -> Result<WatchCall, Fault> {
 
 fn says<T: std::fmt::Debug>(result: Result<T, Fault>, reason: &str) {
     let fault = result.unwrap_err();
-    assert_eq!((fault.class(), fault.public()), (&Class::Invalid, reason));
+    assert_eq!((fault.class(), fault.message()), (&Class::Invalid, reason));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn target__should_be_an_address_of_the_network_that_somebody_can_have_the_key_of
         (DepositNetwork::Tron, "T9yD14Nj9j7xAB4dbGeiX9h8unkKHxuWwb"),
     ] {
         let fault = network.parse_target(zero).unwrap_err();
-        assert!(fault.public().contains("zero address"), "{fault}");
+        assert!(fault.message().contains("zero address"), "{fault}");
     }
 }
 

@@ -367,7 +367,7 @@ mod tests {
                 match path.wallet_index(other) {
                     Ok(index) => assert_eq!((index, other), (5, network)),
                     Err(fault) => {
-                        assert!(fault.public().starts_with("path: is m/"), "{fault:?}");
+                        assert!(fault.message().starts_with("path: is m/"), "{fault:?}");
                         assert_ne!(other, network);
                     }
                 }

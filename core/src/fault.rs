@@ -62,7 +62,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of `class` whose `public` sentence tells the user what to do.
+    /// A fault of `class` whose message tells the user what to do.
     pub fn new(class: Class, public: impl Into<String>) -> Self {
         Self {
             class,
@@ -119,7 +119,7 @@ impl Fault {
 
     /// The same fault, found under `prefix`: `to: bad` becomes `evmSendNative.to: bad`.
     #[must_use]
-    pub fn under(mut self, prefix: &str) -> Self {
+    pub fn with_prefix(mut self, prefix: &str) -> Self {
         if self.class == Class::Invalid {
             self.public = format!("{prefix}.{}", self.public);
         }
@@ -132,7 +132,7 @@ impl Fault {
     }
 
     /// The sentence that clients see.
-    pub fn public(&self) -> &str {
+    pub fn message(&self) -> &str {
         &self.public
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chain::{self, Chain},
+    chain::{self, DynNetworkRules},
     schema::wire,
     signature::Curve,
 };
@@ -126,7 +126,7 @@ impl Network {
     }
 
     /// The network's rules.
-    pub fn chain(self) -> &'static dyn Chain {
+    pub fn rules(self) -> &'static dyn DynNetworkRules {
         match self {
             Network::Evm => &chain::evm::Evm,
             Network::Solana => &chain::solana::Solana,

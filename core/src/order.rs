@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    chain::{Chain, Facts, SigningInput, Unsigned},
+    chain::{ChainData, DynNetworkRules, SigningInput, Unsigned},
     derive::{ChildKey, KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
@@ -24,7 +24,7 @@ pub const ORDER_VERSION: u16 = 1;
 
 /// Everything a signer must know to decide whether to sign, and what.
 ///
-/// A node rebuilds [`SigningOrder::inputs`] from payload and facts and refuses an order that
+/// A node rebuilds [`SigningOrder::inputs`] from payload and chain data and refuses an order that
 /// does not match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SigningOrder {
@@ -48,7 +48,7 @@ pub struct SigningOrder {
     /// the payload kind and nothing else.
     pub payload: Vec<u8>,
     /// What the chain said.
-    pub facts: Facts,
+    pub chain_data: ChainData,
     /// The unsigned transaction; empty for messages.
     pub unsigned: Vec<u8>,
     /// What to sign, in order.
@@ -80,7 +80,7 @@ impl SigningOrder {
             public_key,
             address,
             payload,
-            facts,
+            chain_data,
             unsigned,
             inputs,
             recipient_indices,
@@ -102,7 +102,7 @@ impl SigningOrder {
                 ),
                 (
                     payload,
-                    facts,
+                    chain_data,
                     unsigned,
                     inputs,
                     recipient_indices,
@@ -121,7 +121,7 @@ impl SigningOrder {
         Ok(Sha256::digest(self.canonical_bytes()?).into())
     }
 
-    /// Rebuilds the unsigned transaction and everything to be signed from payload and facts,
+    /// Rebuilds the unsigned transaction and everything to be signed from payload and chain data,
     /// the child key from the vault's root key, and compares each with what the order says. The
     /// payload, decoded.
     ///
@@ -137,7 +137,7 @@ impl SigningOrder {
     /// # Errors
     /// As [`SigningOrder::verify`].
     pub fn verify_child(&self, root: &RootKey, child: &ChildKey) -> Result<Payload, Fault> {
-        let chain = self.network.chain();
+        let chain = self.network.rules();
         self.check_path(root)?;
         if root.public_key != self.root_public_key {
             return Err(Fault::field("rootPublicKey", "is not the vault's root key"));
@@ -159,22 +159,22 @@ impl SigningOrder {
         let payload = Payload::decode(&self.payload).map_err(in_payload)?;
         if payload.from() != self.address {
             let fault = Fault::field("from", "is not the address of the wallet");
-            return Err(in_payload(fault.under(payload.kind())));
+            return Err(in_payload(fault.with_prefix(payload.kind())));
         }
         payload.check_wallet(self.network).map_err(in_payload)?;
         // Nothing else in it can be at fault by now.
         let misfit = |fault: Fault| {
-            Fault::field("facts", "do not fit the payload")
+            Fault::field("chainData", "do not fit the payload")
                 .caused_by(fault.cause().unwrap_or_default())
         };
         let built = chain
-            .build(&payload, &self.facts, &self.public_key)
+            .build(&payload, &self.chain_data, &self.public_key)
             .map_err(|fault| match fault.class() {
                 Class::Bug => misfit(fault),
                 _ => in_payload(fault),
             })?;
         chain
-            .vouch(&payload, &self.facts)
+            .vouch(&payload, &self.chain_data)
             .map_err(|fault| match fault.class() {
                 Class::Bug => misfit(fault),
                 _ => fault,
@@ -226,7 +226,7 @@ impl SigningOrder {
             let path = KeyPath::of_wallet(self.network, *index).map_err(|_| refuse())?;
             let address = self
                 .network
-                .chain()
+                .rules()
                 .address(&root.child(&path)?.public_key)?;
             if !recipients.contains(&address) || !own.insert(address) {
                 return Err(refuse());
@@ -235,9 +235,9 @@ impl SigningOrder {
         Ok(own)
     }
 
-    /// Compares what the order shows with what was built from its payload and facts.
-    fn compare(&self, chain: &dyn Chain, built: &Unsigned) -> Result<(), Fault> {
-        const DIFFERS: &str = "differs from what payload and facts give";
+    /// Compares what the order shows with what was built from its payload and chain data.
+    fn compare(&self, chain: &dyn DynNetworkRules, built: &Unsigned) -> Result<(), Fault> {
+        const DIFFERS: &str = "differs from what payload and chain data give";
         if built.bytes != self.unsigned {
             let what = chain.difference(&built.bytes, &self.unsigned);
             return Err(match what {
@@ -248,7 +248,7 @@ impl SigningOrder {
         if built.signing.len() != self.inputs.len() {
             return Err(Fault::field(
                 "inputs",
-                "are more or fewer than payload and facts give",
+                "are more or fewer than payload and chain data give",
             ));
         }
         for (place, (built, shown)) in built.signing.iter().zip(&self.inputs).enumerate() {
@@ -259,7 +259,7 @@ impl SigningOrder {
             if built.message != *message {
                 return Err(Fault::field(
                     format_args!("inputs[{place}].message"),
-                    "is not the digest or message that payload and facts give",
+                    "is not the digest or message that payload and chain data give",
                 ));
             }
         }
@@ -269,10 +269,10 @@ impl SigningOrder {
 
 /// What is wrong with the bytes as a whole says so itself.
 fn in_payload(fault: Fault) -> Fault {
-    if fault.public().starts_with("payload: ") {
+    if fault.message().starts_with("payload: ") {
         fault
     } else {
-        fault.under("payload")
+        fault.with_prefix("payload")
     }
 }
 

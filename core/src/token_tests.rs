@@ -168,7 +168,7 @@ fn cidr__should_refuse_what_is_none() {
     }
     let fault = "192.0.2.7/24".parse::<Cidr>().unwrap_err();
     assert!(
-        fault.public().ends_with("192.0.2.0/24 is the network"),
+        fault.message().ends_with("192.0.2.0/24 is the network"),
         "{fault}"
     );
 }
@@ -259,7 +259,7 @@ fn check__should_name_the_field_that_is_wrong() {
         ),
     ] {
         let fault = token.check(10).unwrap_err();
-        assert!(fault.public().starts_with(start), "{start} {fault}");
+        assert!(fault.message().starts_with(start), "{start} {fault}");
     }
 }
 

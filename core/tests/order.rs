@@ -1,4 +1,4 @@
-//! A signer node's view of an order: rebuilt from payload and facts, refused when anything in it
+//! A signer node's view of an order: rebuilt from payload and chain data, refused when anything in it
 //! was changed.
 
 #![allow(non_snake_case)]
@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod order {
     use covault_core::{
-        chain::{Facts, evm, solana, sui},
+        chain::{ChainData, evm, solana, sui},
         derive::{KeyPath, RootKey},
         fault::Class,
         ids::{RequestId, VaultId},
@@ -52,8 +52,8 @@ mod order {
         WireKind::EvmSendNative(evm_wire(&from))
     }
 
-    fn evm_facts() -> Facts {
-        Facts::Evm(evm::Facts {
+    fn evm_facts() -> ChainData {
+        ChainData::Evm(evm::ChainData {
             nonce: Some(4),
             eip1559: true,
             fees: Some(evm::Fees {
@@ -77,8 +77,8 @@ mod order {
         WireKind::SolanaSendNative(solana_wire(&from))
     }
 
-    fn solana_facts() -> Facts {
-        Facts::Solana(solana::Facts {
+    fn solana_facts() -> ChainData {
+        ChainData::Solana(solana::ChainData {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".into(),
             token: None,
         })
@@ -92,14 +92,18 @@ mod order {
         })
     }
 
-    fn order(network: Network, kind: impl Fn(String) -> WireKind, facts: Facts) -> SigningOrder {
+    fn order(
+        network: Network,
+        kind: impl Fn(String) -> WireKind,
+        chain_data: ChainData,
+    ) -> SigningOrder {
         let root = root(network.curve());
         let path = KeyPath::of_wallet(network, 5).unwrap();
         let public_key = root.child(&path).unwrap().public_key;
-        let chain = network.chain();
+        let chain = network.rules();
         let address = chain.address(&public_key).unwrap();
         let payload = Payload::parse(&kind(address.clone())).unwrap();
-        let unsigned = chain.build(&payload, &facts, &public_key).unwrap();
+        let unsigned = chain.build(&payload, &chain_data, &public_key).unwrap();
         SigningOrder {
             request: RequestId::from_bytes([1; 16]),
             vault: VaultId::from_bytes([2; 16]),
@@ -110,7 +114,7 @@ mod order {
             public_key,
             address,
             payload: payload.encode(),
-            facts,
+            chain_data,
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
@@ -122,9 +126,9 @@ mod order {
     fn orders() -> [SigningOrder; 4] {
         [
             order(Network::Evm, evm_kind, evm_facts()),
-            order(Network::Evm, raw_kind, Facts::Nothing),
+            order(Network::Evm, raw_kind, ChainData::Nothing),
             order(Network::Solana, solana_kind, solana_facts()),
-            order(Network::Solana, raw_kind, Facts::Nothing),
+            order(Network::Solana, raw_kind, ChainData::Nothing),
         ]
     }
 
@@ -146,7 +150,7 @@ mod order {
                 let root = root(order.network.curve());
                 let fault = changed.verify(&root).unwrap_err();
                 assert_eq!(fault.class(), &Class::Invalid, "{field}: {fault:?}");
-                let named = fault.public().split(": ").next().unwrap_or_default();
+                let named = fault.message().split(": ").next().unwrap_or_default();
                 assert_eq!(named, *field, "{fault:?}");
             }
         }
@@ -187,7 +191,7 @@ mod order {
                 ..root(order.network.curve())
             };
             let fault = order.verify(&other).unwrap_err();
-            assert!(fault.public().starts_with("path: "), "{fault:?}");
+            assert!(fault.message().starts_with("path: "), "{fault:?}");
         }
     }
 
@@ -216,8 +220,8 @@ mod order {
             balance: 1_005,
             origin: None,
         };
-        let facts = |coins| {
-            Facts::Sui(sui::Facts {
+        let chain_data = |coins| {
+            ChainData::Sui(sui::ChainData {
                 reference_gas_price: None,
                 gas_used: None,
                 sui_coins: vec![coin("1")],
@@ -228,13 +232,17 @@ mod order {
             })
         };
         let root = root(Curve::Ed25519);
-        let sui = order(Network::Sui, pay("0x2::sui::SUI"), facts(vec![]));
+        let sui = order(Network::Sui, pay("0x2::sui::SUI"), chain_data(vec![]));
         sui.verify(&root).unwrap();
-        let token = order(Network::Sui, pay("0xabc::tok::TOK"), facts(vec![coin("2")]));
+        let token = order(
+            Network::Sui,
+            pay("0xabc::tok::TOK"),
+            chain_data(vec![coin("2")]),
+        );
         let fault = token.verify(&root).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         assert!(
-            fault.public().starts_with("facts: do not show"),
+            fault.message().starts_with("chainData: do not show"),
             "{fault:?}"
         );
     }
@@ -248,12 +256,12 @@ mod order {
             (Network::Solana, solana_kind),
             (Network::Solana, raw_kind),
         ] {
-            let facts = || match (network, kind(String::new())) {
-                (_, WireKind::RawMessage(_)) => Facts::Nothing,
+            let chain_data = || match (network, kind(String::new())) {
+                (_, WireKind::RawMessage(_)) => ChainData::Nothing,
                 (Network::Evm, _) => evm_facts(),
                 (_, _) => solana_facts(),
             };
-            let mut order = order(network, kind, facts());
+            let mut order = order(network, kind, chain_data());
             let other = match network {
                 Network::Evm => "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6",
                 _ => "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS",
@@ -262,7 +270,7 @@ mod order {
             order.payload = payload.encode();
             let fault = order.verify(&root(network.curve())).unwrap_err();
             let field = format!("payload.{}.from: ", payload.kind());
-            assert!(fault.public().starts_with(&field), "{fault:?}");
+            assert!(fault.message().starts_with(&field), "{fault:?}");
         }
     }
 
@@ -295,18 +303,18 @@ mod order {
                 exchange(order, WireKind::EvmSendNative(kind));
             }),
             ("unsigned.nonce", |order| {
-                let Facts::Evm(facts) = &mut order.facts else {
+                let ChainData::Evm(chain_data) = &mut order.chain_data else {
                     unreachable!()
                 };
-                facts.nonce = Some(5);
+                chain_data.nonce = Some(5);
             }),
             ("unsigned.gasFee", |order| {
-                let Facts::Evm(facts) = &mut order.facts else {
+                let ChainData::Evm(chain_data) = &mut order.chain_data else {
                     unreachable!()
                 };
-                facts.fees.as_mut().unwrap().base_fee += 1;
+                chain_data.fees.as_mut().unwrap().base_fee += 1;
             }),
-            ("facts", |order| order.facts = Facts::Nothing),
+            ("chainData", |order| order.chain_data = ChainData::Nothing),
         ];
         refused(&[order(Network::Evm, evm_kind, evm_facts())], &evm);
         let solana: [(&str, Change); 4] = [
@@ -325,12 +333,12 @@ mod order {
                 exchange(order, WireKind::SolanaSendNative(kind));
             }),
             ("unsigned.recentBlockhash", |order| {
-                order.facts = Facts::Solana(solana::Facts {
+                order.chain_data = ChainData::Solana(solana::ChainData {
                     recent_blockhash: "CxvTXCepdDTH4PXUwU2Pf3FBi87L7VwXtzsgeAm1xVsS".into(),
                     token: None,
                 });
             }),
-            ("facts", |order| order.facts = Facts::Nothing),
+            ("chainData", |order| order.chain_data = ChainData::Nothing),
         ];
         refused(
             &[order(Network::Solana, solana_kind, solana_facts())],
@@ -350,7 +358,7 @@ mod order {
                 ..Default::default()
             }
         }
-        let facts = Facts::Evm(evm::Facts {
+        let chain_data = ChainData::Evm(evm::ChainData {
             nonce: Some(4),
             eip1559: false,
             fees: Some(evm::Fees {
@@ -384,13 +392,13 @@ mod order {
                 exchange(order, WireKind::EvmSendErc20(kind));
             }),
         ];
-        refused(&[order(Network::Evm, kind, facts)], &changes);
+        refused(&[order(Network::Evm, kind, chain_data)], &changes);
     }
 
     #[test]
     fn chain__should_tell_the_most_that_a_transaction_costs() {
         let fee = |order: &SigningOrder| {
-            let chain = order.network.chain();
+            let chain = order.network.rules();
             chain.most_fee(&order.unsigned).unwrap().to_string()
         };
         let [native, message, solana, _] = orders();
@@ -400,7 +408,7 @@ mod order {
         assert_eq!(fee(&solana), "5000");
         let mut cut = native.clone();
         cut.unsigned.truncate(5);
-        let chain = cut.network.chain();
+        let chain = cut.network.rules();
         assert!(chain.most_fee(&cut.unsigned).is_err());
     }
 }

@@ -324,7 +324,7 @@ fn addresses(criterion: &mut Criterion) {
             root_public_key: root.public_key.clone(),
             path,
             network,
-            address: network.chain().address(&child.public_key).unwrap(),
+            address: network.rules().address(&child.public_key).unwrap(),
             reference: "customer 7".to_owned(),
             threshold: 2,
             holders: [1, 2, 3].map(|node| NodeId([node; 32])).to_vec(),
@@ -372,7 +372,7 @@ fn main() {
     let mut rows = Vec::new();
     for scheme in Scheme::ALL {
         if let Err(fault) = of(scheme) {
-            println!("without {}: {}", scheme.name(), fault.public());
+            println!("without {}: {}", scheme.name(), fault.message());
             continue;
         }
         for (threshold, parties) in [(2, 3), (3, 5)] {

@@ -127,7 +127,7 @@ impl Claim {
             session,
             attempt,
             digest: Some((order.request, digest(order))),
-            transaction: order.network.chain().signed_in_parts(&order.unsigned)?,
+            transaction: order.network.rules().signed_in_parts(&order.unsigned)?,
             spending,
             now_ms,
         })

@@ -1,7 +1,7 @@
 //! Claims that stand, whatever happens.
 
 use covault_core::{
-    chain::{Facts, SigningInput},
+    chain::{ChainData, SigningInput},
     derive::KeyPath,
     ids::VaultId,
     network::Network,
@@ -100,7 +100,7 @@ async fn claims__should_not_be_made_anew_where_they_were_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("claims.redb");
     let fault = Claims::open(&path, false).err().unwrap();
-    assert!(fault.public().contains("is missing"), "{fault:?}");
+    assert!(fault.message().contains("is missing"), "{fault:?}");
     // Nor is an empty file taken for one without promises.
     fs::write(&path, b"").unwrap();
     assert!(Claims::open(&path, false).is_err());
@@ -170,7 +170,7 @@ fn digest__should_cover_every_input() {
             public_key: vec![2; 32],
             address: String::new(),
             payload: Vec::new(),
-            facts: Facts::Nothing,
+            chain_data: ChainData::Nothing,
             unsigned: Vec::new(),
             inputs: messages
                 .iter()

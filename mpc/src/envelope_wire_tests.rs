@@ -7,7 +7,7 @@ use std::{fs, path::PathBuf};
 
 use covault_core::{
     attest::{AttestOrder, Attested},
-    chain::{Facts, SigningInput},
+    chain::{ChainData, SigningInput},
     derive::{KeyPath, RootKey},
     fault::Fault as CoreFault,
     ids::{RequestId, VaultId},
@@ -60,7 +60,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
             public_key: vec![5; 32],
             address: "an address".into(),
             payload: vec![6; 9],
-            facts: Facts::Nothing,
+            chain_data: ChainData::Nothing,
             unsigned: vec![7; 3],
             inputs: vec![SigningInput {
                 curve: Curve::Ed25519,

@@ -221,7 +221,7 @@ mod tests {
         NodeIdentity::generate(&SystemEntropy).save(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let fault = NodeIdentity::load(&path).err().unwrap();
-        assert!(fault.public().contains("chmod 600"), "{fault:?}");
+        assert!(fault.message().contains("chmod 600"), "{fault:?}");
         assert!(NodeIdentity::load(&folder.path().join("none")).is_err());
     }
 

@@ -205,7 +205,7 @@ impl Reply {
                     | Class::Limited => Class::Invalid,
                     class => class.clone(),
                 };
-                Self::Refused(Fault::new(class, clean(fault.public())).with_code(fault.code()))
+                Self::Refused(Fault::new(class, clean(fault.message())).with_code(fault.code()))
             }
             Self::Failed {
                 mut culprits,
@@ -414,8 +414,8 @@ mod tests {
             panic!("another reply")
         };
         assert_eq!(fault.class(), &Class::Invalid);
-        assert!(fault.public().starts_with("no[2Jxxx"));
-        assert_eq!(fault.public().chars().count(), MAX_TEXT);
+        assert!(fault.message().starts_with("no[2Jxxx"));
+        assert_eq!(fault.message().chars().count(), MAX_TEXT);
         let failed = Reply::Failed {
             culprits: vec![NodeId([1; 32]); 1000],
             missing: Vec::new(),

@@ -147,7 +147,7 @@ mod tests {
     fn primes__should_be_given_out_once_also_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let primes = open(folder.path());
-        assert_eq!(primes.take().unwrap_err().public(), NONE_LEFT);
+        assert_eq!(primes.take().unwrap_err().message(), NONE_LEFT);
         for set in [b"one", b"two"] {
             primes.add(set, &SystemEntropy).unwrap();
         }

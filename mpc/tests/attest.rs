@@ -44,7 +44,7 @@ fn address(root: &RootKey, network: Network, index: u32, reference: &str) -> Att
     let path = path(network, index);
     let child = root.child(&path).unwrap();
     Attested {
-        address: network.chain().address(&child.public_key).unwrap(),
+        address: network.rules().address(&child.public_key).unwrap(),
         path,
         network,
         reference: reference.to_owned(),
@@ -136,7 +136,7 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
             let path = path(other, 5);
             let child = root.child(&path).unwrap();
             lies.push(Attested {
-                address: network.chain().address(&child.public_key).unwrap(),
+                address: network.rules().address(&child.public_key).unwrap(),
                 path,
                 ..sound.clone()
             });

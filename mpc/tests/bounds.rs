@@ -39,7 +39,7 @@ async fn ask(test: &TestCluster, new_vault: bool) -> Result<(), Fault> {
 fn assert_refused(outcome: Result<(), Fault>, setting: &str) {
     let fault = outcome.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
-    assert!(fault.public().contains(setting), "{fault:?}");
+    assert!(fault.message().contains(setting), "{fault:?}");
 }
 
 async fn restart(test: &mut TestCluster) {

@@ -141,7 +141,7 @@ async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
     test.until_live(2).await;
     let fault = test.sign(&test.order(&root), 2, 4_000).await.unwrap_err();
     let line = test.nodes[1].identity.openssh_line("");
-    assert!(fault.public().contains(&line), "{fault:?}");
+    assert!(fault.message().contains(&line), "{fault:?}");
     // The honest node lives.
     test.start_node(2);
     test.until_live(3).await;
@@ -183,7 +183,7 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
     assert_eq!(fault.class(), &Class::Peer { culprits }, "{fault:?}");
     assert!(
         fault
-            .public()
+            .message()
             .starts_with("signers broke the protocol: liar (ssh-ed25519 ")
     );
 }

@@ -50,7 +50,7 @@ async fn cggmp24__should_make_a_key_with_primes_made_ahead_and_sign_also_after_a
         .unwrap();
     let fault = test.cluster.keygen(&order(&test)).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
-    assert!(fault.public().contains("covault node primes"), "{fault:?}");
+    assert!(fault.message().contains("covault node primes"), "{fault:?}");
     // Who had some has not lost them by that.
     assert_eq!(ahead.count().unwrap(), 1);
 

@@ -77,7 +77,7 @@ async fn story(medium: Medium) {
             })
             .join(", ");
         assert_eq!(
-            fault.public(),
+            fault.message(),
             format!("not enough signers: 1 of 2 needed answered; missing: {missing}")
         );
     }
@@ -160,9 +160,9 @@ async fn nodes__should_refuse_what_they_should() {
         spoil(&mut order);
         let fault = test.sign(&order, 2, 10_000).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid, "{expected}: {fault:?}");
-        assert!(fault.public().contains(expected), "{expected}: {fault:?}");
+        assert!(fault.message().contains(expected), "{expected}: {fault:?}");
         assert!(
-            fault.public().contains("refused to sign"),
+            fault.message().contains("refused to sign"),
             "{expected}: {fault:?}"
         );
     }
@@ -282,7 +282,7 @@ async fn keygen__should_name_the_nodes_that_are_missing() {
     assert_eq!(fault.class(), &Class::Unavailable);
     let line = openssh_line(&test.nodes[2].identity.id(), "");
     let expected = format!("not enough signers: 2 of 3 needed answered; missing: node-3 ({line})");
-    assert_eq!(fault.public(), expected);
+    assert_eq!(fault.message(), expected);
 }
 
 /// Tells when a node has spoken to another, in the midst of a run.
@@ -324,7 +324,7 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
     let soon = Duration::from_secs(30);
     let says_who = |fault: Fault| {
         assert_eq!(fault.class(), &Class::Unavailable);
-        assert!(fault.public().contains(&name), "{fault:?}");
+        assert!(fault.message().contains(&name), "{fault:?}");
     };
 
     let (cluster, order) = (

@@ -19,7 +19,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Facts, aptos, stellar, sui, ton},
+    chain::{ChainData, aptos, stellar, sui, ton},
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, VaultId},
@@ -90,13 +90,13 @@ impl<'a> Key<'a> {
         vault: VaultId,
         network: Network,
         kind: impl FnOnce(String) -> WireKind,
-        facts: Facts,
+        chain_data: ChainData,
     ) -> Result<SigningOrder, Fault> {
-        let chain = network.chain();
+        let chain = network.rules();
         let public_key = self.child.public_key.clone();
         let address = chain.address(&public_key)?;
         let payload = Payload::parse(&kind(address.clone()))?;
-        let unsigned = chain.build(&payload, &facts, &public_key)?;
+        let unsigned = chain.build(&payload, &chain_data, &public_key)?;
         Ok(SigningOrder {
             request: RequestId::from_random(random_16(&SystemEntropy)),
             vault,
@@ -107,7 +107,7 @@ impl<'a> Key<'a> {
             public_key,
             address,
             payload: payload.encode(),
-            facts,
+            chain_data,
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
@@ -135,7 +135,7 @@ fn solana_message(content: &[u8]) -> impl FnOnce(String) -> WireKind {
 /// A payment of all that a wallet has to somebody who is in no list, on each network whose wallets
 /// sign with the curve that Solana's do.
 fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
-    let (kind, facts): (Box<dyn FnOnce(String) -> WireKind>, Facts) = match network {
+    let (kind, chain_data): (Box<dyn FnOnce(String) -> WireKind>, ChainData) = match network {
         Network::Stellar => (
             Box::new(|from| {
                 WireKind::StellarSendNative(wire::StellarSendNative {
@@ -145,7 +145,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                     memo: String::new(),
                 })
             }),
-            Facts::Stellar(stellar::Facts {
+            ChainData::Stellar(stellar::ChainData {
                 sequence: 7,
                 base_fee: 100,
                 max_time: now_ms() / 1000 + 300,
@@ -161,7 +161,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                     comment: String::new(),
                 })
             }),
-            Facts::Ton(ton::Facts::Transaction(ton::TransactionFacts {
+            ChainData::Ton(ton::ChainData::Transaction(ton::TransactionChainData {
                 seqno: 3,
                 deployed: true,
                 valid_until: Some(u32::try_from(now_ms() / 1000 + 300).unwrap()),
@@ -180,7 +180,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                     }),
                 })
             }),
-            Facts::Sui(sui::Facts {
+            ChainData::Sui(sui::ChainData {
                 reference_gas_price: None,
                 gas_used: None,
                 sui_coins: vec![sui::Coin {
@@ -209,7 +209,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
                     }),
                 })
             }),
-            Facts::Aptos(aptos::Facts {
+            ChainData::Aptos(aptos::ChainData {
                 sequence_number: 4,
                 expiration_timestamp_secs: now_ms() / 1000 + 300,
                 gas_unit_price: None,
@@ -220,7 +220,7 @@ fn payment(root: &RootKey, vault: VaultId, network: Network) -> SigningOrder {
         other => panic!("{other:?}"),
     };
     let key = Key::of_wallet(root, network);
-    key.order(vault, network, kind, facts).unwrap()
+    key.order(vault, network, kind, chain_data).unwrap()
 }
 
 /// The attack that emptied a Stellar wallet under the strictest policy: O calls it a Solana wallet,
@@ -238,7 +238,7 @@ async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
             }
             Err(fault) => fault,
         };
-        assert!(fault.public().contains(starts), "{starts}: {fault:?}");
+        assert!(fault.message().contains(starts), "{starts}: {fault:?}");
     };
     for network in [Network::Stellar, Network::Ton, Network::Sui, Network::Aptos] {
         let payment = payment(&root, test.vault, network);
@@ -248,7 +248,7 @@ async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
         let called = |path: KeyPath| {
             let kind = solana_message(content);
             let key = Key::at(&root, path);
-            key.order(test.vault, Network::Solana, kind, Facts::Nothing)
+            key.order(test.vault, Network::Solana, kind, ChainData::Nothing)
                 .unwrap()
         };
         let hostile = called(payment.path.clone());
@@ -275,7 +275,7 @@ async fn wallet__should_sign_no_payment_as_the_message_of_another_network() {
     .concat();
     for content in [&b"hello"[..], &off_chain] {
         let kind = solana_message(content);
-        let order = key.order(test.vault, Network::Solana, kind, Facts::Nothing);
+        let order = key.order(test.vault, Network::Solana, kind, ChainData::Nothing);
         let order = order.unwrap();
         verify(&order, &test.sign(&order, 2, 30_000).await.unwrap());
     }
@@ -334,8 +334,8 @@ fn transactions() -> Vec<Transaction> {
 type MakeKind = Box<dyn Fn(String) -> WireKind>;
 
 /// Every way to have content signed by a wallet of a network: the kind, and what makes it.
-fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKind, Facts)> {
-    let mut kinds: Vec<(&'static str, MakeKind, Facts)> = Vec::new();
+fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKind, ChainData)> {
+    let mut kinds: Vec<(&'static str, MakeKind, ChainData)> = Vec::new();
     let bytes = content.to_vec();
     match network {
         Network::Evm => {
@@ -353,7 +353,7 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
                         content: content.clone(),
                     })
                 };
-                kinds.push(("evmMessage", Box::new(make), Facts::Nothing));
+                kinds.push(("evmMessage", Box::new(make), ChainData::Nothing));
             }
         }
         Network::Aptos => {
@@ -368,7 +368,7 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
                     ..Default::default()
                 })
             };
-            kinds.push(("aptosMessage", Box::new(make), Facts::Nothing));
+            kinds.push(("aptosMessage", Box::new(make), ChainData::Nothing));
         }
         Network::Sui => {
             let content = bytes.clone();
@@ -379,12 +379,12 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
                     ..Default::default()
                 })
             };
-            kinds.push(("suiMessage", Box::new(make), Facts::Nothing));
+            kinds.push(("suiMessage", Box::new(make), ChainData::Nothing));
         }
         Network::Solana => {
             let content = bytes.clone();
             let make = move |from| solana_message(&content)(from);
-            kinds.push(("solanaMessage", Box::new(make), Facts::Nothing));
+            kinds.push(("solanaMessage", Box::new(make), ChainData::Nothing));
         }
         Network::Ton => {
             let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -394,30 +394,33 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
                 form["timestamp"] = json!(1_762_000_000);
                 form.to_string().into_bytes()
             };
-            let named = Facts::Ton(ton::Facts::Message {
+            let named = ChainData::Ton(ton::ChainData::Message {
                 domain: Some("example.com".into()),
                 timestamp: Some(1_762_000_000),
             });
-            for (content, facts) in [
+            for (content, chain_data) in [
                 (bytes.clone(), named),
-                (at(json!({"type": "text", "text": text})), Facts::Nothing),
+                (
+                    at(json!({"type": "text", "text": text})),
+                    ChainData::Nothing,
+                ),
                 (
                     at(json!({"type": "binary", "bytes": base64})),
-                    Facts::Nothing,
+                    ChainData::Nothing,
                 ),
                 (
                     at(json!({"type": "cell", "schema": "s", "cell": base64})),
-                    Facts::Nothing,
+                    ChainData::Nothing,
                 ),
                 (
                     at(json!({"type": "ton_proof", "payload": text})),
-                    Facts::Nothing,
+                    ChainData::Nothing,
                 ),
                 (
                     json!({"type": "safe_sign", "cell": base64})
                         .to_string()
                         .into(),
-                    Facts::Nothing,
+                    ChainData::Nothing,
                 ),
             ] {
                 let make = move |from| {
@@ -427,7 +430,7 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
                         ..Default::default()
                     })
                 };
-                kinds.push(("tonMessage", Box::new(make), facts));
+                kinds.push(("tonMessage", Box::new(make), chain_data));
             }
         }
         Network::Bitcoin | Network::Tron | Network::Stellar => {}
@@ -445,7 +448,7 @@ fn message_kinds(network: Network, content: &[u8]) -> Vec<(&'static str, MakeKin
                 ecdsa_hash_function: function.into(),
             })
         };
-        kinds.push(("rawMessage", Box::new(make), Facts::Nothing));
+        kinds.push(("rawMessage", Box::new(make), ChainData::Nothing));
     }
     kinds
 }
@@ -480,20 +483,21 @@ fn message__should_never_be_the_transaction_of_any_network() {
             let payer = &keys[&transaction.network];
             for content in transaction.contents.iter().flat_map(|bytes| written(bytes)) {
                 for (network, key) in &keys {
-                    for (name, make, facts) in message_kinds(*network, &content) {
+                    for (name, make, chain_data) in message_kinds(*network, &content) {
                         let at = (transaction.network.key(), network.key(), name);
                         let cell = matrix.entry(at).or_default();
                         let id = &transaction.id;
                         // Of the key that pays, whatever the content.
                         if *network != transaction.network
-                            && let Ok(order) = payer.order(vault, *network, &make, facts.clone())
+                            && let Ok(order) =
+                                payer.order(vault, *network, &make, chain_data.clone())
                         {
                             for floor in &floors {
                                 let fault = payer.check(floor, &order).unwrap_err();
-                                assert!(fault.public().starts_with("path: "), "{fault:?}");
+                                assert!(fault.message().starts_with("path: "), "{fault:?}");
                             }
                         }
-                        let order = key.order(vault, *network, &make, facts);
+                        let order = key.order(vault, *network, &make, chain_data);
                         let order = order.ok().filter(|order| {
                             let mut floors = floors.iter();
                             floors.any(|floor| key.check(floor, order).is_ok())

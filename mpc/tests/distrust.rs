@@ -76,7 +76,7 @@ async fn cluster__should_sign_without_the_node_that_another_has_banned() {
         "{fault:?}"
     );
     let line = test.nodes[0].identity.openssh_line("");
-    assert!(fault.public().contains(&line), "{fault:?}");
+    assert!(fault.message().contains(&line), "{fault:?}");
     // With it back, signing goes on.
     test.start_node(2);
     test.until_live(3).await;
@@ -202,7 +202,7 @@ async fn nodes__should_ask_for_the_clocks_to_be_set_when_they_differ_too_much() 
         let fault = test.sign(&test.order(&root), 2, 5_000).await.unwrap_err();
         // Not for good: clocks are set right again.
         assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
-        assert!(fault.public().contains("check the clocks"), "{fault:?}");
+        assert!(fault.message().contains("check the clocks"), "{fault:?}");
         // The old one has heard of later times.
         test.stop_node(0).await;
         test.cluster = start_cluster_on(test.medium.bus(), &test.orchestrator).await;
@@ -223,7 +223,7 @@ async fn order__should_be_made_anew_when_the_clock_was_set_back() {
     let signed = timeout(Duration::from_secs(60), signing).await;
     let fault = signed.expect("it does not wait").unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
-    assert!(fault.public().contains("clock was set back"), "{fault:?}");
+    assert!(fault.message().contains("clock was set back"), "{fault:?}");
     test.sign_well(&root, 2).await;
 }
 
@@ -311,7 +311,7 @@ async fn node__should_not_start_without_its_claims_when_it_holds_shares() {
     test.start_node(0);
     let fault = test.ended(0).await.unwrap_err();
     assert!(
-        fault.public().contains("claims.redb: is missing"),
+        fault.message().contains("claims.redb: is missing"),
         "{fault:?}"
     );
     assert!(!path.exists());

@@ -163,7 +163,7 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
     });
     let fault = test.sign(&test.order(&root), 2, 4_000).await.unwrap_err();
     assert!(
-        fault.public().contains("node-2") || fault.public().contains(&cheat_line),
+        fault.message().contains("node-2") || fault.message().contains(&cheat_line),
         "{fault:?}"
     );
     // From now on it behaves. The ban stays, says who is banned, and outlives a restart.
@@ -176,7 +176,7 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
             test.until_live(2).await;
         }
         let fault = test.sign(&test.order(&root), 2, 4_000).await.unwrap_err();
-        assert!(fault.public().contains(&cheat_line), "{fault:?}");
+        assert!(fault.message().contains(&cheat_line), "{fault:?}");
         let Class::Peer { culprits } = fault.class() else {
             panic!("{fault:?}")
         };

@@ -14,7 +14,7 @@
 
 use covault_core::{
     attest::{AttestOrder, Attested},
-    chain::{Chain, Facts, Needs, evm, solana},
+    chain::{ChainData, DynNetworkRules, Queries, evm, solana},
     derive::KeyPath,
     ids::{RequestId, SessionId, VaultId},
     network::Network,
@@ -120,19 +120,19 @@ fn sample(name: &str) -> Vec<u8> {
 }
 
 /// What a node of the network might have answered.
-fn facts(chain: &dyn Chain, payload: &Payload) -> Facts {
-    match chain.needs(payload) {
-        Needs::Nothing => Facts::Nothing,
-        Needs::Evm(needs) => Facts::Evm(evm::Facts {
-            nonce: needs.nonce.then_some(7),
+fn chain_data(chain: &dyn DynNetworkRules, payload: &Payload) -> ChainData {
+    match chain.queries(payload) {
+        Queries::Nothing => ChainData::Nothing,
+        Queries::Evm(queries) => ChainData::Evm(evm::ChainData {
+            nonce: queries.nonce.then_some(7),
             eip1559: true,
-            fees: needs.fees.map(|_| evm::Fees {
+            fees: queries.fees.map(|_| evm::Fees {
                 estimate_gas: 21_000,
                 base_fee: 10,
                 max_priority_fee: 1,
             }),
         }),
-        Needs::Solana(_) => Facts::Solana(solana::Facts {
+        Queries::Solana(_) => ChainData::Solana(solana::ChainData {
             recent_blockhash: "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR".to_owned(),
             token: None,
         }),
@@ -147,7 +147,7 @@ fn vectors(network: Network, file: &str) -> Vec<SigningOrder> {
         env!("CARGO_MANIFEST_DIR")
     );
     let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let chain = network.chain();
+    let chain = network.rules();
     let mut orders = Vec::new();
     for case in file["vectors"].as_array().unwrap() {
         let kind = case["kind"].as_str().unwrap().split('(').next().unwrap();
@@ -161,8 +161,8 @@ fn vectors(network: Network, file: &str) -> Vec<SigningOrder> {
             continue;
         };
         let public_key = hex::decode(case["key"]["publicKey"].as_str().unwrap()).unwrap();
-        let facts = facts(chain, &payload);
-        let Ok(built) = chain.build(&payload, &facts, &public_key) else {
+        let chain_data = chain_data(chain, &payload);
+        let Ok(built) = chain.build(&payload, &chain_data, &public_key) else {
             continue;
         };
         orders.push(SigningOrder {
@@ -175,7 +175,7 @@ fn vectors(network: Network, file: &str) -> Vec<SigningOrder> {
             address: chain.address(&public_key).unwrap(),
             public_key,
             payload: payload.encode(),
-            facts,
+            chain_data,
             unsigned: built.bytes,
             inputs: built.signing,
             recipient_indices: Vec::new(),
@@ -289,12 +289,12 @@ fn fuzz__should_find_nothing_in_what_orders_show() {
                 network,
                 public_key,
                 payload,
-                facts,
+                chain_data,
                 unsigned,
                 inputs,
                 ..
             } = order;
-            let shown = (network, public_key, payload, facts, unsigned, inputs);
+            let shown = (network, public_key, payload, chain_data, unsigned, inputs);
             bcs::to_bytes(&shown).unwrap()
         })
         .collect();

@@ -20,7 +20,7 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{Facts, evm, solana},
+    chain::{ChainData, evm, solana},
     derive::{KeyPath, RootKey},
     fault::{Class, Fault},
     ids::{RequestId, SessionId, VaultId},
@@ -200,7 +200,7 @@ impl World {
     }
 
     fn address(&self) -> String {
-        let chain = self.network().chain();
+        let chain = self.network().rules();
         chain.address(&self.public_key()).unwrap()
     }
 
@@ -229,9 +229,9 @@ impl World {
         Payload::parse(&kind).unwrap()
     }
 
-    fn facts(&self) -> Facts {
+    fn chain_data(&self) -> ChainData {
         match self.network() {
-            Network::Evm => Facts::Evm(evm::Facts {
+            Network::Evm => ChainData::Evm(evm::ChainData {
                 nonce: Some(4),
                 eip1559: true,
                 fees: Some(evm::Fees {
@@ -240,7 +240,7 @@ impl World {
                     max_priority_fee: 1,
                 }),
             }),
-            _ => Facts::Solana(solana::Facts {
+            _ => ChainData::Solana(solana::ChainData {
                 recent_blockhash: BLOCKHASH.into(),
                 token: None,
             }),
@@ -248,8 +248,8 @@ impl World {
     }
 
     /// An honest order for a payload.
-    fn order(&self, payload: &Payload, facts: Facts) -> SigningOrder {
-        self.order_of(self.network(), self.path(), payload, facts)
+    fn order(&self, payload: &Payload, chain_data: ChainData) -> SigningOrder {
+        self.order_of(self.network(), self.path(), payload, chain_data)
     }
 
     /// The same, of the key at a path as if it were a wallet of a network.
@@ -258,11 +258,11 @@ impl World {
         network: Network,
         path: KeyPath,
         payload: &Payload,
-        facts: Facts,
+        chain_data: ChainData,
     ) -> SigningOrder {
         let public_key = self.root.child(&path).unwrap().public_key;
-        let chain = network.chain();
-        let unsigned = chain.build(payload, &facts, &public_key).unwrap();
+        let chain = network.rules();
+        let unsigned = chain.build(payload, &chain_data, &public_key).unwrap();
         SigningOrder {
             request: RequestId::from_random(random_16(&SystemEntropy)),
             vault: self.test.vault,
@@ -273,7 +273,7 @@ impl World {
             address: chain.address(&public_key).unwrap(),
             public_key,
             payload: payload.encode(),
-            facts,
+            chain_data,
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
@@ -283,7 +283,7 @@ impl World {
     }
 
     fn transfer(&self, eve: bool, amount: u64, chain_id: u64) -> SigningOrder {
-        self.order(&self.payload(eve, amount, chain_id), self.facts())
+        self.order(&self.payload(eve, amount, chain_id), self.chain_data())
     }
 
     fn ask(&self, order: SigningOrder) -> Ask {
@@ -391,7 +391,7 @@ impl World {
         }
         for fault in refusals.values() {
             assert_eq!(fault.class(), class, "{starts}: {fault:?}");
-            assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
+            assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
         }
         let after = self.tap.count(Kind::Protocol, ask.session);
         assert_eq!(before, after, "{starts}: a share was used");
@@ -416,12 +416,12 @@ fn lead(ask: &mut Ask, world: &World, indices: &[u32]) {
     let path = KeyPath::new(indices.to_vec()).unwrap();
     let network = world.network();
     let public_key = world.root.child(&path).unwrap().public_key;
-    let address = network.chain().address(&public_key).unwrap();
+    let address = network.rules().address(&public_key).unwrap();
     ask.order = world.order_of(
         network,
         path,
         &world.payload_of(&address, false, 5, 1),
-        world.facts(),
+        world.chain_data(),
     );
 }
 
@@ -524,7 +524,9 @@ const LIES: &[(&str, Lie)] = &[
     ("payload: ", |ask, _| ask.order.payload.clear()),
     ("unsigned: ", |ask, _| ask.order.unsigned.push(0)),
     ("unsigned: ", |ask, _| ask.order.unsigned.clear()),
-    ("facts: ", |ask, _| ask.order.facts = Facts::Nothing),
+    ("chainData: ", |ask, _| {
+        ask.order.chain_data = ChainData::Nothing
+    }),
     // times
     ("issuedAtMs: ", |ask, _| {
         ask.order.issued_at_ms = now_ms() + 300_000
@@ -573,16 +575,16 @@ const EVM_LIES: &[(&str, Lie)] = &[
         show(ask, &Payload::parse(&kind).unwrap());
     }),
     ("unsigned.nonce: ", |ask, _| {
-        let Facts::Evm(facts) = &mut ask.order.facts else {
+        let ChainData::Evm(chain_data) = &mut ask.order.chain_data else {
             unreachable!()
         };
-        facts.nonce = Some(3);
+        chain_data.nonce = Some(3);
     }),
     ("unsigned.gasFee: ", |ask, _| {
-        let Facts::Evm(facts) = &mut ask.order.facts else {
+        let ChainData::Evm(chain_data) = &mut ask.order.chain_data else {
             unreachable!()
         };
-        facts.fees.as_mut().unwrap().max_priority_fee += 1;
+        chain_data.fees.as_mut().unwrap().max_priority_fee += 1;
     }),
 ];
 
@@ -603,13 +605,13 @@ const SOLANA_LIES: &[(&str, Lie)] = &[
         show(ask, &Payload::parse(&kind).unwrap());
     }),
     ("unsigned.recentBlockhash: ", |ask, _| {
-        ask.order.facts = Facts::Solana(solana::Facts {
+        ask.order.chain_data = ChainData::Solana(solana::ChainData {
             recent_blockhash: BOB_SOL.into(),
             token: None,
         });
     }),
-    ("facts: ", |ask, _| {
-        ask.order.facts = Facts::Solana(solana::Facts {
+    ("chainData: ", |ask, _| {
+        ask.order.chain_data = ChainData::Solana(solana::ChainData {
             recent_blockhash: "no".into(),
             token: None,
         });
@@ -713,7 +715,7 @@ async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
         world.order_key(session, &order);
         match world.reply(session).await {
             (_, Reply::Refused(fault)) => {
-                assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
+                assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
             }
             (_, other) => panic!("{starts}: {other:?}"),
         }
@@ -740,7 +742,7 @@ async fn orchestrator__should_get_no_key_for_a_lie_in_any_field() {
             match world.reply(order.session).await {
                 (_, Reply::KeyMade { .. }) => {}
                 (_, Reply::Refused(fault)) => {
-                    assert!(fault.public().starts_with(starts), "{starts}: {fault:?}");
+                    assert!(fault.message().starts_with(starts), "{starts}: {fault:?}");
                     break;
                 }
                 (_, other) => panic!("{starts}: {other:?}"),
@@ -772,9 +774,9 @@ async fn policy(curve: Curve) {
     ];
     if curve == Curve::Secp256k1 {
         forbidden.push(("network: ", world.transfer(false, 5, 10)));
-        let mut dear = world.facts();
-        if let Facts::Evm(facts) = &mut dear {
-            facts.fees.as_mut().unwrap().base_fee += 1;
+        let mut dear = world.chain_data();
+        if let ChainData::Evm(chain_data) = &mut dear {
+            chain_data.fees.as_mut().unwrap().base_fee += 1;
         }
         forbidden.push(("fee: ", world.order(&world.payload(false, 5, 1), dear)));
     }

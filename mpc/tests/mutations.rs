@@ -450,7 +450,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     for way in 0.. {
         let path = KeyPath::of_wallet(Network::Solana, 3).unwrap();
         let child = attack.life.root.child(&path).unwrap();
-        let address = Network::Solana.chain().address(&child.public_key).unwrap();
+        let address = Network::Solana.rules().address(&child.public_key).unwrap();
         let order = AttestOrder {
             session: session(),
             vault: attack.life.test.vault,

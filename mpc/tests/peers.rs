@@ -44,7 +44,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
     let stranger = openssh_line(&ids[2], "");
     assert!(
         refused
-            .public()
+            .message()
             .contains(&format!("signers: name {stranger}")),
         "{refused}"
     );
@@ -68,7 +68,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
     };
     let refused = cluster.cluster.reshare(&order).await.err().unwrap();
     let sentence = format!("new.holders: name {stranger}");
-    assert!(refused.public().contains(&sentence), "{refused}");
+    assert!(refused.message().contains(&sentence), "{refused}");
 
     // With a pinned peer it signs; with the other it does not, and says why.
     cluster.stop_node(2).await;
@@ -82,7 +82,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
     let refused = cluster.sign(&order, 2, 10_000).await.unwrap_err();
     assert!(
         refused
-            .public()
+            .message()
             .contains(&format!("signers: name {stranger}")),
         "{refused}"
     );
@@ -103,7 +103,7 @@ async fn stranger__should_not_be_used_before_it_is_admitted() {
     let fault = cluster.cluster.keygen(&order).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
     assert!(
-        fault.public().contains(&openssh_line(&ids[2], "")),
+        fault.message().contains(&openssh_line(&ids[2], "")),
         "{fault}"
     );
     cluster.cluster.admit(&ids);

@@ -174,7 +174,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
         let other = sign_with(&test.cluster, &order, &ids[..2], 5_000).await;
         let other = other.expect_err("it signs without knowing what it promised");
         for fault in [fault, other] {
-            let said = fault.public();
+            let said = fault.message();
             assert!(
                 said.contains("put back") || said.contains("promises missing"),
                 "{said}"
@@ -189,7 +189,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
     test.until_live(3).await;
     let order = unlimited(&test, &root, 6);
     let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
-    assert!(fault.unwrap_err().public().contains("put back"));
+    assert!(fault.unwrap_err().message().contains("put back"));
 
     // A refresh does, but not for the limit: what was let go today is not known any more.
     refresh(&test, &root, 0).await;
@@ -204,7 +204,7 @@ async fn claims__should_give_no_second_limit_when_they_are_put_back() {
     let fault = sign_with(&test.cluster, &order, &ids[..2], 8_000).await;
     let fault = fault.expect_err("a refresh gave a new limit");
     assert!(
-        fault.public().contains("limits count as used up"),
+        fault.message().contains("limits count as used up"),
         "{fault}"
     );
 }
@@ -270,7 +270,7 @@ async fn node__should_be_noticed_when_it_runs_twice_and_sign_nothing() {
     let order = unlimited(&test, &root, 2);
     let fault = sign_with(&test.cluster, &order, &ids[..2], 4_000).await;
     let fault = fault.expect_err("it signs although it runs twice");
-    assert!(fault.public().contains("running twice"), "{fault}");
+    assert!(fault.message().contains("running twice"), "{fault}");
     // An orchestrator that does not care is refused by both.
     let hostile = hostile_cluster(&test, 0).await;
     let fault = sign_with(&hostile, &unlimited(&test, &root, 3), &ids[..2], 4_000).await;

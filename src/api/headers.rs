@@ -142,7 +142,7 @@ mod tests {
                     HeaderValue::from_str(value).expect("header"),
                 );
             }
-            idempotency_key(&headers).map_err(|fault| fault.public().to_owned())
+            idempotency_key(&headers).map_err(|fault| fault.message().to_owned())
         };
         let longest = "k".repeat(255);
         assert_eq!(key(&[]), Ok(None));

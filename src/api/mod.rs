@@ -299,7 +299,7 @@ pub fn sentence(fault: &Fault, request_id: &str) -> String {
     if *fault.class() == Class::Bug {
         return format!("internal error, see request id {request_id}");
     }
-    fault.public().to_owned()
+    fault.message().to_owned()
 }
 
 /// The gateway answered something else than what was asked.

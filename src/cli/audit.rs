@@ -249,7 +249,7 @@ pub fn read_heads(path: &Path, heads: &mut Heads) -> anyhow::Result<()> {
         };
         let (chain, head) = line
             .head()
-            .map_err(|fault| anyhow::anyhow!("{shown}: {}", fault.public()))?;
+            .map_err(|fault| anyhow::anyhow!("{shown}: {}", fault.message()))?;
         heads.entry(chain).or_default().push(head);
         found = true;
         Ok(())

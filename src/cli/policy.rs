@@ -111,10 +111,10 @@ fn judge(policy: &Policy, json: &str, args: &Check) -> anyhow::Result<()> {
     let own_wallets = args
         .own_wallet
         .iter()
-        .map(|address| network.chain().parse_address(address))
+        .map(|address| network.rules().parse_address(address))
         .collect::<Result<BTreeSet<_>, Fault>>()
-        .map_err(|fault| wiring::explain(Fault::field("--own-wallet", fault.public())))?;
-    let known = args.fee.or_else(|| network.chain().fixed_fee(&payload));
+        .map_err(|fault| wiring::explain(Fault::field("--own-wallet", fault.message())))?;
+    let known = args.fee.or_else(|| network.rules().fixed_fee(&payload));
     let asked = Asked {
         vault: args.vault.unwrap_or(VaultId::from_bytes([0; 16])),
         network,
@@ -141,7 +141,7 @@ fn judge(policy: &Policy, json: &str, args: &Check) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Err(fault) => bail!("refused: {}", fault.public()),
+        Err(fault) => bail!("refused: {}", fault.message()),
     }
 }
 

@@ -170,7 +170,7 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
         format!(
             "the {} key of vault {vault}: {}",
             scheme.name(),
-            fault.public()
+            fault.message()
         )
     };
     for other in other {

@@ -67,7 +67,7 @@ pub enum Command {
     /// What was stolen of fewer nodes than the threshold before is worth nothing afterwards. Keys
     /// and addresses stay, and requests are signed all the time. It also gives a node a share
     /// again that has lost it (--lost), or was restored from a backup. All holders must be live.
-    Refresh(life::Wish),
+    Refresh(life::ReshareRequest),
     /// Give a vault's keys to another set of nodes, or change the threshold.
     ///
     /// Keys and addresses stay, and requests are signed all the time. The operator of each node that
@@ -79,7 +79,7 @@ pub enum Command {
         #[command(flatten)]
         set: life::NewSet,
         #[command(flatten)]
-        wish: life::Wish,
+        reshare_request: life::ReshareRequest,
     },
     /// Back up a vault's keys: every node encrypts its shares to recipients kept offline.
     ///
@@ -161,8 +161,11 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::List { target } => list(target).await,
         Command::Show { which, target } => life::show(which, target).await,
-        Command::Refresh(wish) => life::refresh(wish).await,
-        Command::Reshare { set, wish } => life::reshare(wish, set).await,
+        Command::Refresh(reshare_request) => life::refresh(reshare_request).await,
+        Command::Reshare {
+            set,
+            reshare_request,
+        } => life::reshare(reshare_request, set).await,
         Command::Backup(args) => backup::run(args).await,
     }
 }

@@ -252,7 +252,7 @@ mod tests {
         let says = |body: &str, start: &str| {
             let fault = decode::<CreateVault>(body.as_bytes()).unwrap_err();
             assert_eq!(fault.class(), &Class::Invalid);
-            assert!(fault.public().starts_with(start), "{body}: {fault}");
+            assert!(fault.message().starts_with(start), "{body}: {fault}");
         };
         says(
             r#"{"name": "a", "threshold": "2", "signers": []}"#,

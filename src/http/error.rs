@@ -93,7 +93,7 @@ impl Failure {
             Class::Bug => "internal server error",
             // Never why: sweep clients compare it.
             Class::Unauthenticated => "unauthenticated",
-            _ => self.fault.public(),
+            _ => self.fault.message(),
         };
         let error = SweepError {
             code: self.status.as_u16(),

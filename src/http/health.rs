@@ -23,7 +23,7 @@ pub(super) async fn readyz(
     match api.ready(&id.0).await {
         Ok(()) => error::json(StatusCode::OK, String::from("{\"ready\":true}")),
         Err(fault) => {
-            let body = serde_json::json!({"ready": false, "reason": fault.public()});
+            let body = serde_json::json!({"ready": false, "reason": fault.message()});
             error::json(StatusCode::SERVICE_UNAVAILABLE, body.to_string())
         }
     }

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Facts, Needs, Signed, aptos},
+    chain::{ChainData, Queries, Signed, aptos},
     payload::{
         Payload,
         aptos::{AptosAction, AptosPayload},
@@ -16,28 +16,30 @@ use super::{Outcome, hex, number, same, text};
 pub struct Dialect;
 
 impl super::Dialect for Dialect {
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
         let mut known = check(payload, context)?;
-        let facts = match needs {
-            Needs::Nothing => Facts::Nothing,
-            Needs::Aptos(needs) => {
+        let chain_data = match queries {
+            Queries::Nothing => ChainData::Nothing,
+            Queries::Aptos(queries) => {
                 // Of no use where the request brings its own.
                 known.extend(["simulatedGasUsed", "gasEstimate"]);
                 known.extend(["sequenceNumber", "expirationTimestampSecs"]);
-                let price = needs.gas_unit_price.then(|| number(context, "gasEstimate"));
-                let gas = needs.simulate.as_ref();
+                let price = queries
+                    .gas_unit_price
+                    .then(|| number(context, "gasEstimate"));
+                let gas = queries.simulate.as_ref();
                 let gas = gas.map(|_| number(context, "simulatedGasUsed"));
-                Facts::Aptos(aptos::Facts {
+                ChainData::Aptos(aptos::ChainData {
                     sequence_number: number(context, "sequenceNumber")?,
                     expiration_timestamp_secs: number(context, "expirationTimestampSecs")?,
                     gas_unit_price: price.transpose()?,
                     gas_used: gas.transpose()?,
-                    abi: match needs.abi {
+                    abi: match queries.abi {
                         Some(_) => {
                             known.push("abi");
                             Some(abi(context)?)
@@ -48,7 +50,7 @@ impl super::Dialect for Dialect {
             }
             other => return Err(format!("asks {other:?}")),
         };
-        Ok((facts, known))
+        Ok((chain_data, known))
     }
 
     fn unsigned(&self, expected: &Map<String, Value>) -> Result<Vec<u8>, String> {

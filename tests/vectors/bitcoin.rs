@@ -6,7 +6,7 @@ use bitcoin::{
 };
 use covault_core::{
     chain::{
-        Chain as _, Facts, Needs, Signed, Unsigned,
+        ChainData, DynNetworkRules as _, Queries, Signed, Unsigned,
         bitcoin::{self as rules, Bitcoin, Unspent},
     },
     fault::Fault,
@@ -72,18 +72,18 @@ impl super::Dialect for Dialect {
         })
     }
 
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
-        let Needs::Bitcoin(needs) = needs else {
-            return Err(format!("asks {needs:?}"));
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
+        let Queries::Bitcoin(queries) = queries else {
+            return Err(format!("asks {queries:?}"));
         };
         same(
             "the address that is asked for",
-            needs.from.as_str(),
+            queries.from.as_str(),
             payload.from(),
         )?;
         let outputs = list(context, "utxos")?
@@ -99,7 +99,10 @@ impl super::Dialect for Dialect {
                 })
             })
             .collect::<Result<_, String>>()?;
-        Ok((Facts::Bitcoin(rules::Facts { outputs }), vec!["utxos"]))
+        Ok((
+            ChainData::Bitcoin(rules::ChainData { outputs }),
+            vec!["utxos"],
+        ))
     }
 
     /// Our unsigned bytes are the PSBT. The transaction in it, and all that is said about it, is

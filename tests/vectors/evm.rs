@@ -2,7 +2,7 @@
 
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
+        ChainData, Queries, Signed,
         evm::{self, calls::Calls},
     },
     payload::{
@@ -27,32 +27,35 @@ impl super::Dialect for Dialect {
         ]
     }
 
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         _payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
         let eip1559 = match context.get("eip1559") {
             None => true,
             Some(Value::Bool(eip1559)) => *eip1559,
             Some(_) => return Err("eip1559 is not a boolean".into()),
         };
-        Ok(match needs {
-            Needs::Nothing if eip1559 => (Facts::Nothing, vec!["eip1559"]),
-            Needs::Nothing => {
-                let facts = evm::Facts {
+        Ok(match queries {
+            Queries::Nothing if eip1559 => (ChainData::Nothing, vec!["eip1559"]),
+            Queries::Nothing => {
+                let chain_data = evm::ChainData {
                     nonce: None,
                     eip1559,
                     fees: None,
                 };
-                (Facts::Evm(facts), vec!["eip1559"])
+                (ChainData::Evm(chain_data), vec!["eip1559"])
             }
-            Needs::Evm(needs) => {
-                let facts = evm::Facts {
-                    nonce: needs.nonce.then(|| number(context, "nonce")).transpose()?,
+            Queries::Evm(queries) => {
+                let chain_data = evm::ChainData {
+                    nonce: queries
+                        .nonce
+                        .then(|| number(context, "nonce"))
+                        .transpose()?,
                     eip1559,
-                    fees: match needs.fees {
+                    fees: match queries.fees {
                         None => None,
                         Some(_) => Some(evm::Fees {
                             estimate_gas: number(context, "estimateGas")?,
@@ -68,7 +71,7 @@ impl super::Dialect for Dialect {
                     "baseFee",
                     "maxPriorityFeePerGas",
                 ];
-                (Facts::Evm(facts), known)
+                (ChainData::Evm(chain_data), known)
             }
             other => return Err(format!("asks {other:?}")),
         })

@@ -25,7 +25,7 @@ use std::{
 };
 
 use covault_core::{
-    chain::{Chain, Facts, Needs, Signed, Unsigned},
+    chain::{ChainData, DynNetworkRules, Queries, Signed, Unsigned},
     fault::Fault,
     network::Network,
     payload::{Kind, KnownChains, Payload},
@@ -324,7 +324,7 @@ fn valid(case: &Case<'_>) -> Outcome {
         return Err("a valid case expects another result than ok".into());
     }
     let wallet = wallet_network(case.network, context)?;
-    let chain = wallet.chain();
+    let chain = wallet.rules();
     if curve(text(key, "algorithm")?)? != wallet.curve() {
         return Err("the key is of another curve than the network".into());
     }
@@ -354,8 +354,10 @@ fn valid(case: &Case<'_>) -> Outcome {
         }
     }
     check_convention(wallet, &payload, context)?;
-    let facts = facts(wallet, &payload, context)?;
-    let unsigned = chain.build(&payload, &facts, &public_key).map_err(public)?;
+    let chain_data = chain_data(wallet, &payload, context)?;
+    let unsigned = chain
+        .build(&payload, &chain_data, &public_key)
+        .map_err(public)?;
     check_unsigned(wallet, &unsigned, expected)?;
     dialect(wallet).rest(&payload, expected)?;
     check_signed(wallet, &payload, &unsigned, expected, &public_key)
@@ -420,7 +422,7 @@ trait Dialect {
     /// The address of a key: the one that the context names, where there are more.
     fn sender(
         &self,
-        chain: &dyn Chain,
+        chain: &dyn DynNetworkRules,
         public_key: &[u8],
         context: &Map<String, Value>,
     ) -> Result<String, String> {
@@ -436,12 +438,12 @@ trait Dialect {
 
     /// What the chain would have answered: from the fields of the context that are named too.
     /// Those may be there; other fields fail the case.
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String>;
+    ) -> Result<(ChainData, Vec<&'static str>), String>;
 
     /// The bytes of `expected.unsignedTx`.
     fn unsigned(&self, expected: &Map<String, Value>) -> Result<Vec<u8>, String>;
@@ -508,17 +510,17 @@ fn dialect(network: Network) -> &'static dyn Dialect {
     }
 }
 
-/// What the chain would have answered, from the context; only what `needs` asks for.
-fn facts(
+/// What the chain would have answered, from the context; only what `queries` asks for.
+fn chain_data(
     network: Network,
     payload: &Payload,
     context: &Map<String, Value>,
-) -> Result<Facts, String> {
+) -> Result<ChainData, String> {
     let dialect = dialect(network);
-    let needs = network.chain().needs(payload);
-    let (facts, known) = dialect.facts(&needs, payload, context)?;
+    let queries = network.rules().queries(payload);
+    let (chain_data, known) = dialect.chain_data(&queries, payload, context)?;
     only_known(context, &[&known, &CONTEXT_NOTES, dialect.context_notes()])?;
-    Ok(facts)
+    Ok(chain_data)
 }
 
 /// The form of a message, where the context names it.
@@ -591,7 +593,7 @@ fn check_signed(
         }
     }
     let signed = network
-        .chain()
+        .rules()
         .assemble(payload, unsigned, &signatures, public_key)
         .map_err(public)?;
     if let Some(plain) = expected.get("signature") {
@@ -648,13 +650,13 @@ fn invalid(case: &Case<'_>) -> Outcome {
         (Err(fault), Layer::Build) => Err(format!("refused too early: {fault}")),
         (Ok(_), Layer::Validate) => Err("was accepted".into()),
         (Ok((payload, _)), Layer::Build) => {
-            let chain = wallet.chain();
-            let facts = facts(wallet, &payload, context)?;
+            let chain = wallet.rules();
+            let chain_data = chain_data(wallet, &payload, context)?;
             let key = match case.keys.get(payload.from()) {
                 Some(key) => key.clone(),
                 None => dialect(wallet).invalid_key(&payload, context)?,
             };
-            match chain.build(&payload, &facts, &key) {
+            match chain.build(&payload, &chain_data, &key) {
                 Err(fault) => refused(&fault),
                 Ok(_) => Err("was built".into()),
             }
@@ -666,7 +668,7 @@ fn invalid(case: &Case<'_>) -> Outcome {
 fn refused(fault: &Fault) -> Outcome {
     use covault_core::fault::Class;
     match fault.class() {
-        Class::Invalid if !fault.public().is_empty() => Ok(()),
+        Class::Invalid if !fault.message().is_empty() => Ok(()),
         _ => Err(format!("refused, but as {fault:?}")),
     }
 }

@@ -3,10 +3,10 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{
-        Facts, Needs, Signed, Unsigned, solana,
+        ChainData, Queries, Signed, Unsigned, solana,
         solana::{
             effect,
-            token::{TokenFacts, associated_account},
+            token::{TokenChainData, associated_account},
             wire::{self, WireTransaction},
         },
     },
@@ -32,18 +32,18 @@ impl super::Dialect for Dialect {
         &["signedTxs", "txHashes"]
     }
 
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
-        let needs = match needs {
-            Needs::Nothing => {
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
+        let queries = match queries {
+            Queries::Nothing => {
                 check_places(payload, context)?;
-                return Ok((Facts::Nothing, vec!["signerIndex"]));
+                return Ok((ChainData::Nothing, vec!["signerIndex"]));
             }
-            Needs::Solana(needs) => needs,
+            Queries::Solana(queries) => queries,
             other => return Err(format!("asks {other:?}")),
         };
         // A case that is refused before the blockhash counts has none. Another case without one
@@ -53,18 +53,18 @@ impl super::Dialect for Dialect {
             None => bs58::encode([0; 32]).into_string(),
         };
         let mut known = vec!["recentBlockhash"];
-        let token = match (payload, &needs.token) {
+        let token = match (payload, &queries.token) {
             (Payload::Solana(SolanaPayload::SendToken(send)), Some(_)) => {
                 known.extend(TOKEN_CONTEXT);
                 Some(token_facts(send, context)?)
             }
             _ => None,
         };
-        let facts = solana::Facts {
+        let chain_data = solana::ChainData {
             recent_blockhash,
             token,
         };
-        Ok((Facts::Solana(facts), known))
+        Ok((ChainData::Solana(chain_data), known))
     }
 
     fn unsigned(&self, expected: &Map<String, Value>) -> Result<Vec<u8>, String> {
@@ -150,7 +150,7 @@ const TOKEN_CONTEXT: [&str; 5] = [
 
 /// What the context says about a token. The accounts that it names are those of sender and
 /// recipient.
-fn token_facts(send: &SendToken, context: &Map<String, Value>) -> Result<TokenFacts, String> {
+fn token_facts(send: &SendToken, context: &Map<String, Value>) -> Result<TokenChainData, String> {
     let program = text(context, "tokenProgram")?;
     for (name, owner) in [("sourceAta", &send.from), ("destinationAta", &send.to)] {
         if context.contains_key(name) {
@@ -161,7 +161,7 @@ fn token_facts(send: &SendToken, context: &Map<String, Value>) -> Result<TokenFa
     let decimals = context.get("mintDecimals").and_then(Value::as_u64);
     let exists = context.get("recipientAtaExists").and_then(Value::as_bool);
     let exists = exists.ok_or("recipientAtaExists is not a boolean")?;
-    Ok(TokenFacts {
+    Ok(TokenChainData {
         program: program.to_owned(),
         decimals: decimals
             .and_then(|decimals| u8::try_from(decimals).ok())

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Facts, Needs, Signed, stellar},
+    chain::{ChainData, Queries, Signed, stellar},
     payload::Payload,
     signature::Signature,
 };
@@ -17,15 +17,15 @@ pub struct Dialect;
 impl super::Dialect for Dialect {
     /// An account exists unless the context says otherwise. The cases that must be refused tell
     /// nothing more: sequence and fee are anything then, which would show in any other case.
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         _payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
-        let needs = match needs {
-            Needs::Nothing => return Ok((Facts::Nothing, vec![])),
-            Needs::Stellar(needs) => needs,
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
+        let queries = match queries {
+            Queries::Nothing => return Ok((ChainData::Nothing, vec![])),
+            Queries::Stellar(queries) => queries,
             other => return Err(format!("asks {other:?}")),
         };
         let number_or_1 = |key| match context.get(key) {
@@ -37,14 +37,14 @@ impl super::Dialect for Dialect {
             Some(Value::Bool(exists)) => *exists,
             Some(_) => return Err("destinationExists is not a boolean".into()),
         };
-        let facts = stellar::Facts {
+        let chain_data = stellar::ChainData {
             sequence: number_or_1("sequence")?,
             base_fee: u32::try_from(number_or_1("baseFee")?).map_err(|error| error.to_string())?,
             max_time: number_or_1("maxTime")?,
-            destination_exists: needs.destination.as_ref().map(|_| exists),
+            destination_exists: queries.destination.as_ref().map(|_| exists),
         };
         let known = vec!["sequence", "baseFee", "maxTime", "destinationExists"];
-        Ok((Facts::Stellar(facts), known))
+        Ok((ChainData::Stellar(chain_data), known))
     }
 
     fn unsigned(&self, expected: &Map<String, Value>) -> Result<Vec<u8>, String> {

@@ -3,8 +3,8 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
-        sui::{Coin, Facts as SuiFacts, GasUsed, Validity},
+        ChainData, Queries, Signed,
+        sui::{ChainData as SuiChainData, Coin, GasUsed, Validity},
     },
     fault::Fault,
     payload::{
@@ -37,35 +37,35 @@ impl super::Dialect for Dialect {
         &["unsignedTxHex", "decoded"] // compared in `unsigned`
     }
 
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
-        let needs = match needs {
-            Needs::Nothing => {
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
+        let queries = match queries {
+            Queries::Nothing => {
                 if let (Some(form), Payload::Sui(SuiPayload::Custom(_))) =
                     (context.get("form"), payload)
                 {
                     same("form", form, &json!("BCS TransactionData"))?;
                 }
-                return Ok((Facts::Nothing, vec!["form"]));
+                return Ok((ChainData::Nothing, vec!["form"]));
             }
-            Needs::Sui(needs) => needs,
+            Queries::Sui(queries) => queries,
             other => return Err(format!("asks {other:?}")),
         };
         let optional = |key| match context.get(key) {
             None => Ok(0),
             Some(_) => number(context, key),
         };
-        let is_token = needs.payment.token().is_some();
-        let facts = SuiFacts {
-            reference_gas_price: needs
+        let is_token = queries.payment.token().is_some();
+        let chain_data = SuiChainData {
+            reference_gas_price: queries
                 .price
                 .then(|| number(context, "referenceGasPrice"))
                 .transpose()?,
-            gas_used: needs
+            gas_used: queries
                 .simulation
                 .then(|| gas_used(member(context, "gasUsed")?).map(Box::new))
                 .transpose()?,
@@ -83,7 +83,10 @@ impl super::Dialect for Dialect {
             },
             validity: validity(context)?,
         };
-        Ok((Facts::Sui(facts), [&CONTEXT[..], &["gasUsed"]].concat()))
+        Ok((
+            ChainData::Sui(chain_data),
+            [&CONTEXT[..], &["gasUsed"]].concat(),
+        ))
     }
 
     fn unsigned(&self, expected: &Map<String, Value>) -> Result<Vec<u8>, String> {
@@ -127,7 +130,7 @@ impl super::Dialect for Dialect {
         if !["suiBatchSendNative", "suiBatchSendCoin"].contains(&kind) {
             return None;
         }
-        Some(batch(kind, input).map_err(|fault| fault.under(kind)))
+        Some(batch(kind, input).map_err(|fault| fault.with_prefix(kind)))
     }
 }
 

@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{
-        Chain, Facts, Needs, Signed,
+        ChainData, DynNetworkRules, Queries, Signed,
         ton::{self, MessageForm, Version, parse_address},
     },
     payload::{Payload, ton::TonPayload},
@@ -78,7 +78,7 @@ impl super::Dialect for Dialect {
 
     fn sender(
         &self,
-        chain: &dyn Chain,
+        chain: &dyn DynNetworkRules,
         public_key: &[u8],
         context: &Map<String, Value>,
     ) -> Result<String, String> {
@@ -94,21 +94,21 @@ impl super::Dialect for Dialect {
         }
     }
 
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
         same(
             "rawAddress",
             raw(payload.from())?.as_str(),
             text(context, "rawAddress")?,
         )?;
-        Ok(match needs {
-            Needs::Nothing => (Facts::Nothing, vec!["rawAddress"]),
-            Needs::Ton(ton::Needs::Message { domain, timestamp }) => {
-                let facts = ton::Facts::Message {
+        Ok(match queries {
+            Queries::Nothing => (ChainData::Nothing, vec!["rawAddress"]),
+            Queries::Ton(ton::Queries::Message { domain, timestamp }) => {
+                let chain_data = ton::ChainData::Message {
                     domain: domain
                         .then(|| text(context, "domain").map(Into::into))
                         .transpose()?,
@@ -116,15 +116,18 @@ impl super::Dialect for Dialect {
                         .then(|| number(context, "timestamp"))
                         .transpose()?,
                 };
-                (Facts::Ton(facts), vec!["rawAddress", "domain", "timestamp"])
+                (
+                    ChainData::Ton(chain_data),
+                    vec!["rawAddress", "domain", "timestamp"],
+                )
             }
-            Needs::Ton(ton::Needs::Transaction(needs)) => {
-                same("asked", needs.from.as_str(), payload.from())?;
+            Queries::Ton(ton::Queries::Transaction(queries)) => {
+                same("asked", queries.from.as_str(), payload.from())?;
                 let seqno = number(context, "seqno")?;
-                let jetton = match (&needs.jetton, payload) {
+                let jetton = match (&queries.jetton, payload) {
                     (None, _) => None,
                     (Some(jetton), Payload::Ton(TonPayload::SendToken(send))) => {
-                        Some(ton::JettonFacts {
+                        Some(ton::JettonChainData {
                             wallet: text(context, "senderJettonWallet")?.to_owned(),
                             master: Some(jetton.master.clone()),
                             decimals: jetton.decimals.then_some(send.decimals).flatten(),
@@ -132,18 +135,21 @@ impl super::Dialect for Dialect {
                     }
                     (Some(_), _) => return Err("asks for a jetton".into()),
                 };
-                let facts = ton::TransactionFacts {
+                let chain_data = ton::TransactionChainData {
                     seqno,
                     // The conventions: 0 and undeployed.
                     deployed: seqno != 0,
-                    valid_until: needs
+                    valid_until: queries
                         .valid_until
                         .then(|| number(context, "validUntil"))
                         .transpose()?,
                     jetton,
                 };
                 let known = vec!["rawAddress", "seqno", "validUntil", "senderJettonWallet"];
-                (Facts::Ton(ton::Facts::Transaction(facts)), known)
+                (
+                    ChainData::Ton(ton::ChainData::Transaction(chain_data)),
+                    known,
+                )
             }
             other => return Err(format!("asks {other:?}")),
         })

@@ -3,7 +3,7 @@
 use alloy_primitives::keccak256;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Facts, Needs, Signed, tron},
+    chain::{ChainData, Queries, Signed, tron},
     payload::Payload,
     signature::Signature,
 };
@@ -59,15 +59,15 @@ impl super::Dialect for Dialect {
         same("addressHex", &ours.to_bytes()[..], &theirs[..])
     }
 
-    fn facts(
+    fn chain_data(
         &self,
-        needs: &Needs,
+        queries: &Queries,
         _payload: &Payload,
         context: &Map<String, Value>,
-    ) -> Result<(Facts, Vec<&'static str>), String> {
-        match needs {
-            Needs::Nothing => Ok((Facts::Nothing, vec![])),
-            Needs::Tron(_) => {
+    ) -> Result<(ChainData, Vec<&'static str>), String> {
+        match queries {
+            Queries::Nothing => Ok((ChainData::Nothing, vec![])),
+            Queries::Tron(_) => {
                 let block = member(context, "block")?;
                 only_known(block, &[&["number", "blockID", "timestamp"]])?;
                 let block = tron::Block {
@@ -77,7 +77,7 @@ impl super::Dialect for Dialect {
                         .map_err(|_| "blockID is not 32 bytes")?,
                     timestamp_ms: number(block, "timestamp")?,
                 };
-                Ok((Facts::Tron(block.into()), vec!["block"]))
+                Ok((ChainData::Tron(block.into()), vec!["block"]))
             }
             other => Err(format!("asks {other:?}")),
         }

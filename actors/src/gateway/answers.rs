@@ -13,10 +13,10 @@ use prost::Message as _;
 use crate::{
     audit,
     deposits::SweepView,
-    dropped::Forgotten,
     idempotency::Earlier,
     operations::ShareBackup,
     port::{NodeView, StrangerView},
+    rebroadcast::Forgotten,
     rows::Operation,
     rpc::EndpointHealth,
     store::RawRow,

@@ -10,7 +10,7 @@ use covault_core::{
 };
 
 use crate::{
-    audit, deposits::Configure as ConfigureSweep, rows::Operation, vault::Wish as Reshare,
+    audit, deposits::Configure as ConfigureSweep, rows::Operation, vault::ReshareRequest as Reshare,
 };
 
 /// An idempotency key with a SHA-256 of what it came with.

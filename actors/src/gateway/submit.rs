@@ -26,7 +26,7 @@ impl Inner {
         }
         full_access(caller)?;
         if !caller.operator {
-            self.context.hold.check(&self.context).await?;
+            self.context.client_gate.check(&self.context).await?;
         }
         let place = self.place_in_work()?;
         match command {

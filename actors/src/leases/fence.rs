@@ -123,10 +123,10 @@ fn owned(write: &Write) -> bool {
         | Space::Outbox
         | Space::Idempotency
         | Space::RecordAge
-        | Space::NonceClaim
+        | Space::NonceReservation
         | Space::Audit
         | Space::Claim
-        | Space::Release
+        | Space::ReservationExpiry
         | Space::Batch
         | Space::Deposit
         | Space::AddressProof

@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
+        ChainData, Queries, Signed,
         aptos::{
-            Abi, Facts as AptosFacts, Function, Needs as AptosNeeds, RawTransaction, simulation,
-            to_simulate,
+            Abi, ChainData as AptosChainData, Function, Queries as AptosQueries, RawTransaction,
+            simulation, to_simulate,
         },
     },
     fault::{ExecuteCode, Fault},
@@ -20,8 +20,8 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use super::{
-    Answer, Body, Broadcast, Call, ChainClient, ChainError, EndpointHealth, Refusal, Rest,
-    Shipment, Simulation, Trial, jsonrpc::short, settle,
+    Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, EndpointHealth,
+    Refusal, Rest, Simulation, SimulationRequest, jsonrpc::short, settle,
 };
 
 /// How long a transaction lives, in seconds: what fullnodes keep one for that cannot be executed
@@ -130,7 +130,7 @@ impl AptosNode {
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
             _ => None,
         };
-        self.rest.agreed("an account", &call, read).await
+        self.rest.query_quorum("an account", &call, read).await
     }
 
     /// The account's number in a version of the ledger; 0 for an account that is not there.
@@ -146,7 +146,7 @@ impl AptosNode {
             404 if says(answer, &[NO_ACCOUNT]) => Some(0),
             _ => None,
         };
-        self.rest.agreed("an account", &call, read).await
+        self.rest.query_quorum("an account", &call, read).await
     }
 
     async fn gas_unit_price(&self) -> Result<u64, ChainError> {
@@ -166,7 +166,7 @@ impl AptosNode {
             400 if says(answer, &["invalid_input", "web_framework_error"]) => Some(None),
             _ => None,
         };
-        self.rest.agreed("a balance", &call, read).await
+        self.rest.query_quorum("a balance", &call, read).await
     }
 
     async fn abi(&self, function: &Function) -> Result<Abi, ChainError> {
@@ -182,7 +182,7 @@ impl AptosNode {
             404 if says(answer, &nowhere) => Some(Err("there is no such module")),
             _ => None,
         };
-        let abi = self.rest.agreed("a module", &call, read).await?;
+        let abi = self.rest.query_quorum("a module", &call, read).await?;
         abi.map_err(|problem| {
             let place = format!("{address}::{module}::{name}");
             refused(
@@ -192,38 +192,45 @@ impl AptosNode {
         })
     }
 
-    async fn gather(&self, needs: &AptosNeeds, now_ms: u64) -> Result<AptosFacts, ChainError> {
+    async fn gather(
+        &self,
+        queries: &AptosQueries,
+        now_ms: u64,
+    ) -> Result<AptosChainData, ChainError> {
         let price = async {
-            match needs.gas_unit_price {
+            match queries.gas_unit_price {
                 true => self.gas_unit_price().await.map(Some),
                 false => Ok(None),
             }
         };
         let abi = async {
-            match &needs.abi {
+            match &queries.abi {
                 Some(function) => self.abi(function).await.map(Some),
                 None => Ok(None),
             }
         };
         let balance = async {
-            match needs.simulate {
-                Some(_) => self.units(&needs.from, COIN).await,
+            match queries.simulate {
+                Some(_) => self.units(&queries.from, COIN).await,
                 None => Ok(None),
             }
         };
-        let number = self.sequence_number(&needs.from);
+        let number = self.sequence_number(&queries.from);
         let (sequence_number, gas_unit_price, abi, balance) =
             tokio::try_join!(number, price, abi, balance)?;
-        let facts = AptosFacts {
+        let chain_data = AptosChainData {
             sequence_number,
             expiration_timestamp_secs: (now_ms / 1_000).saturating_add(LIFE_S),
             gas_unit_price,
             gas_used: None,
             abi,
         };
-        match needs.simulate {
-            Some(_) => self.simulated(needs, facts, balance.unwrap_or(0)).await,
-            None => Ok(facts),
+        match queries.simulate {
+            Some(_) => {
+                self.simulated(queries, chain_data, balance.unwrap_or(0))
+                    .await
+            }
+            None => Ok(chain_data),
         }
     }
 
@@ -231,33 +238,33 @@ impl AptosNode {
     /// executed in between: then its number is another, and it can pay less gas.
     async fn simulated(
         &self,
-        needs: &AptosNeeds,
-        mut facts: AptosFacts,
+        queries: &AptosQueries,
+        mut chain_data: AptosChainData,
         mut balance: u64,
-    ) -> Result<AptosFacts, ChainError> {
+    ) -> Result<AptosChainData, ChainError> {
         let mut said = String::new();
         for _ in 0..SIMULATIONS {
-            let bytes = simulation(needs, &facts, balance, None).map_err(not_possible)?;
+            let bytes = simulation(queries, &chain_data, balance, None).map_err(not_possible)?;
             let outcome = self.run(bytes).await?;
             if outcome.success {
                 let used = number(&outcome.gas_used);
-                facts.gas_used =
+                chain_data.gas_used =
                     Some(used.ok_or_else(|| unknown("the chain node's gas is no number"))?);
-                return Ok(facts);
+                return Ok(chain_data);
             }
             said = outcome.vm_status;
             let (of_number, of_fee) = (of_the_number(&said), said.contains(NO_FEE));
             if !of_number && !of_fee {
                 return Err(failed(&said));
             }
-            let number = self.sequence_number(&needs.from);
-            let coins = self.units(&needs.from, COIN);
+            let number = self.sequence_number(&queries.from);
+            let coins = self.units(&queries.from, COIN);
             let (number, coins) = tokio::try_join!(number, coins)?;
             let coins = coins.unwrap_or(0);
             if of_fee && coins >= balance {
                 return Err(failed(&said));
             }
-            (facts.sequence_number, balance) = (number, coins);
+            (chain_data.sequence_number, balance) = (number, coins);
         }
         Err(unknown(format!("the chain node said: {}", short(&said))))
     }
@@ -342,10 +349,10 @@ impl AptosNode {
 
 #[async_trait]
 impl ChainClient for AptosNode {
-    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Aptos(needs) => Ok(self.gather(needs, now_ms).await?.into()),
-            Needs::Nothing => Ok(Facts::Nothing),
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Aptos(queries) => Ok(self.gather(queries, now_ms).await?.into()),
+            Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not an Aptos question".into(),
                 ExecuteCode::Unspecified,
@@ -353,17 +360,17 @@ impl ChainClient for AptosNode {
         }
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let Some(Sent { bytes, transaction }) = Sent::read(&shipment.signed) else {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let Some(Sent { bytes, transaction }) = Sent::read(&broadcast_request.signed) else {
             return Broadcast::Refused(Refusal {
                 reason: "the signed transaction cannot be read".into(),
                 code: ExecuteCode::Unspecified,
             });
         };
-        let hash = shipment.signed.tx_hash.as_str();
+        let hash = broadcast_request.signed.tx_hash.as_str();
         let call = Call::post("/transactions", Body::Bytes(SIGNED, bytes));
         let (answer, lost) = self.rest.send(&call).await;
-        let doubt = lost || shipment.retried;
+        let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(answer) => judge(&answer),
             Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
@@ -373,7 +380,7 @@ impl ChainClient for AptosNode {
         match verdict {
             Verdict::Accepted => Broadcast::Accepted,
             Verdict::Unknown(reason) => {
-                if shipment.now_ms / 1_000 <= transaction.expiration_timestamp_secs {
+                if broadcast_request.now_ms / 1_000 <= transaction.expiration_timestamp_secs {
                     return Broadcast::Unknown(reason);
                 }
                 match self.known(hash).await {
@@ -407,7 +414,11 @@ impl ChainClient for AptosNode {
             Some(is_later)
         };
         let call = Call::get("", &[]);
-        if !self.rest.agreed("the chain's clock", &call, read).await? {
+        if !self
+            .rest
+            .query_quorum("the chain's clock", &call, read)
+            .await?
+        {
             return Ok(None);
         }
         let version = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -424,10 +435,10 @@ impl ChainClient for AptosNode {
         })
     }
 
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
         let bytes = to_simulate(&trial.unsigned.bytes, Some(&trial.public_key)).ok()?;
         let call = Call::post("/transactions/simulate", Body::Bytes(SIGNED, bytes));
-        let answer = self.rest.aside(&call).await?;
+        let answer = self.rest.query_best_effort(&call).await?;
         let outcomes = answer
             .is_success()
             .then(|| answer.json::<Vec<Simulated>>())??;
@@ -621,7 +632,7 @@ fn expired() -> Refusal {
 
 /// The network's rules find that it can never be built.
 fn not_possible(fault: Fault) -> ChainError {
-    refused(fault.public().to_owned(), fault.code())
+    refused(fault.message().to_owned(), fault.code())
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {

@@ -19,8 +19,8 @@ use std::{
 use async_trait::async_trait;
 use covault_core::{
     chain::{
-        Facts, Needs,
-        bitcoin::{self as rules, Facts as BitcoinFacts, Unspent},
+        ChainData, Queries,
+        bitcoin::{self as rules, ChainData as BitcoinChainData, Unspent},
     },
     fault::ExecuteCode,
 };
@@ -32,7 +32,7 @@ use self::{
     watch::{Place, Watch},
 };
 use super::{
-    Answer, Broadcast, ChainClient, ChainError, EndpointHealth, Pool, Refusal, Shipment,
+    Answer, Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Pool, Refusal,
     jsonrpc::{CallError, RpcError, short},
     pool::{Read, TOO_LONG, Trouble},
     settle,
@@ -184,7 +184,7 @@ impl BitcoinNode {
         let read = |answer: &Answer| ask.read(answer, take);
         let (call, same) = (ask.call(), Option::<Vec<Listed>>::eq);
         let what = "the outputs of an address";
-        let listed = match self.pool.agreed(what, &call, read, same).await {
+        let listed = match self.pool.query_quorum(what, &call, read, same).await {
             Err(_) if is_new.load(Ordering::Relaxed) => None,
             listed => listed.map_err(unknown)?,
         };
@@ -281,15 +281,17 @@ impl BitcoinNode {
         &self,
         error: &RpcError,
         refusal: Refusal,
-        shipment: &Shipment,
+        broadcast_request: &BroadcastRequest,
         lost: bool,
     ) -> Broadcast {
-        let inputs = match &shipment.facts {
-            Facts::Bitcoin(facts) => facts.outputs.as_slice(),
+        let inputs = match &broadcast_request.chain_data {
+            ChainData::Bitcoin(chain_data) => chain_data.outputs.as_slice(),
             _ => &[],
         };
         let absent = Mutex::default();
-        let known = self.known(&shipment.signed.tx_hash, inputs, &absent).await;
+        let known = self
+            .known(&broadcast_request.signed.tx_hash, inputs, &absent)
+            .await;
         if known != Ok(true) && is_missing(error) {
             let absent: Vec<&Unspent> = locked(&absent)
                 .iter()
@@ -302,19 +304,19 @@ impl BitcoinNode {
                 ));
             }
         }
-        settle(refusal, known, lost || shipment.retried)
+        settle(refusal, known, lost || broadcast_request.retried)
     }
 }
 
 #[async_trait]
 impl ChainClient for BitcoinNode {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
-        let needs = match needs {
-            Needs::Bitcoin(needs) => needs,
-            Needs::Nothing => return Ok(Facts::Nothing),
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
+        let queries = match queries {
+            Queries::Bitcoin(queries) => queries,
+            Queries::Nothing => return Ok(ChainData::Nothing),
             _ => return Err(refused("not a Bitcoin question".into())),
         };
-        let place = self.place(&needs.from).await?;
+        let place = self.place(&queries.from).await?;
         let ask = |least| self.spendable(&place, least, REQUEST_PATIENCE);
         let mut outputs = ask("0").await;
         // Whoever sends an address a great many small outputs must not keep it from paying.
@@ -327,17 +329,17 @@ impl ChainClient for BitcoinNode {
             }
         }
         let outputs = self.proven(&place, outputs?).await?;
-        Ok(BitcoinFacts { outputs }.into())
+        Ok(BitcoinChainData { outputs }.into())
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
         // 0: no limit of the node to the fee. The payload has one, and the signers.
         let send = Batch::node().and(
             "sendrawtransaction",
-            json!([shipment.signed.transaction, 0]),
+            json!([broadcast_request.signed.transaction, 0]),
         );
         let read = |answer: &Answer| ask_one(&send, answer);
-        let (answer, lost) = self.pool.once(&send.call(), read).await;
+        let (answer, lost) = self.pool.query_once(&send.call(), read).await;
         let error = match answer {
             Ok(Ok(_)) => return Broadcast::Accepted,
             Ok(Err(error)) => error,
@@ -346,12 +348,14 @@ impl ChainClient for BitcoinNode {
             }
         };
         match judge(&error) {
-            Broadcast::Refused(refusal) => self.weigh(&error, refusal, shipment, lost).await,
+            Broadcast::Refused(refusal) => {
+                self.weigh(&error, refusal, broadcast_request, lost).await
+            }
             verdict => verdict,
         }
     }
 
-    /// What the address could spend now, as [`ChainClient::facts`] says: without what others have
+    /// What the address could spend now, as [`ChainClient::chain_data`] says: without what others have
     /// sent it that is in no block yet.
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         if token.is_some() {

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use covault_core::{
     amount,
     chain::{
-        Facts, Needs,
-        evm::{self, Call, Facts as EvmFacts, Fees, Needs as EvmNeeds},
+        ChainData, Queries,
+        evm::{self, Call, ChainData as EvmChainData, Fees, Queries as EvmQueries},
     },
     fault::ExecuteCode,
 };
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment, Simulation,
-    Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal,
+    Simulation, SimulationRequest,
     jsonrpc::{CallError, RpcError, quantity, short},
     settle,
-    trial::revert_reason,
+    simulation::revert_reason,
 };
 
 /// Selector of `balanceOf(address)` (EIP-20).
@@ -115,16 +115,16 @@ impl EvmNode {
         self.eip1559.initialized() || !matches!(self.base_fee().await, Ok(None))
     }
 
-    async fn gather(&self, needs: &EvmNeeds) -> Result<Facts, ChainError> {
-        if !needs.nonce && needs.fees.is_none() {
-            return Ok(Facts::Evm(EvmFacts {
+    async fn gather(&self, queries: &EvmQueries) -> Result<ChainData, ChainError> {
+        if !queries.nonce && queries.fees.is_none() {
+            return Ok(ChainData::Evm(EvmChainData {
                 nonce: None,
                 eip1559: self.has_base_fee().await,
                 fees: None,
             }));
         }
         let nonce = async {
-            if !needs.nonce {
+            if !queries.nonce {
                 return Ok(None);
             }
             // Nonces stay far below: EIP-2681 ends them at 2^64 - 1.
@@ -132,16 +132,18 @@ impl EvmNode {
                 let count = i64::try_from(quantity(count)?).ok()?;
                 Some(Some(count.unsigned_abs()))
             };
-            let params = json!([needs.from, "pending"]);
-            let asked = self.rpc.agreed("eth_getTransactionCount", params, count);
+            let params = json!([queries.from, "pending"]);
+            let asked = self
+                .rpc
+                .query_quorum("eth_getTransactionCount", params, count);
             Ok(asked.await?)
         };
         let (nonce, base_fee) = tokio::try_join!(nonce, self.base_fee())?;
-        let fees = match &needs.fees {
-            Some(call) => Some(self.fees(&needs.from, call, base_fee).await?),
+        let fees = match &queries.fees {
+            Some(call) => Some(self.fees(&queries.from, call, base_fee).await?),
             None => None,
         };
-        Ok(Facts::Evm(EvmFacts {
+        Ok(ChainData::Evm(EvmChainData {
             nonce,
             eip1559: base_fee.is_some(),
             fees,
@@ -159,10 +161,10 @@ impl EvmNode {
 
 #[async_trait]
 impl ChainClient for EvmNode {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Evm(needs) => self.gather(needs).await,
-            Needs::Nothing => Ok(Facts::Nothing),
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Evm(queries) => self.gather(queries).await,
+            Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not an EVM question".into(),
                 ExecuteCode::Unspecified,
@@ -170,8 +172,8 @@ impl ChainClient for EvmNode {
         }
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let raw = json!([shipment.signed.transaction]);
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let raw = json!([broadcast_request.signed.transaction]);
         let (answer, doubt) = self.rpc.call_once("eth_sendRawTransaction", raw).await;
         match answer {
             Ok(_) => Broadcast::Accepted,
@@ -180,8 +182,8 @@ impl ChainClient for EvmNode {
             }
             Err(CallError::Node(error)) => match judge(&error) {
                 Broadcast::Refused(refusal) => {
-                    let known = self.known(&shipment.signed.tx_hash).await;
-                    let doubt = doubt || shipment.retried || speaks_of_another(&error);
+                    let known = self.known(&broadcast_request.signed.tx_hash).await;
+                    let doubt = doubt || broadcast_request.retried || speaks_of_another(&error);
                     settle(refusal, known, doubt)
                 }
                 verdict => verdict,
@@ -194,7 +196,10 @@ impl ChainClient for EvmNode {
             let read =
                 |answer: &Value| amount::hex_to_decimal(answer.as_str()?.strip_prefix("0x")?);
             let params = json!([address, "latest"]);
-            return Ok(self.rpc.agreed("eth_getBalance", params, read).await?);
+            return Ok(self
+                .rpc
+                .query_quorum("eth_getBalance", params, read)
+                .await?);
         };
         let owner = address.trim_start_matches("0x").to_ascii_lowercase();
         let data = format!("0x{BALANCE_OF}{owner:0>64}");
@@ -211,18 +216,18 @@ impl ChainClient for EvmNode {
                 ExecuteCode::Unspecified,
             )
         };
-        match self.rpc.agreed("eth_call", params, read).await {
+        match self.rpc.query_quorum("eth_call", params, read).await {
             Err(CallError::Node(error)) if reverted(&error) => Err(not_a_token()),
             answer => answer?.ok_or_else(not_a_token),
         }
     }
 
     /// By `eth_call` of the whole transaction on the latest block.
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
         let from = trial.payload.from();
         let transaction = evm::trial(&trial.unsigned.bytes).ok()?;
         let params = json!([attempt(from, &transaction), "latest"]);
-        let error = match self.rpc.aside("eth_call", params).await {
+        let error = match self.rpc.query_best_effort("eth_call", params).await {
             Ok(returned) => return Some(Simulation::passes(Some(returned.as_str()?.to_owned()))),
             Err(CallError::Node(error)) => error,
             Err(CallError::Unreachable(_) | CallError::WrongChain(_)) => return None,
@@ -232,7 +237,10 @@ impl ChainClient for EvmNode {
         }
         // It may fail because it has gone through: it is signed and sent meanwhile.
         let params = json!([from, "latest"]);
-        let count = self.rpc.aside("eth_getTransactionCount", params).await;
+        let count = self
+            .rpc
+            .query_best_effort("eth_getTransactionCount", params)
+            .await;
         let count = count.as_ref().ok().and_then(quantity)?;
         if count > u128::from(transaction.nonce) {
             return None;
@@ -256,8 +264,8 @@ impl ChainClient for EvmNode {
 
 /// The whole transaction, as nodes take it to be tried. Its nonce is left out: earlier ones of the
 /// account need not be mined.
-fn attempt(from: &str, transaction: &evm::Trial) -> Value {
-    let evm::Trial {
+fn attempt(from: &str, transaction: &evm::SimulationCall) -> Value {
+    let evm::SimulationCall {
         to,
         value,
         data,

@@ -146,7 +146,7 @@ impl Grpc {
     ///
     /// # Errors
     /// [`ChainError`] when too few nodes answered, or do not agree.
-    pub async fn agreed<Q: Message, A: Message + Default, T>(
+    pub async fn query_quorum<Q: Message, A: Message + Default, T>(
         &self,
         method: &Method<Q, A>,
         request: &Q,
@@ -169,17 +169,21 @@ impl Grpc {
             _ => false,
         };
         let call = call(method, request);
-        Ok(self.pool.agreed(what, &call, read, same).await?)
+        Ok(self.pool.query_quorum(what, &call, read, same).await?)
     }
 
-    /// As [`Pool::aside`]; `None` when the node gave no answer, or said that it cannot.
-    pub async fn aside<Q: Message, A: Message + Default>(
+    /// As [`Pool::query_best_effort`]; `None` when the node gave no answer, or said that it cannot.
+    pub async fn query_best_effort<Q: Message, A: Message + Default>(
         &self,
         method: &Method<Q, A>,
         request: &Q,
     ) -> Option<A> {
         let read = |answer: &Answer| read(answer, method.internal_is_answer);
-        let said: Said<A> = self.pool.aside(&call(method, request), read).await.ok()?;
+        let said: Said<A> = self
+            .pool
+            .query_best_effort(&call(method, request), read)
+            .await
+            .ok()?;
         said.ok()
     }
 
@@ -193,7 +197,7 @@ impl Grpc {
     ) -> (Result<Said<A>, ChainError>, bool) {
         let read = |answer: &Answer| read(answer, method.internal_is_answer);
         let call = call(method, request).within(within);
-        let (said, doubt) = self.pool.once(&call, read).await;
+        let (said, doubt) = self.pool.query_once(&call, read).await;
         (said.map_err(ChainError::from), doubt)
     }
 

@@ -156,12 +156,15 @@ impl JsonRpc {
         said.map_err(CallError::Node)
     }
 
-    /// As [`Pool::aside`].
+    /// As [`Pool::query_best_effort`].
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn aside(&self, method: &str, params: Value) -> Result<Value, CallError> {
-        let said = self.pool.aside(&self.request(method, &params), read).await;
+    pub async fn query_best_effort(&self, method: &str, params: Value) -> Result<Value, CallError> {
+        let said = self
+            .pool
+            .query_best_effort(&self.request(method, &params), read)
+            .await;
         said.map_err(CallError::Unreachable)?
             .map_err(CallError::Node)
     }
@@ -169,7 +172,10 @@ impl JsonRpc {
     /// Sends: as [`JsonRpc::call`], in one round; also says whether a node may have taken it before
     /// and its answer was lost.
     pub async fn call_once(&self, method: &str, params: Value) -> (Result<Value, CallError>, bool) {
-        let (said, doubt) = self.pool.once(&self.request(method, &params), read).await;
+        let (said, doubt) = self
+            .pool
+            .query_once(&self.request(method, &params), read)
+            .await;
         let result = said
             .map_err(CallError::from)
             .and_then(|said| said.map_err(CallError::Node));
@@ -181,7 +187,7 @@ impl JsonRpc {
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn agreed<T: PartialEq>(
+    pub async fn query_quorum<T: PartialEq>(
         &self,
         method: &str,
         params: Value,
@@ -190,7 +196,7 @@ impl JsonRpc {
         self.agreed_by(method, params, read, T::eq).await
     }
 
-    /// As [`JsonRpc::agreed`], where two answers need not be equal to be the same.
+    /// As [`JsonRpc::query_quorum`], where two answers need not be equal to be the same.
     ///
     /// # Errors
     /// As there.
@@ -216,7 +222,7 @@ impl JsonRpc {
             _ => false,
         };
         let call = self.request(method, &params);
-        let said = self.pool.agreed(method, &call, taking, same).await?;
+        let said = self.pool.query_quorum(method, &call, taking, same).await?;
         said.map_err(CallError::Node)
     }
 

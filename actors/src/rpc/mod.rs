@@ -9,18 +9,18 @@ mod health;
 mod jsonrpc;
 mod pool;
 mod rest;
+mod simulation;
 mod solana;
 mod stellar;
 mod sui;
 mod ton;
-mod trial;
 mod tron;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::{Facts, Needs, Signed},
+    chain::{ChainData, Queries, Signed},
     fault::{ExecuteCode, Fault},
     network::Network,
     payload::KnownChains,
@@ -31,15 +31,15 @@ pub use health::EndpointHealth;
 pub use jsonrpc::JsonRpc;
 pub use pool::{Answer, Body, Call, Pool, Ports};
 pub use rest::Rest;
-pub use trial::{Simulation, Trial};
+pub use simulation::{Simulation, SimulationRequest};
 
 /// A signed transaction on its way to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shipment {
+pub struct BroadcastRequest {
     /// The bytes and their hash.
     pub signed: Signed,
-    /// What it was built from; [`Facts::Nothing`] when its request is over and it is sent again.
-    pub facts: Facts,
+    /// What it was built from; [`ChainData::Nothing`] when its request is over and it is sent again.
+    pub chain_data: ChainData,
     /// How long ago it was built, or asked for, in milliseconds.
     pub age_ms: u64,
     /// The present time, in milliseconds since the Unix epoch.
@@ -99,10 +99,10 @@ pub trait ChainClient: Send + Sync {
     /// objects that are there, whoever holds them. What other requests hold is left out of it
     /// later ([`covault_core::chain::Chain::settle`]). `now_ms`, in milliseconds since the Unix
     /// epoch, is for facts that come of the clock: timestamps, expiration.
-    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError>;
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError>;
 
     /// Sends a signed transaction. Safe to repeat.
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast;
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast;
 
     /// The number of the next transaction that the chain takes of an account, as of a block that is
     /// not from before `since_ms` (milliseconds since the Unix epoch, by the chain's own clock).
@@ -120,7 +120,7 @@ pub trait ChainClient: Send + Sync {
 
     /// What a transaction would do now, as one node says that is asked once. `None` where that
     /// cannot be said; it is dropped when it takes long. Nothing is decided by it.
-    async fn simulate(&self, _trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, _trial: &SimulationRequest) -> Option<Simulation> {
         None
     }
 

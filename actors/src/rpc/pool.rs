@@ -292,7 +292,7 @@ impl Pool {
         let begun = Instant::now();
         let mut round = 1;
         loop {
-            let (answer, _) = self.once(call, &read).await;
+            let (answer, _) = self.query_once(call, &read).await;
             // Whoever waits has no longer to wait than for a node that is silent.
             let again = round < ROUNDS && begun.elapsed() < self.timeout;
             match answer {
@@ -308,7 +308,7 @@ impl Pool {
 
     /// As [`Pool::first`], without a second round; also says whether a node may have taken the
     /// request before and its answer was lost.
-    pub async fn once<T>(
+    pub async fn query_once<T>(
         &self,
         call: &Call,
         read: impl Fn(&Answer) -> Read<T>,
@@ -342,7 +342,7 @@ impl Pool {
     ///
     /// # Errors
     /// Why it gave none.
-    pub async fn aside<T>(
+    pub async fn query_best_effort<T>(
         &self,
         call: &Call,
         read: impl Fn(&Answer) -> Read<T>,
@@ -384,7 +384,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Trouble`]; also when the nodes do not agree.
-    pub async fn agreed<T>(
+    pub async fn query_quorum<T>(
         &self,
         what: &str,
         call: &Call,

@@ -83,7 +83,7 @@ impl Rest {
     ///
     /// # Errors
     /// [`ChainError`] when too few nodes answered, or do not agree.
-    pub async fn agreed<T: PartialEq>(
+    pub async fn query_quorum<T: PartialEq>(
         &self,
         what: &str,
         call: &Call,
@@ -92,7 +92,7 @@ impl Rest {
         self.agreed_by(what, call, read, T::eq).await
     }
 
-    /// As [`Rest::agreed`], where two answers need not be equal to be the same.
+    /// As [`Rest::query_quorum`], where two answers need not be equal to be the same.
     ///
     /// # Errors
     /// As there.
@@ -111,19 +111,25 @@ impl Rest {
             Read::Busy(reason) => Read::Busy(reason),
             Read::Garbled(reason) => Read::Garbled(reason),
         };
-        Ok(self.pool.agreed(what, call, read, same).await?)
+        Ok(self.pool.query_quorum(what, call, read, same).await?)
     }
 
-    /// As [`Pool::aside`]; `None` when the node gave no answer.
-    pub async fn aside(&self, call: &Call) -> Option<Answer> {
-        let answer = self.pool.aside(call, |answer| self.whole(answer)).await;
+    /// As [`Pool::query_best_effort`]; `None` when the node gave no answer.
+    pub async fn query_best_effort(&self, call: &Call) -> Option<Answer> {
+        let answer = self
+            .pool
+            .query_best_effort(call, |answer| self.whole(answer))
+            .await;
         answer.ok()
     }
 
     /// Sends: as [`Rest::ask`], in one round; also says whether a node may have taken it before and
     /// its answer was lost.
     pub async fn send(&self, call: &Call) -> (Result<Answer, ChainError>, bool) {
-        let (answer, doubt) = self.pool.once(call, |answer| self.whole(answer)).await;
+        let (answer, doubt) = self
+            .pool
+            .query_once(call, |answer| self.whole(answer))
+            .await;
         (answer.map_err(ChainError::from), doubt)
     }
 

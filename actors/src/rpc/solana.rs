@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{
-        Facts, Needs,
+        ChainData, Queries,
         solana::{
-            self, Facts as SolanaFacts,
+            self, ChainData as SolanaChainData,
             lifetime::Lifetime,
             parse_key,
-            token::{Account, TOKEN, TOKEN_2022, TokenFacts, TokenNeeds},
+            token::{Account, TOKEN, TOKEN_2022, TokenChainData, TokenQueries},
             wire::{self, WireTransaction},
         },
     },
@@ -24,8 +24,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Broadcast, ChainClient, ChainError, ChainKey, EndpointHealth, JsonRpc, Pool, Refusal, Shipment,
-    Simulation, Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, EndpointHealth, JsonRpc, Pool,
+    Refusal, Simulation, SimulationRequest,
     jsonrpc::{CallError, RpcError, short},
     settle,
 };
@@ -79,23 +79,26 @@ impl SolanaNode {
             .ok_or_else(|| ChainError::Unknown("the node named no blockhash".into()))
     }
 
-    async fn token(&self, needs: &TokenNeeds) -> Result<TokenFacts, ChainError> {
+    async fn token(&self, queries: &TokenQueries) -> Result<TokenChainData, ChainError> {
         let refused = |fault: Fault| {
             ChainError::Refused(Refusal {
-                reason: fault.public().to_owned(),
+                reason: fault.message().to_owned(),
                 code: fault.code(),
             })
         };
-        let names = needs.accounts().map_err(refused)?;
+        let names = queries.accounts().map_err(refused)?;
         let params = json!([names, {"encoding": "base64", "commitment": COMMITMENT}]);
         // Compared is what they mean: balances differ from block to block.
         let read = |answer: &Value| {
             let accounts = answer.get("value")?.as_array()?.iter().map(account);
             let accounts = accounts.collect::<Option<Vec<_>>>()?;
-            (accounts.len() == names.len()).then(|| needs.facts(&accounts))
+            (accounts.len() == names.len()).then(|| queries.chain_data(&accounts))
         };
-        let facts = self.rpc.agreed("getMultipleAccounts", params, read).await?;
-        facts.map_err(refused)
+        let chain_data = self
+            .rpc
+            .query_quorum("getMultipleAccounts", params, read)
+            .await?;
+        chain_data.map_err(refused)
     }
 
     async fn known(&self, id: &str) -> Result<bool, String> {
@@ -113,7 +116,7 @@ impl SolanaNode {
         &self,
         (text, id): (&str, &str),
         slot: Option<u64>,
-        shipment: &Shipment,
+        broadcast_request: &BroadcastRequest,
     ) -> Broadcast {
         // Preflight at the commitment of the blockhash: at `finalized`, the default, the node
         // would not know it yet. A node that is behind says so.
@@ -125,22 +128,29 @@ impl SolanaNode {
         let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
         match answer.map_err(|error| (judge(&error), error)) {
             Ok(_) | Err((Verdict::Processed, _)) => Broadcast::Accepted,
-            Err((Verdict::NoBlockhash, _)) => self.without_blockhash(text, id, shipment).await,
+            Err((Verdict::NoBlockhash, _)) => {
+                self.without_blockhash(text, id, broadcast_request).await
+            }
             Err((Verdict::Later, error)) => Broadcast::Unknown(match error {
                 CallError::Unreachable(reason) | CallError::WrongChain(reason) => reason,
                 CallError::Node(error) => format!("the node said: {}", short(&error.message)),
             }),
             Err((Verdict::Refused(refusal), _)) => {
                 let known = self.known(id).await;
-                settle(refusal, known, doubt || shipment.retried)
+                settle(refusal, known, doubt || broadcast_request.retried)
             }
         }
     }
 
     /// What it means that a node does not know the blockhash or nonce of a transaction: it is too
     /// new for the node, or over, or used up by this very transaction.
-    async fn without_blockhash(&self, text: &str, id: &str, shipment: &Shipment) -> Broadcast {
-        let age_ms = shipment.age_ms;
+    async fn without_blockhash(
+        &self,
+        text: &str,
+        id: &str,
+        broadcast_request: &BroadcastRequest,
+    ) -> Broadcast {
+        let age_ms = broadcast_request.age_ms;
         if age_ms < BLOCKHASH_LIFE_MS {
             return match self.known(id).await {
                 Ok(true) => Broadcast::Accepted,
@@ -236,10 +246,10 @@ impl SolanaNode {
 
 #[async_trait]
 impl ChainClient for SolanaNode {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
-        let needs = match needs {
-            Needs::Nothing => return Ok(Facts::Nothing),
-            Needs::Solana(needs) => needs,
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
+        let queries = match queries {
+            Queries::Nothing => return Ok(ChainData::Nothing),
+            Queries::Solana(queries) => queries,
             _ => {
                 return Err(ChainError::Refused(Refusal {
                     reason: "not a Solana question".into(),
@@ -247,17 +257,17 @@ impl ChainClient for SolanaNode {
                 }));
             }
         };
-        let token = match &needs.token {
+        let token = match &queries.token {
             Some(token) => Some(self.token(token).await?),
             None => None,
         };
         // Last, so that it is as new as can be.
-        let recent_blockhash = if needs.blockhash {
+        let recent_blockhash = if queries.blockhash {
             self.blockhash().await?
         } else {
             String::new()
         };
-        Ok(Facts::Solana(SolanaFacts {
+        Ok(ChainData::Solana(SolanaChainData {
             recent_blockhash,
             token,
         }))
@@ -265,14 +275,14 @@ impl ChainClient for SolanaNode {
 
     /// Several transactions go one after the other, each when the one before it is confirmed: it
     /// may depend on it.
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let Some(transactions) = solana::each(&shipment.signed) else {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let Some(transactions) = solana::each(&broadcast_request.signed) else {
             return Broadcast::Unknown("the transactions do not fit their hashes".into());
         };
         let count = transactions.len();
         let mut slot = None;
         for (number, transaction) in (1..).zip(transactions) {
-            let (verdict, what) = match self.send(transaction, slot, shipment).await {
+            let (verdict, what) = match self.send(transaction, slot, broadcast_request).await {
                 Broadcast::Accepted if number == count => return Broadcast::Accepted,
                 Broadcast::Accepted => match self.confirmed(transaction.1).await {
                     Ok(at) => {
@@ -292,7 +302,10 @@ impl ChainClient for SolanaNode {
         let Some(mint) = token else {
             let params = json!([address, {"commitment": COMMITMENT}]);
             let lamports = |answer: &Value| answer.get("value")?.as_u64();
-            let lamports = self.rpc.agreed("getBalance", params, lamports).await?;
+            let lamports = self
+                .rpc
+                .query_quorum("getBalance", params, lamports)
+                .await?;
             return Ok(lamports.to_string());
         };
         let params = json!([
@@ -302,7 +315,7 @@ impl ChainClient for SolanaNode {
         ]);
         match self
             .rpc
-            .agreed("getTokenAccountsByOwner", params, sum)
+            .query_quorum("getTokenAccountsByOwner", params, sum)
             .await
         {
             // -32602 invalid params: addresses are checked before, so that it is the mint.
@@ -317,7 +330,7 @@ impl ChainClient for SolanaNode {
     }
 
     /// Not of several transactions: a later one is tried without what the earlier ones do.
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
         let transactions = wire::split(&trial.unsigned.bytes)?;
         let [transaction] = transactions.as_slice() else {
             return None;
@@ -329,8 +342,12 @@ impl ChainClient for SolanaNode {
             "replaceRecentBlockhash": false,
         });
         let params = json!([STANDARD.encode(transaction.bytes()), options]);
-        let answer = self.rpc.aside("simulateTransaction", params).await.ok()?;
-        tried(answer.get("value")?, trial.facts == Facts::Nothing)
+        let answer = self
+            .rpc
+            .query_best_effort("simulateTransaction", params)
+            .await
+            .ok()?;
+        tried(answer.get("value")?, trial.chain_data == ChainData::Nothing)
     }
 
     fn health(&self) -> Vec<EndpointHealth> {

@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
     chain::{
-        Facts, Needs,
+        ChainData, Queries,
         stellar::{
-            Credit, Facts as StellarFacts, NETWORK_ID, Needs as StellarNeeds, calls_contract,
+            ChainData as StellarChainData, Credit, NETWORK_ID, Queries as StellarQueries,
+            calls_contract,
             ledger::{self, Account, Cause, Failure, Sent},
             parse_account, parse_address,
         },
@@ -22,8 +23,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal, Shipment, Simulation,
-    Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, JsonRpc, Refusal,
+    Simulation, SimulationRequest,
     jsonrpc::{CallError, RpcError, short},
     settle,
 };
@@ -115,9 +116,9 @@ impl StellarNode {
         Self { rpc }
     }
 
-    async fn gather(&self, needs: &StellarNeeds, now_ms: u64) -> Result<Facts, ChainError> {
-        let from = key_of(&needs.from)?;
-        let destination = needs.destination.as_deref().map(key_of).transpose()?;
+    async fn gather(&self, queries: &StellarQueries, now_ms: u64) -> Result<ChainData, ChainError> {
+        let from = key_of(&queries.from)?;
+        let destination = queries.destination.as_deref().map(key_of).transpose()?;
         let mut keys = vec![from.as_str()];
         keys.extend(destination.as_deref().filter(|key| *key != from));
         let read = |answer: &Value| {
@@ -131,7 +132,7 @@ impl StellarNode {
         };
         let entries = self
             .rpc
-            .agreed("getLedgerEntries", json!({"keys": keys}), read);
+            .query_quorum("getLedgerEntries", json!({"keys": keys}), read);
         let fee = self
             .rpc
             .agreed_by("getFeeStats", json!({}), base_fee, |one, other| {
@@ -144,7 +145,7 @@ impl StellarNode {
                 ExecuteCode::InsufficientFunds,
             ));
         };
-        Ok(Facts::Stellar(StellarFacts {
+        Ok(ChainData::Stellar(StellarChainData {
             sequence,
             base_fee,
             max_time: now_ms / 1000 + LIFE,
@@ -209,13 +210,13 @@ impl StellarNode {
     /// A node refused it, and says why.
     async fn failed(
         &self,
-        shipment: &Shipment,
+        broadcast_request: &BroadcastRequest,
         sent: &Sent,
         why: Failure,
         doubt: bool,
     ) -> Broadcast {
         match why.cause {
-            Cause::Sequence => self.out_of_order(shipment, sent).await,
+            Cause::Sequence => self.out_of_order(broadcast_request, sent).await,
             Cause::TooLate => {
                 let refusal = Refusal {
                     reason: "the transaction expired before a node took it; create a new request"
@@ -223,23 +224,28 @@ impl StellarNode {
                     code: ExecuteCode::Unspecified,
                 };
                 let is_over = |span: &Span| span.is_past(sent);
-                self.refuse(shipment, refusal, doubt, is_over).await
+                self.refuse(broadcast_request, refusal, doubt, is_over)
+                    .await
             }
             Cause::Internal => Broadcast::Unknown(format!("the node said: {}", why.name)),
             Cause::Passing => {
                 let is_over = |span: &Span| span.is_past(sent);
-                self.refuse(shipment, refusal(&why), doubt, is_over).await
+                self.refuse(broadcast_request, refusal(&why), doubt, is_over)
+                    .await
             }
-            Cause::Final => self.refuse(shipment, refusal(&why), doubt, |_| true).await,
+            Cause::Final => {
+                self.refuse(broadcast_request, refusal(&why), doubt, |_| true)
+                    .await
+            }
         }
     }
 
     /// Its sequence number is not the next one of the account: too high, when an earlier
     /// transaction is not in a ledger yet; too low, when another has used it, or this very one.
-    async fn out_of_order(&self, shipment: &Shipment, sent: &Sent) -> Broadcast {
+    async fn out_of_order(&self, broadcast_request: &BroadcastRequest, sent: &Sent) -> Broadcast {
         let key = match ledger::account_key(&sent.source) {
             Ok(key) => key,
-            Err(fault) => return Broadcast::Unknown(fault.public().to_owned()),
+            Err(fault) => return Broadcast::Unknown(fault.message().to_owned()),
         };
         let read = |answer: &Value| {
             let entries = Entries::of(answer)?;
@@ -269,7 +275,7 @@ impl StellarNode {
             code: ExecuteCode::Unspecified,
         };
         // The nodes must know the ledgers up to the one in which the number was used.
-        self.refuse(shipment, refusal, true, |span| span.last >= ledger)
+        self.refuse(broadcast_request, refusal, true, |span| span.last >= ledger)
             .await
     }
 
@@ -277,13 +283,16 @@ impl StellarNode {
     /// ledgers are all in which it could be.
     async fn refuse(
         &self,
-        shipment: &Shipment,
+        broadcast_request: &BroadcastRequest,
         refusal: Refusal,
         doubt: bool,
         enough: impl Fn(&Span) -> bool,
     ) -> Broadcast {
-        let built = shipment.now_ms.saturating_sub(shipment.age_ms) / 1000;
-        let known = match self.trace(&shipment.signed.tx_hash).await {
+        let built = broadcast_request
+            .now_ms
+            .saturating_sub(broadcast_request.age_ms)
+            / 1000;
+        let known = match self.trace(&broadcast_request.signed.tx_hash).await {
             Ok(Trace::Done) => Ok(true),
             Ok(Trace::Failed(refusal)) => return Broadcast::Refused(refusal),
             Ok(Trace::Nowhere(span)) if span.since <= built && enough(&span) => Ok(false),
@@ -296,7 +305,12 @@ impl StellarNode {
     }
 
     /// An error instead of an answer to sendTransaction.
-    async fn rejected(&self, shipment: &Shipment, error: &RpcError, doubt: bool) -> Broadcast {
+    async fn rejected(
+        &self,
+        broadcast_request: &BroadcastRequest,
+        error: &RpcError,
+        doubt: bool,
+    ) -> Broadcast {
         let said = short(&error.message);
         if error.code != INVALID_PARAMS {
             return Broadcast::Unknown(format!("the node said: {said}"));
@@ -305,46 +319,49 @@ impl StellarNode {
             reason: format!("the node refused the transaction: {said}"),
             code: ExecuteCode::Unspecified,
         };
-        self.refuse(shipment, refusal, doubt, |_| true).await
+        self.refuse(broadcast_request, refusal, doubt, |_| true)
+            .await
     }
 }
 
 #[async_trait]
 impl ChainClient for StellarNode {
-    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Stellar(needs) => self.gather(needs, now_ms).await,
-            Needs::Nothing => Ok(Facts::Nothing),
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Stellar(queries) => self.gather(queries, now_ms).await,
+            Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused("not a Stellar question", ExecuteCode::Unspecified)),
         }
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let sent = match ledger::read_sent(&shipment.signed.transaction) {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let sent = match ledger::read_sent(&broadcast_request.signed.transaction) {
             Ok(sent) => sent,
             Err(fault) => {
                 return Broadcast::Refused(Refusal {
-                    reason: fault.public().to_owned(),
+                    reason: fault.message().to_owned(),
                     code: ExecuteCode::Unspecified,
                 });
             }
         };
-        let params = json!({"transaction": shipment.signed.transaction});
+        let params = json!({"transaction": broadcast_request.signed.transaction});
         let (answer, doubt) = self.rpc.call_once("sendTransaction", params).await;
-        let doubt = doubt || shipment.retried;
+        let doubt = doubt || broadcast_request.retried;
         let answer = match answer {
             Ok(answer) => answer,
             Err(CallError::Unreachable(reason) | CallError::WrongChain(reason)) => {
                 return Broadcast::Unknown(reason);
             }
-            Err(CallError::Node(error)) => return self.rejected(shipment, &error, doubt).await,
+            Err(CallError::Node(error)) => {
+                return self.rejected(broadcast_request, &error, doubt).await;
+            }
         };
-        let hash = &shipment.signed.tx_hash;
+        let hash = &broadcast_request.signed.tx_hash;
         match answer.get("status").and_then(Value::as_str) {
             Some("PENDING" | "DUPLICATE") => self.in_ledger(hash).await,
             Some("TRY_AGAIN_LATER") => self.later(hash, doubt).await,
             Some("ERROR") => match failure_of(&answer, "errorResultXdr") {
-                Some(why) => self.failed(shipment, &sent, why, doubt).await,
+                Some(why) => self.failed(broadcast_request, &sent, why, doubt).await,
                 None => {
                     let refusal = Refusal {
                         reason:
@@ -353,7 +370,8 @@ impl ChainClient for StellarNode {
                         code: ExecuteCode::Unspecified,
                     };
                     let is_over = |span: &Span| span.is_past(&sent);
-                    self.refuse(shipment, refusal, doubt, is_over).await
+                    self.refuse(broadcast_request, refusal, doubt, is_over)
+                        .await
                 }
             },
             _ => Broadcast::Unknown("the node's answer to sendTransaction makes no sense".into()),
@@ -380,7 +398,11 @@ impl ChainClient for StellarNode {
             Some(is_later)
         };
         let nobodys = json!({"hash": "0".repeat(64)});
-        if !self.rpc.agreed("getTransaction", nobodys, read).await? {
+        if !self
+            .rpc
+            .query_quorum("getTransaction", nobodys, read)
+            .await?
+        {
             return Ok(None);
         }
         let ledger = newest.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -391,7 +413,10 @@ impl ChainClient for StellarNode {
             used.checked_add(1)
         };
         let params = json!({"keys": [key]});
-        let next = self.rpc.agreed("getLedgerEntries", params, read).await?;
+        let next = self
+            .rpc
+            .query_quorum("getLedgerEntries", params, read)
+            .await?;
         Ok(Some(next))
     }
 
@@ -420,17 +445,21 @@ impl ChainClient for StellarNode {
         };
         let asked = self
             .rpc
-            .agreed("getLedgerEntries", json!({"keys": [key]}), read);
+            .query_quorum("getLedgerEntries", json!({"keys": [key]}), read);
         Ok(asked.await?.to_string())
     }
 
     /// Nodes try what calls contracts, and nothing else.
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
         if !calls_contract(&trial.unsigned.bytes) {
             return None;
         }
         let params = json!({"transaction": STANDARD.encode(&trial.unsigned.bytes)});
-        let answer = self.rpc.aside("simulateTransaction", params).await.ok()?;
+        let answer = self
+            .rpc
+            .query_best_effort("simulateTransaction", params)
+            .await
+            .ok()?;
         tried(&answer)
     }
 
@@ -572,7 +601,7 @@ fn refused(reason: &str, code: ExecuteCode) -> ChainError {
 }
 
 fn bug(fault: &Fault) -> ChainError {
-    ChainError::Unknown(fault.public().to_owned())
+    ChainError::Unknown(fault.message().to_owned())
 }
 
 fn words(error: CallError) -> String {

@@ -10,10 +10,10 @@ use std::{collections::BTreeSet, time::Duration};
 use async_trait::async_trait;
 use covault_core::{
     chain::{
-        Facts, Needs,
+        ChainData, Queries,
         sui::{
-            Coin, Facts as SuiFacts, GasUsed, MAX_COINS, Needs as SuiNeeds, Origin, SUI, Sent,
-            Validity, read_sent, simulation,
+            ChainData as SuiChainData, Coin, GasUsed, MAX_COINS, Origin, Queries as SuiQueries,
+            SUI, Sent, Validity, read_sent, simulation,
         },
     },
     fault::{ExecuteCode, Fault},
@@ -29,7 +29,8 @@ use self::proto::{
     TransactionResponse,
 };
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment, Simulation, Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Refusal, Simulation,
+    SimulationRequest,
     grpc::{Code, Grpc, Said, Status},
     jsonrpc::short,
     pool::Pool,
@@ -105,7 +106,7 @@ impl SuiNode {
             return Ok(MAINNET.into());
         }
         let read = |info: GetServiceInfoResponse| info.chain_id;
-        self.agreed(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, read)
+        self.query_quorum(&GET_SERVICE_INFO, &GetServiceInfoRequest {}, read)
             .await
     }
 
@@ -118,7 +119,7 @@ impl SuiNode {
             let epoch = answer.epoch?;
             Some((epoch.epoch?, epoch.reference_gas_price?))
         };
-        self.agreed(&GET_EPOCH, &request, read).await
+        self.query_quorum(&GET_EPOCH, &request, read).await
     }
 
     /// All that an address has of a coin, and what of it lies in no coin object.
@@ -132,7 +133,7 @@ impl SuiNode {
             // Nodes from before SIP-58 do not name it.
             Some((balance.balance?, balance.address_balance.unwrap_or(0)))
         };
-        self.agreed(&GET_BALANCE, &request, read).await
+        self.query_quorum(&GET_BALANCE, &request, read).await
     }
 
     /// Coin objects of an address, the richest first; with `origin` what they show their type by.
@@ -168,7 +169,7 @@ impl SuiNode {
         for _ in 0..MAX_PAGES {
             let page = self
                 .grpc
-                .agreed(
+                .query_quorum(
                     &LIST_OWNED_OBJECTS,
                     &request,
                     read,
@@ -189,8 +190,8 @@ impl SuiNode {
         Ok(coins)
     }
 
-    async fn gather(&self, needs: &SuiNeeds) -> Result<SuiFacts, ChainError> {
-        let payment = &needs.payment;
+    async fn gather(&self, queries: &SuiQueries) -> Result<SuiChainData, ChainError> {
+        let payment = &queries.payment;
         let from = payment.from.as_str();
         let coins = async {
             match payment.token() {
@@ -213,8 +214,8 @@ impl SuiNode {
                 coins,
                 units,
             )?;
-        let mut facts = SuiFacts {
-            reference_gas_price: needs.price.then_some(price),
+        let mut chain_data = SuiChainData {
+            reference_gas_price: queries.price.then_some(price),
             gas_used: None,
             sui_coins,
             sui_address_balance,
@@ -226,11 +227,11 @@ impl SuiNode {
                 nonce: Some(u32::from_be_bytes(self.grpc.random())),
             }),
         };
-        if needs.simulation {
-            let transaction = simulation(needs, &facts).map_err(not_possible)?;
-            facts.gas_used = Some(Box::new(self.simulated(transaction).await?));
+        if queries.simulation {
+            let transaction = simulation(queries, &chain_data).map_err(not_possible)?;
+            chain_data.gas_used = Some(Box::new(self.simulated(transaction).await?));
         }
-        Ok(facts)
+        Ok(chain_data)
     }
 
     /// What a transaction takes, with a gas coin of the node's own.
@@ -238,7 +239,7 @@ impl SuiNode {
         let request = to_simulate(transaction);
         let outcome = self
             .grpc
-            .agreed(
+            .query_quorum(
                 &SIMULATE_TRANSACTION,
                 &request,
                 outcome,
@@ -326,11 +327,18 @@ impl SuiNode {
 
     /// What became of a transaction that may have arrived before and that no node was seen to
     /// know. A node that is behind does not know it yet: that alone says nothing.
-    async fn in_doubt(&self, shipment: &Shipment, sent: &Sent, refusal: Refusal) -> Broadcast {
-        match self.fate(sent, &shipment.signed.tx_hash).await {
+    async fn in_doubt(
+        &self,
+        broadcast_request: &BroadcastRequest,
+        sent: &Sent,
+        refusal: Refusal,
+    ) -> Broadcast {
+        match self.fate(sent, &broadcast_request.signed.tx_hash).await {
             Fate::Executed => Broadcast::Accepted,
             Fate::Void => Broadcast::Refused(refusal),
-            Fate::Open if self.is_over(sent, shipment.now_ms).await => Broadcast::Refused(refusal),
+            Fate::Open if self.is_over(sent, broadcast_request.now_ms).await => {
+                Broadcast::Refused(refusal)
+            }
             Fate::Open => Broadcast::Unknown(format!(
                 "{}; whether an earlier try was executed is not known yet",
                 refusal.reason
@@ -339,22 +347,22 @@ impl SuiNode {
     }
 
     /// A question that money depends on, whose answers have to be equal.
-    async fn agreed<Q: prost::Message, A: prost::Message + Default, T: PartialEq>(
+    async fn query_quorum<Q: prost::Message, A: prost::Message + Default, T: PartialEq>(
         &self,
         method: &super::grpc::Method<Q, A>,
         request: &Q,
         read: impl Fn(A) -> Option<T>,
     ) -> Result<T, ChainError> {
-        answered(self.grpc.agreed(method, request, read, T::eq).await?)
+        answered(self.grpc.query_quorum(method, request, read, T::eq).await?)
     }
 }
 
 #[async_trait]
 impl ChainClient for SuiNode {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Sui(needs) => Ok(self.gather(needs).await?.into()),
-            Needs::Nothing => Ok(Facts::Nothing),
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Sui(queries) => Ok(self.gather(queries).await?.into()),
+            Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not a Sui question".into(),
                 ExecuteCode::Unspecified,
@@ -362,8 +370,8 @@ impl ChainClient for SuiNode {
         }
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let sent = match read_sent(&shipment.signed.transaction) {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let sent = match read_sent(&broadcast_request.signed.transaction) {
             Ok(sent) => sent,
             Err(_) => {
                 return Broadcast::Refused(Refusal {
@@ -372,7 +380,7 @@ impl ChainClient for SuiNode {
                 });
             }
         };
-        let hash = shipment.signed.tx_hash.as_str();
+        let hash = broadcast_request.signed.tx_hash.as_str();
         let request = ExecuteTransactionRequest {
             transaction: Some(Encoded::of(sent.transaction.clone())),
             signatures: sent.signatures.iter().cloned().map(Encoded::of).collect(),
@@ -382,7 +390,7 @@ impl ChainClient for SuiNode {
             .grpc
             .send(&EXECUTE_TRANSACTION, &request, EXECUTION)
             .await;
-        let doubt = lost || shipment.retried;
+        let doubt = lost || broadcast_request.retried;
         let verdict = match answer {
             Ok(said) => judge(&said, hash),
             Err(ChainError::Unknown(reason) | ChainError::Refused(Refusal { reason, .. })) => {
@@ -393,10 +401,10 @@ impl ChainClient for SuiNode {
             Verdict::Accepted => Broadcast::Accepted,
             Verdict::Later { reason, missing } => match self.known(hash).await {
                 Ok(true) => Broadcast::Accepted,
-                Ok(false) if self.is_over(&sent, shipment.now_ms).await => {
+                Ok(false) if self.is_over(&sent, broadcast_request.now_ms).await => {
                     Broadcast::Refused(expired())
                 }
-                Ok(false) if missing && shipment.age_ms >= MISSING_MS => {
+                Ok(false) if missing && broadcast_request.age_ms >= MISSING_MS => {
                     Broadcast::Refused(Refusal {
                         reason,
                         code: ExecuteCode::Unspecified,
@@ -407,7 +415,7 @@ impl ChainClient for SuiNode {
             Verdict::Refused { refusal, itself } => {
                 let known = self.known(hash).await;
                 if itself && doubt && known == Ok(false) {
-                    return self.in_doubt(shipment, &sent, refusal).await;
+                    return self.in_doubt(broadcast_request, &sent, refusal).await;
                 }
                 settle(refusal, known, doubt)
             }
@@ -419,12 +427,15 @@ impl ChainClient for SuiNode {
         Ok(units.to_string())
     }
 
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
         if trial.unsigned.bytes.is_empty() {
             return None;
         }
         let request = to_simulate(trial.unsigned.bytes.clone());
-        let answer = self.grpc.aside(&SIMULATE_TRANSACTION, &request).await?;
+        let answer = self
+            .grpc
+            .query_best_effort(&SIMULATE_TRANSACTION, &request)
+            .await?;
         match outcome(answer)? {
             Ok(used) => Some(Simulation {
                 units_used: Some(cost(&used).to_string()),
@@ -638,7 +649,7 @@ fn answered<T>(said: Said<T>) -> Result<T, ChainError> {
 
 /// The network's rules find that it can never be built.
 fn not_possible(fault: Fault) -> ChainError {
-    refused(fault.public().to_owned(), fault.code())
+    refused(fault.message().to_owned(), fault.code())
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {

@@ -15,10 +15,10 @@ use std::{
 use async_trait::async_trait;
 use covault_core::{
     chain::{
-        Facts, Needs,
+        ChainData, Queries,
         ton::{
-            Facts as TonFacts, JettonFacts, JettonNeeds, Needs as TonNeeds, TonAddress,
-            TransactionFacts, TransactionNeeds,
+            ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
+            TonAddress, TransactionChainData, TransactionQueries,
             ledger::{self, Sent},
             parse_address,
         },
@@ -29,8 +29,8 @@ use serde_json::{Value, json};
 
 use self::answers::{Account, Holding, Page, Place, State, Verdict, Wallet};
 use super::{
-    Answer, Body, Broadcast, Call, ChainClient, ChainError, EndpointHealth, Pool, Refusal, Rest,
-    Shipment,
+    Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, EndpointHealth, Pool,
+    Refusal, Rest,
 };
 
 /// For how long a transaction is good, in seconds. The wallet's earlier ones must be in blocks
@@ -106,20 +106,27 @@ impl TonNode {
         let stack = json!([["tvm.Slice", argument]]);
         let call = get_method(master, "get_wallet_address", stack);
         let read = |answer: &Answer| Some(answers::ran(answer)?.address(0));
-        self.rest.agreed("a jetton wallet", &call, read).await
+        self.rest.query_quorum("a jetton wallet", &call, read).await
     }
 
     /// What a jetton wallet says of itself; `None` when it is not on the chain.
     async fn holding(&self, wallet: &TonAddress) -> Result<Option<Holding>, ChainError> {
         let call = get_method(wallet, "get_wallet_data", json!([]));
         let read = |answer: &Answer| Some(answers::ran(answer)?.holding());
-        let holding = self.rest.agreed("a jetton wallet", &call, read).await?;
+        let holding = self
+            .rest
+            .query_quorum("a jetton wallet", &call, read)
+            .await?;
         if holding.is_some() {
             return Ok(holding);
         }
         let state = |answer: &Answer| Some(Account::read(answer)?.state);
         let call = account(wallet);
-        match self.rest.agreed("a jetton wallet", &call, state).await? {
+        match self
+            .rest
+            .query_quorum("a jetton wallet", &call, state)
+            .await?
+        {
             State::Uninitialized => Ok(None),
             State::Active | State::Frozen => Err(unsound()),
         }
@@ -128,16 +135,18 @@ impl TonNode {
     async fn jetton(
         &self,
         owner: &TonAddress,
-        needs: &JettonNeeds,
-    ) -> Result<JettonFacts, ChainError> {
-        let master = address(&needs.master)?;
+        queries: &JettonQueries,
+    ) -> Result<JettonChainData, ChainError> {
+        let master = address(&queries.master)?;
         let decimals = async {
-            if !needs.decimals {
+            if !queries.decimals {
                 return Ok(None);
             }
             let call = get_method(&master, "get_jetton_data", json!([]));
             let read = |answer: &Answer| Some(answers::ran(answer)?.decimals());
-            self.rest.agreed("a jetton's decimals", &call, read).await
+            self.rest
+                .query_quorum("a jetton's decimals", &call, read)
+                .await
         };
         let wallet = async {
             let Some(wallet) = self.jetton_wallet(&master, owner).await? else {
@@ -152,10 +161,10 @@ impl TonNode {
                 return Err(unsound());
             }
             let is_that = holding.master.is_account(&master);
-            if is_that && holding.balance < needs.amount {
+            if is_that && holding.balance < queries.amount {
                 let problem = format!(
                     "the wallet holds {} of this jetton, and {} are to be sent",
-                    holding.balance, needs.amount
+                    holding.balance, queries.amount
                 );
                 let fault = Fault::field("mintAddress", problem);
                 return Err(not_possible(
@@ -163,22 +172,26 @@ impl TonNode {
                 ));
             }
         }
-        Ok(JettonFacts {
+        Ok(JettonChainData {
             wallet: wallet.contract_form(),
             master: holding.map(|holding| holding.master.contract_form()),
             decimals,
         })
     }
 
-    async fn gather(&self, needs: &TransactionNeeds, now_ms: u64) -> Result<Facts, ChainError> {
-        let from = address(&needs.from)?;
+    async fn gather(
+        &self,
+        queries: &TransactionQueries,
+        now_ms: u64,
+    ) -> Result<ChainData, ChainError> {
+        let from = address(&queries.from)?;
         let jetton = async {
-            match &needs.jetton {
+            match &queries.jetton {
                 Some(jetton) => self.jetton(&from, jetton).await.map(Some),
                 None => Ok(None),
             }
         };
-        let (wallet, jetton) = tokio::try_join!(self.wallet(&from, needs.value), jetton)?;
+        let (wallet, jetton) = tokio::try_join!(self.wallet(&from, queries.value), jetton)?;
         if wallet.state == State::Frozen {
             return Err(refused(
                 "the wallet's account is frozen, as it owes rent: it has to be unfrozen first",
@@ -191,22 +204,30 @@ impl TonNode {
                 ExecuteCode::Unspecified,
             ));
         }
-        if wallet.balance < needs.value {
-            return Err(ChainError::Refused(too_little(wallet.balance, needs.value)));
+        if wallet.balance < queries.value {
+            return Err(ChainError::Refused(too_little(
+                wallet.balance,
+                queries.value,
+            )));
         }
         let end = || u32::try_from((now_ms / 1_000).saturating_add(LIFE_S));
-        let valid_until = needs.valid_until.then(end).transpose();
-        let facts = TransactionFacts {
+        let valid_until = queries.valid_until.then(end).transpose();
+        let chain_data = TransactionChainData {
             seqno: wallet.data.seqno,
             deployed: wallet.state == State::Active,
             valid_until: valid_until.map_err(|_| unknown("the clock is past the year 2106"))?,
             jetton,
         };
-        Ok(TonFacts::Transaction(facts).into())
+        Ok(TonChainData::Transaction(chain_data).into())
     }
 
     /// What the chain says of a transaction; `None` when it can be sent.
-    async fn look(&self, sent: &Sent, shipment: &Shipment, wallet: &Wallet) -> Option<Broadcast> {
+    async fn look(
+        &self,
+        sent: &Sent,
+        broadcast_request: &BroadcastRequest,
+        wallet: &Wallet,
+    ) -> Option<Broadcast> {
         if wallet.state == State::Frozen {
             return Some(Broadcast::Unknown(
                 "the wallet's account is frozen, as it owes rent; what it did before is not seen"
@@ -214,9 +235,9 @@ impl TonNode {
             ));
         }
         if wallet.data.seqno > sent.seqno {
-            return Some(self.passed(sent, shipment, &wallet.last).await);
+            return Some(self.passed(sent, broadcast_request, &wallet.last).await);
         }
-        if is_over(sent, shipment) {
+        if is_over(sent, broadcast_request) {
             return Some(match self.none_can_have(sent).await {
                 Ok(true) => Broadcast::Refused(expired()),
                 Ok(false) => Broadcast::Unknown(
@@ -234,7 +255,7 @@ impl TonNode {
                 "an earlier transaction of the wallet is not in a block yet".into(),
             ));
         }
-        (!shipment.retried && wallet.balance < sent.value)
+        (!broadcast_request.retried && wallet.balance < sent.value)
             .then(|| Broadcast::Refused(too_little(wallet.balance, sent.value)))
     }
 
@@ -253,7 +274,7 @@ impl TonNode {
     }
 
     /// A node has taken it: waits until a block has it.
-    async fn watch(&self, sent: &Sent, shipment: &Shipment) -> Broadcast {
+    async fn watch(&self, sent: &Sent, broadcast_request: &BroadcastRequest) -> Broadcast {
         let mut pause = FIRST_PAUSE;
         for _ in 0..LOOKS {
             tokio::time::sleep(pause).await;
@@ -261,7 +282,7 @@ impl TonNode {
             if let Ok(wallet) = self.wallet(&sent.wallet, 0).await
                 && wallet.data.seqno > sent.seqno
             {
-                return self.passed(sent, shipment, &wallet.last).await;
+                return self.passed(sent, broadcast_request, &wallet.last).await;
             }
         }
         Broadcast::Unknown(
@@ -270,8 +291,13 @@ impl TonNode {
     }
 
     /// The number is used: by this transaction or by another one.
-    async fn passed(&self, sent: &Sent, shipment: &Shipment, last: &Place) -> Broadcast {
-        match self.trace(sent, shipment, last).await {
+    async fn passed(
+        &self,
+        sent: &Sent,
+        broadcast_request: &BroadcastRequest,
+        last: &Place,
+    ) -> Broadcast {
+        match self.trace(sent, broadcast_request, last).await {
             Ok(Trace::Here { sent: 0 }) => Broadcast::Refused(Refusal {
                 reason: "the wallet took the transaction and sent nothing: it cannot pay the \
                          amount and the fees for it; a part of the fees was taken"
@@ -294,8 +320,16 @@ impl TonNode {
     /// Looks for it among the wallet's transactions: from the one that all nodes must know, as it
     /// is as late as the used number, back to the time when this one was made. It is nowhere only
     /// when every node says so.
-    async fn trace(&self, sent: &Sent, shipment: &Shipment, last: &Place) -> Result<Trace, String> {
-        let built_s = shipment.now_ms.saturating_sub(shipment.age_ms) / 1_000;
+    async fn trace(
+        &self,
+        sent: &Sent,
+        broadcast_request: &BroadcastRequest,
+        last: &Place,
+    ) -> Result<Trace, String> {
+        let built_s = broadcast_request
+            .now_ms
+            .saturating_sub(broadcast_request.age_ms)
+            / 1_000;
         let since_s = built_s.saturating_sub(CLOCKS_S);
         let mut from = last.clone();
         for _ in 0..PAGES {
@@ -327,10 +361,10 @@ impl TonNode {
 
 #[async_trait]
 impl ChainClient for TonNode {
-    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Ton(TonNeeds::Transaction(needs)) => self.gather(needs, now_ms).await,
-            Needs::Nothing => Ok(Facts::Nothing),
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Ton(TonQueries::Transaction(queries)) => self.gather(queries, now_ms).await,
+            Queries::Nothing => Ok(ChainData::Nothing),
             _ => Err(refused(
                 "not a question for TON's nodes",
                 ExecuteCode::Unspecified,
@@ -338,26 +372,26 @@ impl ChainClient for TonNode {
         }
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let sent = match ledger::read_sent(&shipment.signed.transaction) {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let sent = match ledger::read_sent(&broadcast_request.signed.transaction) {
             Ok(sent) => sent,
             Err(fault) => {
                 return Broadcast::Refused(Refusal {
-                    reason: fault.public().to_owned(),
+                    reason: fault.message().to_owned(),
                     code: ExecuteCode::Unspecified,
                 });
             }
         };
-        if !shipment.retried && is_over(&sent, shipment) {
+        if !broadcast_request.retried && is_over(&sent, broadcast_request) {
             return Broadcast::Refused(expired());
         }
         let wallet = self.wallet(&sent.wallet, sent.value).await;
         if let Ok(wallet) = &wallet
-            && let Some(outcome) = self.look(&sent, shipment, wallet).await
+            && let Some(outcome) = self.look(&sent, broadcast_request, wallet).await
         {
             return outcome;
         }
-        let boc = json!({"boc": shipment.signed.transaction});
+        let boc = json!({"boc": broadcast_request.signed.transaction});
         let call = Call::post("/sendBoc", Body::Json(boc));
         let (answer, lost) = self.rest.send(&call).await;
         let verdict = match answer {
@@ -369,11 +403,11 @@ impl ChainClient for TonNode {
         // Where an earlier try may have arrived, or the number may not be the next one, only the
         // chain can say.
         let balance = match &wallet {
-            Ok(wallet) if !lost && !shipment.retried => Some(wallet.balance),
+            Ok(wallet) if !lost && !broadcast_request.retried => Some(wallet.balance),
             _ => None,
         };
         match (verdict, balance) {
-            (Verdict::Taken, _) => self.watch(&sent, shipment).await,
+            (Verdict::Taken, _) => self.watch(&sent, broadcast_request).await,
             (Verdict::Refused(refusal), Some(_)) => Broadcast::Refused(refusal),
             (Verdict::NotRun(reason), Some(balance)) if balance < POOR => {
                 Broadcast::Refused(Refusal {
@@ -401,7 +435,7 @@ impl ChainClient for TonNode {
             is_seen.then_some((wallet.time_s >= since_s, u64::from(wallet.data.seqno)))
         };
         let call = account(&owner);
-        let (is_later, next) = self.rest.agreed("a wallet", &call, read).await?;
+        let (is_later, next) = self.rest.query_quorum("a wallet", &call, read).await?;
         Ok(is_later.then_some(next))
     }
 
@@ -410,7 +444,7 @@ impl ChainClient for TonNode {
         let Some(token) = token else {
             let read = |answer: &Answer| Some(Account::read(answer)?.balance);
             let call = account(&owner);
-            let balance = self.rest.agreed("a balance", &call, read).await?;
+            let balance = self.rest.query_quorum("a balance", &call, read).await?;
             return Ok(balance.to_string());
         };
         let master = address(token)?;
@@ -460,8 +494,8 @@ fn get_method(contract: &TonAddress, method: &str, stack: Value) -> Call {
 }
 
 /// By this machine's clock.
-fn is_over(sent: &Sent, shipment: &Shipment) -> bool {
-    u64::from(sent.valid_until) <= shipment.now_ms / 1_000
+fn is_over(sent: &Sent, broadcast_request: &BroadcastRequest) -> bool {
+    u64::from(sent.valid_until) <= broadcast_request.now_ms / 1_000
 }
 
 /// In canonical form already.
@@ -490,7 +524,7 @@ fn unsound() -> ChainError {
 }
 
 fn not_possible(fault: Fault) -> ChainError {
-    refused(fault.public(), fault.code())
+    refused(fault.message(), fault.code())
 }
 
 fn refused(reason: &str, code: ExecuteCode) -> ChainError {

@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use covault_core::{
     amount,
     chain::{
-        Chain as _, Facts, Needs,
+        ChainData, DynNetworkRules as _, Queries,
         tron::{
-            Block, Call as Trigger, Facts as TronFacts, Needs as TronNeeds, Tron, parse_address,
+            Block, Call as Trigger, ChainData as TronChainData, Queries as TronQueries, Tron,
+            parse_address,
         },
     },
     fault::ExecuteCode,
@@ -18,11 +19,12 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use super::{
-    Broadcast, ChainClient, ChainError, EndpointHealth, Refusal, Shipment, Simulation, Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Refusal, Simulation,
+    SimulationRequest,
     jsonrpc::short,
     pool::{Answer, Body, Call, Pool, Read, Trouble},
     settle,
-    trial::revert_reason,
+    simulation::revert_reason,
 };
 
 /// Block 0 of mainnet.
@@ -68,19 +70,19 @@ impl TronNode {
     }
 
     /// As [`TronNode::ask`], of as many nodes as have to agree.
-    async fn agreed<T: PartialEq>(
+    async fn query_quorum<T: PartialEq>(
         &self,
         what: &str,
         call: &Call,
         take: impl Fn(&Value) -> Read<T>,
     ) -> Result<T, ChainError> {
         let read = |answer: &Answer| then(read(answer), &take);
-        Ok(self.pool.agreed(what, call, read, T::eq).await?)
+        Ok(self.pool.query_quorum(what, call, read, T::eq).await?)
     }
 
-    async fn gather(&self, needs: &TronNeeds, now_ms: u64) -> Result<Facts, ChainError> {
+    async fn gather(&self, queries: &TronQueries, now_ms: u64) -> Result<ChainData, ChainError> {
         let trial = async {
-            match &needs.call {
+            match &queries.call {
                 Some(trigger) => self.try_call(trigger).await,
                 None => Ok(()),
             }
@@ -92,7 +94,7 @@ impl TronNode {
             })
         });
         let (block, ()) = tokio::try_join!(head, trial)?;
-        Ok(TronFacts::from(block).into())
+        Ok(TronChainData::from(block).into())
     }
 
     /// Whether a call goes through and can be paid. Nodes take calls unseen, and one that fails
@@ -206,15 +208,15 @@ impl TronNode {
     /// until it is mined: it is `refusal` for good only when all of them are past its time.
     async fn wait_out(
         &self,
-        shipment: &Shipment,
+        broadcast_request: &BroadcastRequest,
         expires_ms: u64,
         reason: String,
         refusal: Refusal,
     ) -> Broadcast {
         let end_ms = expires_ms.saturating_add(FINAL_MS);
         // In this order: what is mined between the questions is found by the second.
-        let over = shipment.now_ms >= end_ms && self.all_are_past(end_ms).await;
-        match self.known(&shipment.signed.tx_hash).await {
+        let over = broadcast_request.now_ms >= end_ms && self.all_are_past(end_ms).await;
+        match self.known(&broadcast_request.signed.tx_hash).await {
             Ok(true) => Broadcast::Accepted,
             Ok(false) if over => Broadcast::Refused(refusal),
             Ok(false) => Broadcast::Unknown(reason),
@@ -227,10 +229,10 @@ impl TronNode {
 
 #[async_trait]
 impl ChainClient for TronNode {
-    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
-        match needs {
-            Needs::Nothing => Ok(Facts::Nothing),
-            Needs::Tron(needs) => self.gather(needs, now_ms).await,
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
+        match queries {
+            Queries::Nothing => Ok(ChainData::Nothing),
+            Queries::Tron(queries) => self.gather(queries, now_ms).await,
             _ => Err(refused(
                 "not a Tron question".into(),
                 ExecuteCode::Unspecified,
@@ -238,55 +240,56 @@ impl ChainClient for TronNode {
         }
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
-        let Facts::Tron(facts) = &shipment.facts else {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
+        let ChainData::Tron(chain_data) = &broadcast_request.chain_data else {
             return Broadcast::Unknown("not the facts of a Tron transaction".into());
         };
-        let expires_ms = facts.expires_ms();
+        let expires_ms = chain_data.expires_ms();
         let call = post(
             "broadcasthex",
-            json!({"transaction": shipment.signed.transaction}),
+            json!({"transaction": broadcast_request.signed.transaction}),
         );
         let judge = |answer: &Answer| then(read(answer), judge);
-        let (verdict, lost) = self.pool.once(&call, judge).await;
-        let doubt = lost || shipment.retried;
+        let (verdict, lost) = self.pool.query_once(&call, judge).await;
+        let doubt = lost || broadcast_request.retried;
         let (reason, refusal) = match verdict {
             Ok(Verdict::Accepted) => return Broadcast::Accepted,
             Ok(Verdict::Refused(refusal)) if !doubt => {
-                let known = self.known(&shipment.signed.tx_hash).await;
+                let known = self.known(&broadcast_request.signed.tx_hash).await;
                 return settle(refusal, known, doubt);
             }
-            Ok(Verdict::Expired(_)) if !doubt && shipment.now_ms >= expires_ms => {
-                let known = self.known(&shipment.signed.tx_hash).await;
+            Ok(Verdict::Expired(_)) if !doubt && broadcast_request.now_ms >= expires_ms => {
+                let known = self.known(&broadcast_request.signed.tx_hash).await;
                 return settle(expired(), known, doubt);
             }
             Ok(Verdict::Refused(refusal)) => (refusal.reason.clone(), refusal),
             Ok(Verdict::Expired(reason) | Verdict::Duplicate(reason)) => (reason, expired()),
             Err(Trouble::Unknown(reason) | Trouble::WrongChain(reason)) => {
-                if shipment.now_ms < expires_ms.saturating_add(FINAL_MS) {
+                if broadcast_request.now_ms < expires_ms.saturating_add(FINAL_MS) {
                     return Broadcast::Unknown(reason);
                 }
                 (reason, expired())
             }
         };
-        self.wait_out(shipment, expires_ms, reason, refusal).await
+        self.wait_out(broadcast_request, expires_ms, reason, refusal)
+            .await
     }
 
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let account = account(address);
         let Some(token) = token else {
             let sun = |found: &Value| sense("an account", sun(found), Read::Said);
-            let sun = self.agreed("a balance", &account, sun).await?;
+            let sun = self.query_quorum("a balance", &account, sun).await?;
             return Ok(sun.to_string());
         };
         if token.bytes().all(|digit| digit.is_ascii_digit()) {
             let asset = |found: &Value| sense("an account", asset(found, token), Read::Said);
-            let asset = self.agreed("a balance", &account, asset).await?;
+            let asset = self.query_quorum("a balance", &account, asset).await?;
             return Ok(asset.to_string());
         }
         let question = balance_of(address, token)
             .ok_or_else(|| refused("not an address".into(), ExecuteCode::Unspecified))?;
-        self.agreed("a balance", &question, holding)
+        self.query_quorum("a balance", &question, holding)
             .await?
             .and_then(|word| amount::hex_to_decimal(&hex::encode(word)))
             .ok_or_else(|| {
@@ -298,13 +301,18 @@ impl ChainClient for TronNode {
     }
 
     /// Nodes try calls of contracts, and nothing else.
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
-        let Needs::Tron(TronNeeds { call: Some(call) }) = Tron.needs(&trial.payload) else {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
+        let Queries::Tron(TronQueries { call: Some(call) }) = Tron.queries(&trial.payload) else {
             return None;
         };
         let tried = |answer: &Answer| then(read(answer), tried);
         Some(
-            match self.pool.aside(&self::trial(&call), tried).await.ok()? {
+            match self
+                .pool
+                .query_best_effort(&self::trial(&call), tried)
+                .await
+                .ok()?
+            {
                 Ok(Tried { energy, output }) => Simulation {
                     units_used: Some(energy.to_string()),
                     ..Simulation::passes(Some(format!("0x{}", hex::encode(output))))
@@ -704,7 +712,7 @@ fn expired() -> Refusal {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::rpc::trial::ERROR;
+    use crate::rpc::simulation::ERROR;
 
     fn answer(code: &str, words: &str) -> Value {
         json!({"result": false, "code": code, "txid": "00", "message": words})

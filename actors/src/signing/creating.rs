@@ -11,12 +11,11 @@ use covault_core::{
 
 use super::Live;
 use crate::{
-    building,
     command_commit::CommandCommit,
     context::Context,
-    ledger::{CommitExtras, Ledger, Problem},
+    request_store::{CommitExtras, Problem, StoredRequest},
     store::Space,
-    wallets,
+    tx_builder, wallets,
 };
 
 impl Live {
@@ -31,8 +30,8 @@ impl Live {
         command_commit: CommandCommit,
     ) -> Result<wire::SigningRequest, Fault> {
         let deadline_ms = self.fresh_deadline_ms();
-        let ledger = Ledger::open(request, 0)?;
-        let needs = building::needs(&self.context, ledger.request.network, &ledger.payload);
+        let stored = StoredRequest::open(request, 0)?;
+        let queries = tx_builder::queries(&self.context, stored.request.network, &stored.payload);
         let mut events = vec![
             Event::PolicyPassed { broadcast },
             Event::ApprovalAsked {
@@ -41,32 +40,33 @@ impl Live {
             Event::Approved { deadline_ms },
         ];
         let mut built = None;
-        if let Some(facts) = building::own_facts(&self.context, &ledger.payload, &needs) {
-            self.current = Some(ledger);
-            let draft = self.draft(facts?, broadcast, deadline_ms)?;
+        if let Some(chain_data) = tx_builder::local_facts(&self.context, &stored.payload, &queries)
+        {
+            self.current = Some(stored);
+            let draft = self.draft(chain_data?, broadcast, deadline_ms)?;
             events.extend(self.built(draft.clone()));
             built = Some(draft);
         } else {
-            self.current = Some(ledger);
+            self.current = Some(stored);
         }
         let context = Arc::clone(&self.context);
-        let ledger = self.now_mut()?;
-        let stored = loop {
+        let stored = self.now_mut()?;
+        let outcome = loop {
             let extras = CommitExtras {
                 command_commit: Some(&command_commit),
                 wallet: Some(wallet_version),
             };
-            let stored = ledger
+            let committed = stored
                 .advance_claiming(&context, events.clone(), extras, false)
                 .await;
-            match stored {
+            match committed {
                 Err(Problem::Conflict(key)) if key.space == Space::Wallet => {
-                    wallet_version = active(&context, ledger).await?;
+                    wallet_version = active(&context, stored).await?;
                 }
-                stored => break stored,
+                committed => break committed,
             }
         };
-        match (stored, built) {
+        match (outcome, built) {
             (Ok(()), _) => {
                 let calls = &context.settings.calls;
                 Ok(self.now()?.request.to_wire(calls, Vec::new()))
@@ -75,8 +75,8 @@ impl Live {
                 Fault::unavailable("another call with this idempotency key is in work; try again"),
             ),
             (Err(problem), Some(draft)) => {
-                let reason = ledger.taken(&context, &draft, problem).await?;
-                let kind = ledger.payload.kind();
+                let reason = stored.taken(&context, &draft, problem).await?;
+                let kind = stored.payload.kind();
                 Err(Fault::new(Class::WrongState, format!("{kind}: {reason}")))
             }
             (Err(problem), None) => Err(problem.into()),
@@ -85,12 +85,12 @@ impl Live {
 }
 
 /// The present version of the wallet's row, unless the wallet is archived by now.
-async fn active(context: &Context, ledger: &Ledger) -> Result<u64, Fault> {
-    let (wallet, version) = context.wallet(ledger.request.wallet).await?;
+async fn active(context: &Context, stored: &StoredRequest) -> Result<u64, Fault> {
+    let (wallet, version) = context.wallet(stored.request.wallet).await?;
     match wallet.status {
         Status::Active => Ok(version),
         Status::Archived => {
-            let field = format!("{}.from", ledger.payload.kind());
+            let field = format!("{}.from", stored.payload.kind());
             Err(wallets::archived(field))
         }
     }

@@ -3,7 +3,7 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use covault_core::{
-    chain::Facts,
+    chain::ChainData,
     fault::Fault,
     ids::{RequestId, SessionId},
     payload::Payload,
@@ -16,16 +16,15 @@ use tokio::sync::watch;
 
 use super::{AbortOnDrop, Live, Msg, NotYet};
 use crate::{
-    building,
-    claims::Account,
     context::{Context, GRACE_MS},
-    dropped,
-    ledger::Ledger,
     port::SigningAttempt,
+    rebroadcast,
+    request_store::StoredRequest,
+    reservations::Account,
     rows,
-    rpc::{Broadcast, ChainError, Shipment},
-    simulations,
-    vault::{self, InUse, Wanted},
+    rpc::{Broadcast, BroadcastRequest, ChainError},
+    simulations, tx_builder,
+    vault::{self, InUse, SlotRequest},
 };
 
 /// After so many tries in vain to send it, what is before it is looked after.
@@ -37,7 +36,7 @@ impl Live {
     /// Starts what the state asks for; ends the actor when the request is final.
     pub(super) fn run_effect(&mut self, myself: &ActorRef<Msg>) -> Result<(), ActorProcessingErr> {
         self.simulate()?;
-        let Ledger {
+        let StoredRequest {
             request, payload, ..
         } = self.now()?;
         if request.state.is_final() {
@@ -47,51 +46,62 @@ impl Live {
         let context = Arc::clone(&self.context);
         let task = match (request.state.effect(), &request.state) {
             (Some(Effect::Prepare), _) => {
-                let needs = building::needs(&context, request.network, payload);
+                let queries = tx_builder::queries(&context, request.network, payload);
                 let client = context
                     .chains
                     .get(request.network, payload.chain_id())
                     .cloned();
-                let own = building::own_facts(&context, payload, &needs);
-                let lane = building::lane(request, payload, &needs);
-                let ask = lane.map(|lane| (lane, request.public_key.clone(), payload.clone()));
+                let own = tx_builder::local_facts(&context, payload, &queries);
+                let account_queue = tx_builder::account_queue(request, payload, &queries);
+                let ask = account_queue.map(|account_queue| {
+                    (account_queue, request.public_key.clone(), payload.clone())
+                });
                 let vault = self.vault.clone();
                 let id = request.id;
                 extras(myself, "asking the chain", async move {
-                    if let Some(facts) = own {
-                        return Msg::FactsArrived(facts.map_err(NotYet::Wrong));
+                    if let Some(chain_data) = own {
+                        return Msg::ChainDataArrived(chain_data.map_err(NotYet::Wrong));
                     }
                     let Some(client) = client else {
-                        return Msg::FactsArrived(Err(NotYet::Chain(ChainError::Unknown(
+                        return Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Unknown(
                             "no node is configured for this chain".into(),
                         ))));
                     };
-                    let facts = client.facts(&needs, context.now_ms()).await;
-                    Msg::FactsArrived(match (facts, ask) {
+                    let chain_data = client.chain_data(&queries, context.now_ms()).await;
+                    Msg::ChainDataArrived(match (chain_data, ask) {
                         (Err(error), _) => Err(NotYet::Chain(error)),
-                        (Ok(facts), None) => Ok(facts),
-                        (Ok(facts), Some((lane, public_key, payload))) => {
-                            let offered =
-                                building::offered(lane.network, &payload, &facts, &public_key);
-                            let found =
-                                dropped::look_after(&context, &*client, &lane, &offered).await;
+                        (Ok(chain_data), None) => Ok(chain_data),
+                        (Ok(chain_data), Some((account_queue, public_key, payload))) => {
+                            let candidate_inputs = tx_builder::candidate_inputs(
+                                account_queue.network,
+                                &payload,
+                                &chain_data,
+                                &public_key,
+                            );
+                            let found = rebroadcast::rebroadcast_dropped(
+                                &context,
+                                &*client,
+                                &account_queue,
+                                &candidate_inputs,
+                            )
+                            .await;
                             match found {
                                 Ok(None) => {}
                                 Ok(Some(in_the_way)) => {
-                                    return Msg::FactsArrived(Err(NotYet::Taken(in_the_way)));
+                                    return Msg::ChainDataArrived(Err(NotYet::Taken(in_the_way)));
                                 }
                                 // The store cannot be read now, which its turn will tell.
                                 Err(fault) => {
                                     tracing::warn!(request = %id, ?fault, "earlier transactions could not be looked after");
                                 }
                             }
-                            let wanted = |reply| Wanted {
+                            let wanted = |reply| SlotRequest {
                                 payload,
                                 public_key,
-                                facts,
+                                chain_data,
                                 reply,
                             };
-                            settle(&context, &vault, id, wanted).await
+                            allocate(&context, &vault, id, wanted).await
                         }
                     })
                 })
@@ -116,9 +126,9 @@ impl Live {
                     context.turns.wait(claim.clone(), myself.clone());
                 }
                 let now_ms = context.now_ms();
-                let shipment = Shipment {
+                let broadcast_request = BroadcastRequest {
                     signed: signed.clone(),
-                    facts: draft.facts.clone(),
+                    chain_data: draft.chain_data.clone(),
                     age_ms: now_ms.saturating_sub(draft.built_at_ms),
                     now_ms,
                     retried: self.resumed || self.tries > 0,
@@ -139,11 +149,11 @@ impl Live {
                     if !context.is_sure() {
                         return Msg::NodeAnswered(Broadcast::Unknown(UNSURE.into()));
                     }
-                    let answer = client.broadcast(&shipment).await;
+                    let answer = client.broadcast(&broadcast_request).await;
                     let (Broadcast::Unknown(reason), Some(nonce)) = (&answer, nonce) else {
                         return Msg::NodeAnswered(answer);
                     };
-                    let found = dropped::look_before(&context, &*client, &account, nonce).await;
+                    let found = rebroadcast::look_before(&context, &*client, &account, nonce).await;
                     Msg::NodeAnswered(match found {
                         Ok(Some(in_the_way)) => {
                             Broadcast::Unknown(format!("{reason}; {in_the_way}"))
@@ -165,7 +175,7 @@ impl Live {
 impl Live {
     /// Has what was built tried on a node, once, beside all the rest.
     fn simulate(&mut self) -> Result<(), Fault> {
-        let Ledger {
+        let StoredRequest {
             request, payload, ..
         } = self.now()?;
         if let (State::Signing { draft, .. }, false) = (&request.state, self.simulated) {
@@ -190,8 +200,8 @@ async fn sign(
         let left = deadline_ms.saturating_sub(context.now_ms());
         Duration::from_millis(left.saturating_add(GRACE_MS))
     };
-    let told = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.told));
-    let generation = match tokio::time::timeout(patience(), told).await {
+    let activated = in_use.wait_for(|keys| keys.of(curve).is_some_and(|shares| shares.activated));
+    let generation = match tokio::time::timeout(patience(), activated).await {
         Ok(Ok(keys)) => keys.of(curve).map(|shares| shares.generation.clone()),
         _ => None,
     };
@@ -230,7 +240,7 @@ async fn own_recipients(context: &Context, request: &Request) -> Result<Vec<u32>
         let found = context.wallet_by(&rows::wallet_address(&recipient)).await?;
         let Some((wallet, _)) = found else { continue };
         // A node derives no other address of the key than this one.
-        let address = wallet.network.chain().address(&wallet.public_key)?;
+        let address = wallet.network.rules().address(&wallet.public_key)?;
         if (wallet.vault, wallet.network) == (request.vault, request.network)
             && address == recipient
         {
@@ -259,12 +269,12 @@ fn extras(
 }
 
 /// Waits for the request's turn in its lane, in which the vault settles what it builds on.
-async fn settle(
+async fn allocate(
     context: &Context,
     vault: &ActorRef<vault::Msg>,
     request: RequestId,
-    wanted: impl FnOnce(RpcReplyPort<Result<Facts, NotYet>>) -> Wanted,
-) -> Result<Facts, NotYet> {
+    wanted: impl FnOnce(RpcReplyPort<Result<ChainData, NotYet>>) -> SlotRequest,
+) -> Result<ChainData, NotYet> {
     let ask = |reply| vault::Msg::Settle(request, Box::new(wanted(reply)));
     match vault.call(ask, context.call_timeout()).await {
         Ok(CallResult::Success(settled)) => settled,

@@ -7,7 +7,7 @@ use covault_core::{fault::Fault, ids::WalletId, request::Event, wallet::Status};
 use ractor::RpcReplyPort;
 
 use super::Live;
-use crate::{command_commit::CommandCommit, commands::not_rejected, ledger::CommitExtras};
+use crate::{command_commit::CommandCommit, commands::not_rejected, request_store::CommitExtras};
 
 /// Why a request failed that was rejected.
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use covault_core::{
-    chain::Facts,
+    chain::ChainData,
     fault::{Class, ExecuteCode, Fault},
     ids::{SessionId, WalletId},
-    request::{Event, NonceClaim, Request, State},
+    request::{Event, NonceReservation, Request, State},
     schema::wire,
     signature::Signature,
 };
@@ -30,7 +30,7 @@ use self::waiting::TAKEN_TRIES;
 use crate::{
     command_commit::CommandCommit,
     context::Context,
-    ledger::{CommitExtras, Ledger},
+    request_store::{CommitExtras, StoredRequest},
     rpc::{Broadcast, ChainError},
     vault::{self, InUse},
 };
@@ -40,7 +40,7 @@ pub enum Msg {
     /// Begins, or goes on where the store says.
     Begin(Box<Start>),
     /// The chain answered, and what depends on the account's other requests was settled.
-    FactsArrived(Result<Facts, NotYet>),
+    ChainDataArrived(Result<ChainData, NotYet>),
     /// The cluster answered.
     SignersAnswered {
         /// In which session.
@@ -121,7 +121,7 @@ pub struct Live {
     vault: ActorRef<vault::Msg>,
     in_use: watch::Receiver<InUse>,
     /// `None` before the first commit.
-    current: Option<Ledger>,
+    current: Option<StoredRequest>,
     /// Tries of the effect that is run now.
     tries: u32,
     /// Number of the last plan to run it again; earlier ones are void.
@@ -145,10 +145,10 @@ pub struct Live {
 /// What is noted about a request ends with its actor.
 impl Drop for Live {
     fn drop(&mut self) {
-        let Some(ledger) = &self.current else {
+        let Some(stored) = &self.current else {
             return;
         };
-        self.context.note_delay(ledger.request.id, None);
+        self.context.note_delay(stored.request.id, None);
         // Without a draft nothing waits.
         let _ = self.stop_waiting();
     }
@@ -231,16 +231,18 @@ impl Actor for Signing {
                 }
                 Start::Load { request, version } => live.resume(request, version).await?,
             },
-            Msg::FactsArrived(Ok(facts)) => live.facts_arrived(&myself, facts).await?,
-            Msg::FactsArrived(Err(NotYet::Chain(ChainError::Refused(refusal)))) => {
+            Msg::ChainDataArrived(Ok(chain_data)) => {
+                live.facts_arrived(&myself, chain_data).await?
+            }
+            Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Refused(refusal)))) => {
                 live.give_up(refusal.reason, refusal.code).await?;
             }
-            Msg::FactsArrived(Err(NotYet::Wrong(fault))) => live.cannot_be_built(fault).await?,
-            Msg::FactsArrived(Err(NotYet::Chain(ChainError::Unknown(reason)))) => {
+            Msg::ChainDataArrived(Err(NotYet::Wrong(fault))) => live.cannot_be_built(fault).await?,
+            Msg::ChainDataArrived(Err(NotYet::Chain(ChainError::Unknown(reason)))) => {
                 let reason = format!("the chain's nodes gave no answer in time: {reason}");
                 live.put_off(&myself, reason, u32::MAX).await?;
             }
-            Msg::FactsArrived(Err(NotYet::Taken(reason))) => {
+            Msg::ChainDataArrived(Err(NotYet::Taken(reason))) => {
                 live.put_off(&myself, reason, TAKEN_TRIES).await?;
             }
             Msg::SignersAnswered {
@@ -260,7 +262,7 @@ impl Actor for Signing {
                         if !for_good && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
-                        live.give_up(fault.public().to_owned(), fault.code())
+                        live.give_up(fault.message().to_owned(), fault.code())
                             .await?;
                     }
                 }
@@ -317,13 +319,13 @@ impl Actor for Signing {
 }
 
 impl Live {
-    fn now(&self) -> Result<&Ledger, Fault> {
+    fn now(&self) -> Result<&StoredRequest, Fault> {
         self.current
             .as_ref()
             .ok_or_else(|| Fault::bug("no request yet"))
     }
 
-    fn now_mut(&mut self) -> Result<&mut Ledger, Fault> {
+    fn now_mut(&mut self) -> Result<&mut StoredRequest, Fault> {
         self.current
             .as_mut()
             .ok_or_else(|| Fault::bug("no request yet"))
@@ -339,11 +341,11 @@ impl Live {
         extras: CommitExtras<'_>,
     ) -> Result<(), Fault> {
         let context = Arc::clone(&self.context);
-        let ledger = self.now_mut()?;
-        let before = ledger.request.state.effect();
-        ledger.advance(&context, events, extras).await?;
-        let request = ledger.request.id;
-        if ledger.request.state.effect() != before {
+        let stored = self.now_mut()?;
+        let before = stored.request.state.effect();
+        stored.advance(&context, events, extras).await?;
+        let request = stored.request.id;
+        if stored.request.state.effect() != before {
             self.tries = 0;
             self.delayed = None;
             context.note_delay(request, None);
@@ -352,7 +354,7 @@ impl Live {
     }
 
     /// The number that the transaction holds.
-    fn claim(&self) -> Result<Option<&NonceClaim>, Fault> {
+    fn claim(&self) -> Result<Option<&NonceReservation>, Fault> {
         let draft = self.now()?.request.state.draft();
         Ok(draft.and_then(|draft| draft.claim.as_ref()))
     }
@@ -366,7 +368,7 @@ impl Live {
 
     async fn resume(&mut self, request: Request, version: u64) -> Result<(), Fault> {
         self.resumed = true;
-        self.current = Some(Ledger::open(request, version)?);
+        self.current = Some(StoredRequest::open(request, version)?);
         // A session that ran when the process ended is never run again. The request gets new
         // time: the outage was not its fault.
         let fresh = self.fresh_deadline_ms();
@@ -392,7 +394,7 @@ impl Live {
         let curve = self.now()?.request.network.curve();
         let in_use = self.in_use.borrow();
         let shares = in_use.of(curve);
-        Ok(shares.is_some_and(|shares| shares.settled && Some(shares.generation.epoch) == epoch))
+        Ok(shares.is_some_and(|shares| shares.confirmed && Some(shares.generation.epoch) == epoch))
     }
 
     /// In `Prepared` and `Signing`: a new session for the same digest. Elsewhere: nothing.
@@ -414,13 +416,13 @@ impl Live {
     }
 
     async fn signed(&mut self, signatures: Vec<Signature>) -> Result<(), Fault> {
-        let Ledger {
+        let StoredRequest {
             request, payload, ..
         } = self.now()?;
         let State::Signing { draft, .. } = &request.state else {
             return Ok(());
         };
-        let chain = request.network.chain();
+        let chain = request.network.rules();
         let signed = chain.assemble(payload, &draft.unsigned, &signatures, &request.public_key)?;
         let delivery = if draft.broadcast {
             Event::SendingStarted

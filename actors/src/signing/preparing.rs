@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use covault_core::{
-    chain::Facts,
+    chain::ChainData,
     fault::{Class, Fault},
     request::{Draft, Event, State},
 };
@@ -11,10 +11,9 @@ use ractor::ActorRef;
 
 use super::{Live, Msg, waiting::TAKEN_TRIES};
 use crate::{
-    building,
-    ledger::{CommitExtras, Ledger, Problem},
+    request_store::{CommitExtras, Problem, StoredRequest},
     store::Space,
-    vault,
+    tx_builder, vault,
 };
 
 impl Live {
@@ -22,7 +21,7 @@ impl Live {
     pub(super) async fn facts_arrived(
         &mut self,
         myself: &ActorRef<Msg>,
-        facts: Facts,
+        chain_data: ChainData,
     ) -> Result<(), Fault> {
         let State::Preparing {
             broadcast,
@@ -32,17 +31,17 @@ impl Live {
             return Ok(());
         };
         let deadline_ms = deadline_ms.max(self.patient_until_ms);
-        let draft = match self.draft(facts, broadcast, deadline_ms) {
+        let draft = match self.draft(chain_data, broadcast, deadline_ms) {
             Ok(draft) => draft,
             Err(fault) => return self.cannot_be_built(fault).await,
         };
         let events = self.built(draft.clone());
         let context = Arc::clone(&self.context);
-        let ledger = self.now()?;
-        let (network, payload) = (ledger.request.network, &ledger.payload);
-        let needs = building::needs(&context, network, payload);
-        let assigned = network.chain().is_sequenced(&needs);
-        let stored = loop {
+        let stored = self.now()?;
+        let (network, payload) = (stored.request.network, &stored.payload);
+        let queries = tx_builder::queries(&context, network, payload);
+        let assigned = network.rules().is_sequenced(&queries);
+        let outcome = loop {
             let Some(wallet) = self.wallet_in_use().await? else {
                 return Ok(());
             };
@@ -50,22 +49,22 @@ impl Live {
                 command_commit: None,
                 wallet: Some(wallet),
             };
-            let stored = self
+            let committed = self
                 .now_mut()?
                 .advance_claiming(&context, events.clone(), extras, assigned)
                 .await;
             // The wallet got another name, or was archived, just now.
-            if !matches!(&stored, Err(Problem::Conflict(key)) if key.space == Space::Wallet) {
-                break stored;
+            if !matches!(&committed, Err(Problem::Conflict(key)) if key.space == Space::Wallet) {
+                break committed;
             }
         };
-        let ledger = self.now()?;
-        if let Err(problem) = stored {
+        let stored = self.now()?;
+        if let Err(problem) = outcome {
             // Somebody was faster: other outputs, a newer block, the next number.
-            let reason = ledger.taken(&context, &draft, problem).await?;
+            let reason = stored.taken(&context, &draft, problem).await?;
             return self.put_off(myself, reason, TAKEN_TRIES).await;
         }
-        let request = ledger.request.id;
+        let request = stored.request.id;
         self.tries = 0;
         self.delayed = None;
         context.note_delay(request, None);
@@ -78,7 +77,7 @@ impl Live {
         if *fault.class() != Class::Invalid {
             return Err(fault);
         }
-        self.give_up(fault.public().to_owned(), fault.code()).await
+        self.give_up(fault.message().to_owned(), fault.code()).await
     }
 
     pub(super) fn built(&self, draft: Draft) -> Vec<Event> {
@@ -100,14 +99,14 @@ impl Live {
 
     pub(super) fn draft(
         &self,
-        facts: Facts,
+        chain_data: ChainData,
         broadcast: bool,
         deadline_ms: u64,
     ) -> Result<Draft, Fault> {
-        let Ledger {
+        let StoredRequest {
             request, payload, ..
         } = self.now()?;
         let now = self.context.now_ms();
-        building::draft(request, payload, facts, broadcast, now, deadline_ms)
+        tx_builder::draft(request, payload, chain_data, broadcast, now, deadline_ms)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use covault_core::{
     fault::{ExecuteCode, Fault},
-    request::{Event, NonceClaim, State},
+    request::{Event, NonceReservation, State},
 };
 use ractor::ActorRef;
 
@@ -19,7 +19,7 @@ const MOMENT_TRIES: u32 = 2;
 
 impl Live {
     /// The turn of the transaction's number need not come any more. Returns the number.
-    pub(super) fn stop_waiting(&self) -> Result<Option<NonceClaim>, Fault> {
+    pub(super) fn stop_waiting(&self) -> Result<Option<NonceReservation>, Fault> {
         let claim = self.claim()?.cloned();
         if let Some(claim) = &claim {
             self.context.turns.leave(claim);

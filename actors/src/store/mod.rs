@@ -48,7 +48,7 @@ pub enum Space {
     /// Token, operation, key -> what the first call got.
     Idempotency = 9,
     /// Network, chain id (0 without one), address, nonce -> request id.
-    NonceClaim = 10,
+    NonceReservation = 10,
     /// Request id, version -> what happened, before there were chains. Nothing writes it any more.
     Audit = 11,
     /// Written by readiness checks.
@@ -56,7 +56,7 @@ pub enum Space {
     /// Network, chain id, address, output or object or hash of a transaction -> request id.
     Claim = 13,
     /// Time, request id -> claims that the request lets go of then.
-    Release = 14,
+    ReservationExpiry = 14,
     /// Request id -> what its transaction would do.
     Simulation = 15,
     /// Vault id, time of creation, request id -> nothing: a vault's requests in the order of their
@@ -109,11 +109,11 @@ impl Space {
         Self::Request,
         Self::Outbox,
         Self::Idempotency,
-        Self::NonceClaim,
+        Self::NonceReservation,
         Self::Audit,
         Self::Probe,
         Self::Claim,
-        Self::Release,
+        Self::ReservationExpiry,
         Self::Simulation,
         Self::RequestIndex,
         Self::Batch,

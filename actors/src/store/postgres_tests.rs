@@ -96,7 +96,7 @@ async fn chain(store: &PostgresStore, chain: Chain) -> Vec<Vec<u8>> {
 
 /// The text of a fault, with its cause.
 fn words(fault: &Fault) -> String {
-    format!("{} {}", fault.public(), fault.cause().unwrap_or_default())
+    format!("{} {}", fault.message(), fault.cause().unwrap_or_default())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -727,9 +727,9 @@ async fn writers__should_not_wait_for_each_other_to_look_at_a_token() {
         .execute(&mut *other)
         .await
         .unwrap();
-    let mut looks = put(b"a", Expect::Any, b"");
-    looks.check(token.clone(), Expect::Version(1));
-    store.commit(looks).await.unwrap();
+    let mut rebroadcast_cache = put(b"a", Expect::Any, b"");
+    rebroadcast_cache.check(token.clone(), Expect::Version(1));
+    store.commit(rebroadcast_cache).await.unwrap();
     // Who changes it does wait.
     let mut revoked = Batch::new();
     revoked.put(token, Expect::Version(1), vec![]);

@@ -16,8 +16,9 @@ use crate::{
     audit::Note,
     command_commit::CommandCommit,
     commands::not_rejected,
-    ledger::{self, CommitExtras},
-    proofs, rows,
+    proofs,
+    request_store::{self, CommitExtras},
+    rows,
     signing::{self, REJECTED},
     store::{Batch, CommitError, Expect, Space},
 };
@@ -73,9 +74,9 @@ impl Live {
     /// Takes a request out of its lane, unless it has been given a number or outputs there: those that
     /// were settled after it build on them, so that a gap would hold them up for ever.
     async fn withdraw(&mut self, request: RequestId) -> bool {
-        let (free, account) = self.lanes.withdraw(request);
+        let (free, account) = self.account_queues.withdraw(request);
         if let Some(account) = account {
-            self.serve(&account).await;
+            self.dispatch(&account).await;
         }
         free
     }
@@ -122,6 +123,6 @@ impl Live {
             command_commit: Some(command_commit),
             wallet: None,
         };
-        Ok(ledger::end(&self.context, request, version, event, extras).await?)
+        Ok(request_store::end(&self.context, request, version, event, extras).await?)
     }
 }

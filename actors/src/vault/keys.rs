@@ -142,7 +142,7 @@ impl Live {
                 Ok(())
             }
             Err(fault) => {
-                let problem = fault.public().to_owned();
+                let problem = fault.message().to_owned();
                 self.context
                     .note_problem(self.vault.id, order.scheme, Some(problem));
                 tracing::warn!(vault = %self.vault.id, scheme = order.scheme.name(), ?fault, "key generation failed");
@@ -153,9 +153,9 @@ impl Live {
                     let note = self
                         .note("KeygenGivenUp")
                         .fact("scheme", order.scheme.name())
-                        .fact("reason", fault.public());
+                        .fact("reason", fault.message());
                     return self
-                        .update(Some(note), |vault| vault.give_up(order, fault.public()))
+                        .update(Some(note), |vault| vault.give_up(order, fault.message()))
                         .await;
                 }
                 let scheme = order.scheme;

@@ -8,7 +8,7 @@
 //! A run that fails may leave new shares with some nodes. So runs are not repeated for ever: after
 //! a few that failed nothing happens until an operator has looked at why.
 
-mod telling;
+mod activation;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ const MAX_FAILED: u32 = 10;
 /// Messages.
 pub enum Msg {
     /// An operator wants new shares.
-    Want(Box<Wish>, By, RpcReplyPort<Result<Vault, Fault>>),
+    Want(Box<ReshareRequest>, By, RpcReplyPort<Result<Vault, Fault>>),
     /// An operator does not want them any more.
     Cancel(By, RpcReplyPort<Result<Vault, Fault>>),
     /// A run is to be started (again).
@@ -57,7 +57,7 @@ pub enum Msg {
 
 /// What an operator wants of a vault's keys.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct ReshareRequest {
     /// Threshold and holders; `None`: as they are.
     pub to: Option<(u16, Vec<NodeId>)>,
     /// Present holders that have lost their share.
@@ -76,9 +76,9 @@ pub struct Shares {
     /// Who holds them, and how many are needed.
     pub generation: Generation,
     /// Its nodes were told to use them. Before that nobody would sign.
-    pub told: bool,
+    pub activated: bool,
     /// All of its nodes confirmed.
-    pub settled: bool,
+    pub confirmed: bool,
 }
 
 impl InUse {
@@ -99,11 +99,11 @@ pub(super) struct Work {
     tries: u32,
     failed_runs: u32,
     refused_runs: u32,
-    telling: Option<AbortOnDrop>,
+    activation: Option<AbortOnDrop>,
     /// When the next telling is due.
     next_telling: Option<AbortOnDrop>,
     failed_tellings: u32,
-    told: bool,
+    activated: bool,
 }
 
 impl Work {
@@ -124,13 +124,13 @@ pub(super) fn in_use(vault: &Vault, works: &Works) -> InUse {
             let KeyState::Ready(live) = &key.state else {
                 return None;
             };
-            let settled = live.settled();
+            let confirmed = live.is_confirmed();
             let shares = Shares {
                 generation: live.generation.clone(),
-                told: settled
+                activated: confirmed
                     || live.activation.as_ref().is_some_and(|it| it.asked)
-                    || works.get(&key.scheme).is_some_and(|work| work.told),
-                settled,
+                    || works.get(&key.scheme).is_some_and(|work| work.activated),
+                confirmed,
             };
             Some((key.scheme.curve(), shares))
         })
@@ -145,8 +145,8 @@ impl Live {
         message: Msg,
     ) -> Result<(), Fault> {
         match message {
-            Msg::Want(wish, by, reply) => {
-                let Wish { to, lost, schemes } = *wish;
+            Msg::Want(reshare_request, by, reply) => {
+                let ReshareRequest { to, lost, schemes } = *reshare_request;
                 let holders = to.as_ref().map(|(_, holders)| holders.clone());
                 let holders = holders.unwrap_or_default();
                 let named = nodes::check_admitted(&self.context, "signers", &holders).await;
@@ -416,8 +416,8 @@ impl Live {
                 work.forgive();
                 work.failed_tellings = 0;
                 // An older generation need not be told any more.
-                work.telling = None;
-                work.told = false;
+                work.activation = None;
+                work.activated = false;
                 let note = self
                     .note("Reshared")
                     .fact("scheme", scheme.name())
@@ -445,7 +445,7 @@ impl Live {
                 work.forgive();
                 tracing::error!(vault = %self.vault.id, scheme = scheme.name(), ?fault, "no new shares: given up until an operator asks again");
                 self.context.note_problem(self.vault.id, scheme, None);
-                let reason = fault.public();
+                let reason = fault.message();
                 let note = self
                     .note("ReshareHalted")
                     .fact("scheme", scheme.name())
@@ -471,8 +471,8 @@ impl Live {
         let reason = later.reason.clone();
         let known = later.proven.last().map(|it| it.order.new.clone());
         if known.is_some() {
-            work.telling = None;
-            (work.told, work.failed_tellings) = (false, 0);
+            work.activation = None;
+            (work.activated, work.failed_tellings) = (false, 0);
         }
         let mut note = self
             .note("SharesLearned")
@@ -498,7 +498,7 @@ impl Live {
         let work = self.works.entry(scheme).or_default();
         work.tries = work.tries.saturating_add(1);
         let pause = self.context.pause(work.tries);
-        let problem = fault.public().to_owned();
+        let problem = fault.message().to_owned();
         self.context
             .note_problem(self.vault.id, scheme, Some(problem));
         let due = move || VaultMsg::Life(Msg::ReshareDue(scheme));

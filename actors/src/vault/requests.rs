@@ -12,11 +12,11 @@ use ractor::{Actor, ActorRef};
 
 use super::{Live, Msg, NewRequest, Place};
 use crate::{
-    building,
-    claims::Account,
     context::readable,
-    ledger,
+    request_store,
+    reservations::Account,
     signing::{self, Signing, Start},
+    tx_builder,
 };
 
 /// A request that made its actor fail so often is given up, unless it is signed.
@@ -70,9 +70,9 @@ impl Live {
         );
         let failures = self.failures.get(&id).copied().unwrap_or_default();
         match self.lane_wanted(&request) {
-            Ok(lane) if failures < MAX_FAILURES || signed => {
-                if let Some(account) = lane {
-                    self.lanes.join(account, id);
+            Ok(account_queue) if failures < MAX_FAILURES || signed => {
+                if let Some(account) = account_queue {
+                    self.account_queues.join(account, id);
                 }
             }
             Ok(_) => return self.give_up(myself, request, version).await,
@@ -93,9 +93,9 @@ impl Live {
     /// The account in whose lane a loaded request waits, where it waits in one.
     fn lane_wanted(&self, request: &Request) -> Result<Option<Account>, Fault> {
         let payload = Payload::decode(&request.payload).map_err(Fault::bug)?;
-        let needs = building::needs(&self.context, request.network, &payload);
+        let queries = tx_builder::queries(&self.context, request.network, &payload);
         let waits = request.state.effect() == Some(Effect::Prepare);
-        Ok(building::lane(request, &payload, &needs).filter(|_| waits))
+        Ok(tx_builder::account_queue(request, &payload, &queries).filter(|_| waits))
     }
 
     async fn give_up(
@@ -106,7 +106,7 @@ impl Live {
     ) -> Result<(), Fault> {
         let id = request.id;
         let reason = "internal error; the log of the server says more".to_owned();
-        match ledger::give_up(&self.context, request, version, reason).await {
+        match request_store::give_up(&self.context, request, version, reason).await {
             Ok(()) => {
                 self.failures.remove(&id);
             }
@@ -126,7 +126,7 @@ impl Live {
     ) -> Result<(), Fault> {
         let NewRequest {
             request,
-            lane,
+            account_queue,
             broadcast,
             wallet_version,
             command_commit,
@@ -134,8 +134,8 @@ impl Live {
             reply,
         } = new;
         let id = request.id;
-        if let Some(account) = lane {
-            self.lanes.join(account, id);
+        if let Some(account) = account_queue {
+            self.account_queues.join(account, id);
         }
         let start = Start::New {
             request,

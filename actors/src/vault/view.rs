@@ -145,7 +145,7 @@ fn work(live: &LiveKey) -> Option<WorkView> {
         }),
         Reshare::Idle => {
             let asked = live.activation.as_ref().is_none_or(|it| it.asked);
-            (!asked || !live.settled()).then_some(WorkView::Telling)
+            (!asked || !live.is_confirmed()).then_some(WorkView::Telling)
         }
     }
 }

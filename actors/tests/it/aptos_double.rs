@@ -10,11 +10,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
 use covault_core::{
     chain::{
-        Facts, Needs,
-        aptos::{Facts as AptosFacts, RawTransaction},
+        ChainData, Queries,
+        aptos::{ChainData as AptosChainData, RawTransaction},
     },
     fault::ExecuteCode,
     port::Clock as _,
@@ -92,14 +92,14 @@ impl Account {
 
 #[async_trait]
 impl ChainClient for AptosDouble {
-    async fn facts(&self, needs: &Needs, now_ms: u64) -> Result<Facts, ChainError> {
+    async fn chain_data(&self, queries: &Queries, now_ms: u64) -> Result<ChainData, ChainError> {
         tokio::task::yield_now().await;
-        let Needs::Aptos(needs) = needs else {
-            panic!("nothing is known about {needs:?}")
+        let Queries::Aptos(queries) = queries else {
+            panic!("nothing is known about {queries:?}")
         };
-        assert!(!needs.gas_unit_price && needs.simulate.is_none() && needs.abi.is_none());
+        assert!(!queries.gas_unit_price && queries.simulate.is_none() && queries.abi.is_none());
         let account = self.account.lock().unwrap();
-        Ok(Facts::Aptos(AptosFacts {
+        Ok(ChainData::Aptos(AptosChainData {
             sequence_number: account.executed.len() as u64,
             expiration_timestamp_secs: now_ms / 1_000 + 600,
             gas_unit_price: None,
@@ -108,12 +108,12 @@ impl ChainClient for AptosDouble {
         }))
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
         tokio::task::yield_now().await;
-        let bytes = hex::decode(&shipment.signed.transaction[2..]).unwrap();
+        let bytes = hex::decode(&broadcast_request.signed.transaction[2..]).unwrap();
         let end = bytes.len() - AUTHENTICATOR;
         let transaction: RawTransaction = bcs::from_bytes(&bytes[..end]).unwrap();
-        let hash = shipment.signed.tx_hash.clone();
+        let hash = broadcast_request.signed.tx_hash.clone();
         let refused = |reason: &str| {
             Broadcast::Refused(Refusal {
                 reason: reason.into(),

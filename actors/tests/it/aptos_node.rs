@@ -6,12 +6,12 @@ use std::sync::{
 };
 
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal, Shipment, Simulation,
-    Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints, Refusal,
+    Simulation, SimulationRequest,
 };
 use covault_core::{
     chain::{
-        Chain as _, Facts, Needs, Signed,
+        ChainData, DynNetworkRules as _, Queries, Signed,
         aptos::{self, Abi, Function, Planned, Simulate},
     },
     fault::ExecuteCode,
@@ -134,10 +134,10 @@ fn healthy(asked: &Asked) -> Said {
     }
 }
 
-fn needs(function: &str) -> Needs {
+fn queries(function: &str) -> Queries {
     let json = json!({"type": "entry_function_payload", "function": format!("{POOL}::pool::{function}"),
         "type_arguments": ["u8"], "arguments": ["5"]});
-    Needs::Aptos(aptos::Needs {
+    Queries::Aptos(aptos::Queries {
         chain_id: 1,
         from: FROM.into(),
         gas_unit_price: true,
@@ -169,13 +169,13 @@ fn signed() -> Vec<u8> {
     bytes
 }
 
-fn shipment(now: u64, retried: bool) -> Shipment {
-    Shipment {
+fn broadcast_request(now: u64, retried: bool) -> BroadcastRequest {
+    BroadcastRequest {
         signed: Signed {
             transaction: format!("0x{}", hex::encode(signed())),
             tx_hash: HASH.into(),
         },
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         age_ms: 0,
         now_ms: now * 1_000,
         retried,
@@ -192,9 +192,9 @@ fn reason(error: ChainError) -> Refusal {
 #[tokio::test]
 async fn aptos_facts__should_be_what_the_node_says() {
     let node = Node::start(healthy).await;
-    let (client, needs) = (node.client(), needs("swap"));
-    let asked = client.facts(&needs, NOW * 1_000 + 999);
-    let expected = aptos::Facts {
+    let (client, queries) = (node.client(), queries("swap"));
+    let asked = client.chain_data(&queries, NOW * 1_000 + 999);
+    let expected = aptos::ChainData {
         sequence_number: 7,
         expiration_timestamp_secs: END,
         gas_unit_price: Some(120),
@@ -204,7 +204,7 @@ async fn aptos_facts__should_be_what_the_node_says() {
             type_parameters: 1,
         }),
     };
-    assert_eq!(asked.await.unwrap(), Facts::Aptos(expected));
+    assert_eq!(asked.await.unwrap(), ChainData::Aptos(expected));
     let simulated = node.asked("POST /transactions/simulate").remove(0);
     assert_eq!(simulated.kind.as_deref(), Some(BCS));
     // All the gas that the sender can pay, and AIP-92's signature that is none.
@@ -228,11 +228,14 @@ async fn aptos_facts__should_take_the_number_after_transactions_that_were_execut
         _ => healthy(asked),
     })
     .await;
-    let facts = node.client().facts(&needs("swap"), 0).await.unwrap();
-    let Facts::Aptos(facts) = facts else {
-        panic!("{facts:?}")
+    let chain_data = node.client().chain_data(&queries("swap"), 0).await.unwrap();
+    let ChainData::Aptos(chain_data) = chain_data else {
+        panic!("{chain_data:?}")
     };
-    assert_eq!((facts.sequence_number, facts.gas_used), (8, Some(9)));
+    assert_eq!(
+        (chain_data.sequence_number, chain_data.gas_used),
+        (8, Some(9))
+    );
 }
 
 #[tokio::test]
@@ -264,11 +267,11 @@ async fn aptos_facts__should_offer_no_more_gas_than_is_left_after_transactions_t
             _ => healthy(asked),
         })
         .await;
-        let facts = node.client().facts(&needs("swap"), 0).await;
+        let chain_data = node.client().chain_data(&queries("swap"), 0).await;
         let simulated = node.asked("POST /transactions/simulate").len();
-        match facts {
-            Ok(Facts::Aptos(facts)) if falls => {
-                assert_eq!((facts.gas_used, simulated), (Some(9), 2));
+        match chain_data {
+            Ok(ChainData::Aptos(chain_data)) if falls => {
+                assert_eq!((chain_data.gas_used, simulated), (Some(9), 2));
             }
             // It has what it had, and that is too little.
             Err(error) if !falls => {
@@ -295,12 +298,12 @@ async fn aptos_facts__should_begin_at_0_only_where_the_node_knows_no_account() {
             _ => healthy(asked),
         })
         .await;
-        let mut needs = needs("swap");
-        if let Needs::Aptos(needs) = &mut needs {
-            (needs.simulate, needs.abi) = (None, None);
+        let mut queries = queries("swap");
+        if let Queries::Aptos(queries) = &mut queries {
+            (queries.simulate, queries.abi) = (None, None);
         }
-        match node.client().facts(&needs, 0).await {
-            Ok(Facts::Aptos(facts)) if begins => assert_eq!(facts.sequence_number, 0),
+        match node.client().chain_data(&queries, 0).await {
+            Ok(ChainData::Aptos(chain_data)) if begins => assert_eq!(chain_data.sequence_number, 0),
             Err(ChainError::Unknown(_)) if !begins => {}
             other => panic!("{other:?}"),
         }
@@ -315,26 +318,26 @@ async fn aptos_facts__should_refuse_functions_that_cannot_be_called() {
         ("look", "is not an entry function"),
         ("drain", "no such function"),
     ] {
-        let refusal = reason(client.facts(&needs(function), 0).await.unwrap_err());
+        let refusal = reason(client.chain_data(&queries(function), 0).await.unwrap_err());
         assert!(refusal.reason.contains(words), "{}", refusal.reason);
     }
-    let mut needs = needs("swap");
-    if let Needs::Aptos(aptos::Needs {
+    let mut queries = queries("swap");
+    if let Queries::Aptos(aptos::Queries {
         abi: Some(function),
         ..
-    }) = &mut needs
+    }) = &mut queries
     {
         function.module = "none".into();
     }
     // A page that is not there is no module that is not there.
-    let error = client.facts(&needs, 0).await.unwrap_err();
+    let error = client.chain_data(&queries, 0).await.unwrap_err();
     assert!(matches!(error, ChainError::Unknown(_)), "{error:?}");
     let node = Node::start(|asked| match asked.what.as_str() {
         what if what.ends_with("/module/none") => problem(404, "module_not_found", "Not found"),
         _ => healthy(asked),
     })
     .await;
-    let refusal = reason(node.client().facts(&needs, 0).await.unwrap_err());
+    let refusal = reason(node.client().chain_data(&queries, 0).await.unwrap_err());
     assert!(
         refusal.reason.contains("no such module"),
         "{}",
@@ -360,7 +363,12 @@ async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
             _ => healthy(asked),
         })
         .await;
-        let refusal = reason(node.client().facts(&needs("swap"), 0).await.unwrap_err());
+        let refusal = reason(
+            node.client()
+                .chain_data(&queries("swap"), 0)
+                .await
+                .unwrap_err(),
+        );
         assert_eq!(refusal.code, code);
         assert!(refusal.reason.contains(status), "{}", refusal.reason);
     }
@@ -369,7 +377,12 @@ async fn aptos_facts__should_say_in_words_why_a_simulation_fails() {
         _ => healthy(asked),
     })
     .await;
-    let refusal = reason(node.client().facts(&needs("swap"), 0).await.unwrap_err());
+    let refusal = reason(
+        node.client()
+            .chain_data(&queries("swap"), 0)
+            .await
+            .unwrap_err(),
+    );
     assert_eq!(refusal.code, ExecuteCode::InsufficientGasFee);
 }
 
@@ -381,13 +394,13 @@ async fn aptos_nodes_of_another_chain__should_get_nothing() {
     })
     .await;
     let client = node.client();
-    let refusal = reason(client.facts(&needs("swap"), 0).await.unwrap_err());
+    let refusal = reason(client.chain_data(&queries("swap"), 0).await.unwrap_err());
     assert!(
         refusal.reason.contains("on chain 126"),
         "{}",
         refusal.reason
     );
-    let sent = client.broadcast(&shipment(NOW, false)).await;
+    let sent = client.broadcast(&broadcast_request(NOW, false)).await;
     assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
     assert!(node.asked("POST /transactions").is_empty());
 }
@@ -395,7 +408,10 @@ async fn aptos_nodes_of_another_chain__should_get_nothing() {
 #[tokio::test]
 async fn aptos_broadcast__should_send_the_exact_bytes() {
     let node = Node::start(healthy).await;
-    let sent = node.client().broadcast(&shipment(NOW, false)).await;
+    let sent = node
+        .client()
+        .broadcast(&broadcast_request(NOW, false))
+        .await;
     assert_eq!(sent, Broadcast::Accepted);
     let posted = node.asked("POST /transactions").remove(0);
     assert_eq!(posted.kind.as_deref(), Some(BCS));
@@ -405,7 +421,7 @@ async fn aptos_broadcast__should_send_the_exact_bytes() {
 /// What became of a transaction that a node refuses; `seen` answers what the chain has.
 async fn refused_with(
     refusal: Said,
-    shipment: Shipment,
+    broadcast_request: BroadcastRequest,
     seen: impl Fn(&Asked) -> Option<Said> + Send + Sync + 'static,
 ) -> Broadcast {
     let node = Node::start(move |asked| match asked.what.as_str() {
@@ -413,7 +429,7 @@ async fn refused_with(
         _ => seen(asked).unwrap_or_else(|| healthy(asked)),
     })
     .await;
-    node.client().broadcast(&shipment).await
+    node.client().broadcast(&broadcast_request).await
 }
 
 #[tokio::test]
@@ -421,22 +437,22 @@ async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
     let old = || vm("SEQUENCE_NUMBER_TOO_OLD");
     let by_hash = "GET /transactions/by_hash/0x7e";
     let by_number = format!("GET /accounts/{FROM}/transactions?start=7&limit=1");
-    let sent = refused_with(old(), shipment(NOW, false), move |asked| {
+    let sent = refused_with(old(), broadcast_request(NOW, false), move |asked| {
         let pending = json!({"type": "pending_transaction", "hash": HASH});
         (asked.what == by_hash).then_some((200, pending))
     });
     assert_eq!(sent.await, Broadcast::Accepted);
 
     // Nothing was sent before.
-    let sent = refused_with(old(), shipment(NOW, false), |_| None).await;
+    let sent = refused_with(old(), broadcast_request(NOW, false), |_| None).await;
     assert!(matches!(sent, Broadcast::Refused(_)), "{sent:?}");
 
     // It may have arrived, and the node that was asked by its hash is behind.
-    let sent = refused_with(old(), shipment(NOW, true), |_| None).await;
+    let sent = refused_with(old(), broadcast_request(NOW, true), |_| None).await;
     assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
     for (hash, accepted) in [(HASH, true), ("0x99", false)] {
         let by_number = by_number.clone();
-        let sent = refused_with(old(), shipment(NOW, true), move |asked| {
+        let sent = refused_with(old(), broadcast_request(NOW, true), move |asked| {
             let there = json!([{"hash": hash, "sequence_number": "7"}]);
             (asked.what == by_number).then_some((200, there))
         });
@@ -446,13 +462,13 @@ async fn aptos_broadcast__should_look_whether_an_old_number_is_its_own() {
             other => panic!("{other:?}"),
         }
     }
-    let sent = refused_with(old(), shipment(NOW, true), |asked| {
+    let sent = refused_with(old(), broadcast_request(NOW, true), |asked| {
         (asked.what == "GET ").then(|| ledger(1, END + 60))
     });
     assert!(matches!(sent.await, Broadcast::Refused(_)));
 
     // A node that cannot say leaves it open.
-    let sent = refused_with(old(), shipment(NOW, true), move |asked| {
+    let sent = refused_with(old(), broadcast_request(NOW, true), move |asked| {
         (asked.what == by_hash).then_some((503, json!("no")))
     });
     assert!(matches!(sent.await, Broadcast::Unknown(_)));
@@ -468,7 +484,7 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
         (END + 1, END + 59, false),
         (END + 61, END + 61, true),
     ] {
-        let sent = refused_with(full(), shipment(now, true), move |asked| {
+        let sent = refused_with(full(), broadcast_request(now, true), move |asked| {
             (asked.what == "GET ").then(|| ledger(1, chain))
         });
         match sent.await {
@@ -479,14 +495,24 @@ async fn aptos_broadcast__should_end_when_the_chains_clock_has_passed_the_end() 
             other => panic!("{now} {chain}: {other:?}"),
         }
     }
-    let sent = refused_with(vm("TRANSACTION_EXPIRED"), shipment(NOW, false), |_| None).await;
+    let sent = refused_with(
+        vm("TRANSACTION_EXPIRED"),
+        broadcast_request(NOW, false),
+        |_| None,
+    )
+    .await;
     match sent {
         Broadcast::Refused(refusal) => {
             assert!(refusal.reason.contains("expired"), "{}", refusal.reason);
         }
         other => panic!("{other:?}"),
     }
-    let sent = refused_with(vm("TRANSACTION_EXPIRED"), shipment(NOW, true), |_| None).await;
+    let sent = refused_with(
+        vm("TRANSACTION_EXPIRED"),
+        broadcast_request(NOW, true),
+        |_| None,
+    )
+    .await;
     assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
 }
 
@@ -573,17 +599,19 @@ async fn simulate__should_show_what_the_node_says_of_the_built_transaction() {
         }),
     });
     let payload = Payload::parse(&kind).unwrap();
-    let facts = Facts::Aptos(aptos::Facts {
+    let chain_data = ChainData::Aptos(aptos::ChainData {
         sequence_number: 7,
         expiration_timestamp_secs: END,
         gas_unit_price: None,
         gas_used: None,
         abi: None,
     });
-    let unsigned = aptos::Aptos.build(&payload, &facts, &public_key).unwrap();
-    let trial = Trial {
+    let unsigned = aptos::Aptos
+        .build(&payload, &chain_data, &public_key)
+        .unwrap();
+    let trial = SimulationRequest {
         payload,
-        facts,
+        chain_data,
         unsigned: unsigned.clone(),
         public_key: public_key.clone(),
     };

@@ -44,7 +44,7 @@ async fn info(gateway: &Gateway, address: &str) -> wire::Wallet {
 fn is_archived(fault: &Fault, kind: &str) {
     assert_eq!(fault.class(), &Class::WrongState, "{fault}");
     assert_eq!(
-        fault.public(),
+        fault.message(),
         format!(
             "{kind}.from: the wallet is archived; make it active again with updateWallet first"
         )
@@ -109,7 +109,7 @@ async fn update__should_refuse_what_it_cannot_do_and_change_nothing() {
     ] {
         let fault = update(&gateway, address, name, status).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
-        assert!(fault.public().starts_with(expected), "{fault}");
+        assert!(fault.message().starts_with(expected), "{fault}");
     }
     let command = Command::UpdateWallet(wire::UpdateWalletRequest {
         address: address.into(),
@@ -120,7 +120,7 @@ async fn update__should_refuse_what_it_cannot_do_and_change_nothing() {
         .submit(&stranger(), command, None)
         .await
         .unwrap_err();
-    assert_eq!(fault.public(), "address: is not that of a wallet");
+    assert_eq!(fault.message(), "address: is not that of a wallet");
     assert_eq!(info(&gateway, address).await, made);
 }
 

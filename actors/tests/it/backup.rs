@@ -88,7 +88,7 @@ async fn until(world: &World, what: &str, mut is: impl AsyncFnMut() -> bool) {
 }
 
 async fn claims(world: &World) -> usize {
-    let claims = Scan::prefix(Space::NonceClaim, &[], 100);
+    let claims = Scan::prefix(Space::NonceReservation, &[], 100);
     world.store.scan(&claims).await.unwrap().len()
 }
 
@@ -226,7 +226,7 @@ async fn restore__should_keep_clients_out_until_an_operator_lets_them_in() {
             .await
             .unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
-        assert!(fault.public().contains("covault backup resume"), "{fault}");
+        assert!(fault.message().contains("covault backup resume"), "{fault}");
         // To look is allowed, and so is what operators do.
         let query = Query::SigningRequest {
             uuid: first.uuid.clone(),
@@ -329,7 +329,7 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
             // Nothing was written at all.
             Ok(_) => assert_eq!(cut, 0),
             Err(fault) => {
-                assert!(fault.public().contains("not restored whole"), "{fault}");
+                assert!(fault.message().contains("not restored whole"), "{fault}");
                 // The next try begins again, whatever the one before left.
                 let done = backup::restore(&*store, backup.as_slice(), 5).await;
                 done.unwrap();
@@ -399,7 +399,7 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
         .await
         .unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
-    assert!(fault.public().contains("not empty"), "{fault}");
+    assert!(fault.message().contains("not empty"), "{fault}");
     let new = restored(&world, &backup).await;
     assert_eq!(every_row(&new).await, every_row(&world).await);
     // One of a version to come.
@@ -415,7 +415,7 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
     };
     newer.rows(vec![row]).unwrap();
     let fault = backup::check(newer.end().unwrap().as_slice(), Heads::new()).unwrap_err();
-    assert!(fault.public().contains("version 9.9"), "{fault}");
+    assert!(fault.message().contains("version 9.9"), "{fault}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -106,7 +106,7 @@ async fn a_batch__should_wait_for_a_person_and_be_shown() {
     ] {
         let fault = shown(&gateway, &caller, uuid).await.unwrap_err();
         assert_eq!(
-            (fault.class(), fault.public()),
+            (fault.class(), fault.message()),
             (&Class::Invalid, "Invalid uuid")
         );
     }
@@ -122,7 +122,7 @@ async fn a_batch__should_be_refused_when_it_cannot_be_paid() {
         let fault = submit(caller, &gateway, asked, Some("k"))
             .await
             .unwrap_err();
-        (fault.class().clone(), fault.public().to_owned())
+        (fault.class().clone(), fault.message().to_owned())
     };
     let invalid = |sentence: &str| (Class::Invalid, sentence.to_owned());
     let nothing = wire::CreateBatchPaymentRequest::default();

@@ -56,7 +56,7 @@ async fn bitcoin_outputs__should_not_be_spent_when_a_node_lies_about_what_they_a
         (r#""amount":0.00050000"#, r#""amount":0.00050001"#),
     ] {
         let client: Arc<dyn ChainClient> = connect(vec![liar(&node, truth, lie).await], 1);
-        match client.facts(&wallet.needs(), 0).await {
+        match client.chain_data(&wallet.queries(), 0).await {
             Err(ChainError::Unknown(reason)) => {
                 assert!(reason.contains("check the node"), "{reason}");
             }

@@ -9,11 +9,12 @@ use std::{
 };
 
 use covault_actors::rpc::{
-    Access, Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoint, Endpoints, Shipment,
+    Access, Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoint,
+    Endpoints,
 };
 use covault_core::{
     chain::{
-        Chain, Facts, Needs, Settled, Signed,
+        Allocation, ChainData, DynNetworkRules, Queries, Signed,
         bitcoin::{self as rules, Unspent},
     },
     fault::ExecuteCode,
@@ -193,14 +194,14 @@ impl Wallet {
         Self { key, address }
     }
 
-    pub fn needs(&self) -> Needs {
+    pub fn queries(&self) -> Queries {
         let from = self.address.clone();
-        rules::Needs { from }.into()
+        rules::Queries { from }.into()
     }
 
     async fn outputs(&self, client: &Arc<dyn ChainClient>) -> Vec<Unspent> {
-        match client.facts(&self.needs(), 0).await.unwrap() {
-            Facts::Bitcoin(facts) => facts.outputs,
+        match client.chain_data(&self.queries(), 0).await.unwrap() {
+            ChainData::Bitcoin(chain_data) => chain_data.outputs,
             other => panic!("{other:?}"),
         }
     }
@@ -213,7 +214,7 @@ impl Wallet {
     }
 
     /// A payment of some of these outputs, as the service makes it.
-    fn pays(&self, outputs: &[Unspent], to: &str, amount: u64, fee: u64) -> Shipment {
+    fn pays(&self, outputs: &[Unspent], to: &str, amount: u64, fee: u64) -> BroadcastRequest {
         let payload = Payload::parse(&WireKind::BtcSendNative(BtcSendNative {
             from: self.address.clone(),
             to: to.into(),
@@ -222,13 +223,15 @@ impl Wallet {
         }))
         .unwrap();
         let outputs = outputs.to_vec();
-        let facts = rules::Facts { outputs }.into();
-        let settled = bitcoin().settle(&payload, facts, &BTreeSet::new()).unwrap();
-        let Settled::Facts(facts) = settled else {
+        let chain_data = rules::ChainData { outputs }.into();
+        let settled = bitcoin()
+            .allocate(&payload, chain_data, &BTreeSet::new())
+            .unwrap();
+        let Allocation::ChainData(chain_data) = settled else {
             panic!("{settled:?}");
         };
         let public_key = public_key(&self.key);
-        let unsigned = bitcoin().build(&payload, &facts, &public_key).unwrap();
+        let unsigned = bitcoin().build(&payload, &chain_data, &public_key).unwrap();
         let sign = |message: &[u8]| {
             let (signature, recovery) = self.key.sign_prehash_recoverable(message);
             let (r, s) = signature.split_bytes();
@@ -244,32 +247,32 @@ impl Wallet {
             .map(|input| sign(&input.message))
             .collect();
         let signed = bitcoin().assemble(&payload, &unsigned, &signatures, &public_key);
-        shipment(signed.unwrap().unwrap(), facts)
+        broadcast_request(signed.unwrap().unwrap(), chain_data)
     }
 }
 
-fn bitcoin() -> &'static dyn Chain {
-    Network::Bitcoin.chain()
+fn bitcoin() -> &'static dyn DynNetworkRules {
+    Network::Bitcoin.rules()
 }
 
 fn public_key(key: &SigningKey) -> Vec<u8> {
     key.verifying_key().to_sec1_point(true).as_bytes().to_vec()
 }
 
-fn shipment(signed: Signed, facts: Facts) -> Shipment {
-    Shipment {
+fn broadcast_request(signed: Signed, chain_data: ChainData) -> BroadcastRequest {
+    BroadcastRequest {
         signed,
-        facts,
+        chain_data,
         age_ms: 0,
         now_ms: 0,
         retried: false,
     }
 }
 
-fn again(shipment: &Shipment) -> Shipment {
-    Shipment {
+fn again(broadcast_request: &BroadcastRequest) -> BroadcastRequest {
+    BroadcastRequest {
         retried: true,
-        ..shipment.clone()
+        ..broadcast_request.clone()
     }
 }
 
@@ -508,8 +511,11 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
         first.client().broadcast(&payment).await,
         Broadcast::Accepted
     );
-    let facts = both.facts(&wallet.needs(), 0).await;
-    assert!(matches!(facts, Err(ChainError::Unknown(_))), "{facts:?}");
+    let chain_data = both.chain_data(&wallet.queries(), 0).await;
+    assert!(
+        matches!(chain_data, Err(ChainError::Unknown(_))),
+        "{chain_data:?}"
+    );
     first.mine(1).await;
     copy().await;
     assert_eq!(
@@ -528,7 +534,11 @@ async fn bitcoin_nodes__should_watch_each_for_itself() {
 async fn a_bitcoin_node_without_wallets__should_say_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let node = Bitcoind::start(folder.path(), &["-disablewallet=1"]).await;
-    match node.client().facts(&Wallet::new(11).needs(), 0).await {
+    match node
+        .client()
+        .chain_data(&Wallet::new(11).queries(), 0)
+        .await
+    {
         Err(ChainError::Unknown(reason)) => assert!(reason.contains("disablewallet=1"), "{reason}"),
         other => panic!("{other:?}"),
     }

@@ -12,10 +12,10 @@ use alloy_consensus::{Transaction as _, TxEnvelope, private::alloy_primitives::k
 use alloy_eips::Decodable2718 as _;
 use async_trait::async_trait;
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, Refusal, Shipment, Simulation, Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal, Simulation, SimulationRequest,
 };
 use covault_core::{
-    chain::{Facts, Needs, evm, solana},
+    chain::{ChainData, Queries, evm, solana},
     fault::ExecuteCode,
 };
 use k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
@@ -50,7 +50,7 @@ pub struct ChainDouble {
     /// How often it was asked for facts.
     pub asked: AtomicUsize,
     /// What it was to try.
-    pub tried: Mutex<Vec<Trial>>,
+    pub tried: Mutex<Vec<SimulationRequest>>,
     trying: Mutex<Trying>,
 }
 
@@ -131,11 +131,14 @@ fn number_of(envelope: &TxEnvelope) -> (String, u64) {
 
 #[async_trait]
 impl ChainClient for ChainDouble {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
         tokio::task::yield_now().await;
         let asked = self.asked.fetch_add(1, Ordering::SeqCst);
-        if let (Needs::Evm(needs), Some(value)) = (needs, &*self.unanswerable.lock().unwrap())
-            && needs.fees.as_ref().is_some_and(|call| call.value == *value)
+        if let (Queries::Evm(queries), Some(value)) = (queries, &*self.unanswerable.lock().unwrap())
+            && queries
+                .fees
+                .as_ref()
+                .is_some_and(|call| call.value == *value)
         {
             return Err(ChainError::Unknown("the node is at a loss".into()));
         }
@@ -148,9 +151,9 @@ impl ChainClient for ChainDouble {
                 code: ExecuteCode::InsufficientFunds,
             }));
         }
-        Ok(match needs {
-            Needs::Nothing => Facts::Nothing,
-            Needs::Solana(_) => Facts::Solana(solana::Facts {
+        Ok(match queries {
+            Queries::Nothing => ChainData::Nothing,
+            Queries::Solana(_) => ChainData::Solana(solana::ChainData {
                 recent_blockhash: if self.fast_blocks.load(Ordering::SeqCst) {
                     bs58::encode([[7; 24].as_slice(), &(asked as u64 / 3).to_be_bytes()].concat())
                         .into_string()
@@ -159,17 +162,17 @@ impl ChainClient for ChainDouble {
                 },
                 token: None,
             }),
-            Needs::Evm(needs) => {
+            Queries::Evm(queries) => {
                 let taken = self.nonces.lock().unwrap();
                 let (from, before) = (
-                    needs.from.to_lowercase(),
+                    queries.from.to_lowercase(),
                     self.before.load(Ordering::SeqCst),
                 );
                 let pending = (before..).find(|nonce| !taken.contains(&(from.clone(), *nonce)));
-                Facts::Evm(evm::Facts {
-                    nonce: pending.filter(|_| needs.nonce),
+                ChainData::Evm(evm::ChainData {
+                    nonce: pending.filter(|_| queries.nonce),
                     eip1559: true,
-                    fees: needs.fees.as_ref().map(|_| evm::Fees {
+                    fees: queries.fees.as_ref().map(|_| evm::Fees {
                         estimate_gas: 21_000,
                         base_fee: 1_000_000_000,
                         max_priority_fee: 1_000,
@@ -180,15 +183,15 @@ impl ChainClient for ChainDouble {
         })
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
         tokio::task::yield_now().await;
-        let transaction = shipment.signed.transaction.clone();
+        let transaction = broadcast_request.signed.transaction.clone();
         self.handed.lock().unwrap().insert(transaction.clone());
         if self.down.load(Ordering::SeqCst) || self.stuck.load(Ordering::SeqCst) {
             return Broadcast::Unknown("the node cannot be reached".into());
         }
         let mut sent = self.sent.lock().unwrap();
-        if sent.contains_key(&shipment.signed.tx_hash) {
+        if sent.contains_key(&broadcast_request.signed.tx_hash) {
             return Broadcast::Accepted;
         }
         if self.refuse.load(Ordering::SeqCst) {
@@ -199,7 +202,10 @@ impl ChainClient for ChainDouble {
         }
         if transaction.starts_with("0x") {
             let envelope = decoded(&transaction);
-            assert_eq!(envelope.tx_hash().to_string(), shipment.signed.tx_hash);
+            assert_eq!(
+                envelope.tx_hash().to_string(),
+                broadcast_request.signed.tx_hash
+            );
             let number = number_of(&envelope);
             let mut nonces = self.nonces.lock().unwrap();
             let before = number.1.checked_sub(1);
@@ -220,7 +226,7 @@ impl ChainClient for ChainDouble {
                 envelope.nonce()
             );
         }
-        sent.insert(shipment.signed.tx_hash.clone(), transaction);
+        sent.insert(broadcast_request.signed.tx_hash.clone(), transaction);
         if take(&self.lost_answers) {
             return Broadcast::Unknown("the answer was lost".into());
         }
@@ -231,7 +237,7 @@ impl ChainClient for ChainDouble {
         Ok(if token.is_some() { "5" } else { "1000" }.into())
     }
 
-    async fn simulate(&self, trial: &Trial) -> Option<Simulation> {
+    async fn simulate(&self, trial: &SimulationRequest) -> Option<Simulation> {
         self.tried.lock().unwrap().push(trial.clone());
         let trying = self.trying.lock().unwrap().clone();
         match trying {

@@ -104,7 +104,7 @@ async fn count(world: &World, space: Space) -> usize {
 }
 
 fn says(fault: &Fault, class: Class, reason: &str) {
-    assert_eq!((fault.class(), fault.public()), (&class, reason));
+    assert_eq!((fault.class(), fault.message()), (&class, reason));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -363,7 +363,7 @@ async fn configuration__should_name_the_field_that_is_wrong_and_change_nothing_t
         (with_webhook("ftp://example.com"), "webhook: "),
     ] {
         let fault = configure(&gateway, change).await.unwrap_err();
-        assert!(fault.public().starts_with(start), "{fault}");
+        assert!(fault.message().starts_with(start), "{fault}");
     }
     let view = configure(&gateway, nothing(&token, evm)).await.unwrap();
     assert!(view.routes.is_empty());
@@ -385,5 +385,5 @@ async fn configuration__should_name_the_field_that_is_wrong_and_change_nothing_t
     let command = Command::RevokeToken("shop".into());
     gateway.submit(&admin(), command, None).await.unwrap();
     let fault = configure(&gateway, nothing(&token, evm)).await.unwrap_err();
-    assert_eq!(fault.public(), "token: was revoked");
+    assert_eq!(fault.message(), "token: was revoked");
 }

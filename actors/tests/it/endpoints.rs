@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use covault_actors::rpc::{
-    Access, Answer, Body, Broadcast, Call, ChainClient, ChainError, ChainKey, Chains, Endpoint,
-    Endpoints, JsonRpc, Pool, Rest, Shipment,
+    Access, Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, ChainKey,
+    Chains, Endpoint, Endpoints, JsonRpc, Pool, Rest,
 };
 use covault_core::{
-    chain::{Facts, Needs, Signed, evm},
+    chain::{ChainData, Queries, Signed, evm},
     network::Network,
 };
 use serde_json::{Value, json};
@@ -92,8 +92,8 @@ async fn evm_node(count: &'static str, base_fee: &'static str) -> Server {
     .await
 }
 
-fn nonce_wanted() -> Needs {
-    Needs::Evm(evm::Needs {
+fn nonce_wanted() -> Queries {
+    Queries::Evm(evm::Queries {
         chain_id: CHAIN,
         from: "0x00000000000000000000000000000000000000aa".into(),
         nonce: true,
@@ -103,8 +103,8 @@ fn nonce_wanted() -> Needs {
 
 async fn nonce(urls: &[&str], agree: usize) -> (Result<u64, ChainError>, Vec<u64>) {
     let client = client(ChainKey::evm(CHAIN), endpoints(urls, agree));
-    let nonce = match client.facts(&nonce_wanted(), 0).await {
-        Ok(Facts::Evm(facts)) => Ok(facts.nonce.unwrap()),
+    let nonce = match client.chain_data(&nonce_wanted(), 0).await {
+        Ok(ChainData::Evm(chain_data)) => Ok(chain_data.nonce.unwrap()),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error),
     };
@@ -166,7 +166,7 @@ async fn pool__should_be_refused_when_more_have_to_agree_than_there_are() {
         let endpoints = endpoints(&urls, agree);
         let fault = Pool::new(ChainKey::evm(CHAIN), &endpoints, World::new().ports());
         let fault = fault.err().unwrap();
-        assert!(fault.public().starts_with(setting), "{fault}");
+        assert!(fault.message().starts_with(setting), "{fault}");
     }
 }
 
@@ -367,12 +367,12 @@ async fn sending__should_say_when_a_node_may_have_it() {
         (200, answer.to_string())
     })
     .await;
-    let shipment = Shipment {
+    let broadcast_request = BroadcastRequest {
         signed: Signed {
             transaction: "AQ==".into(),
             tx_hash: "hash".into(),
         },
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         age_ms: 0,
         now_ms: 0,
         retried: false,
@@ -380,12 +380,12 @@ async fn sending__should_say_when_a_node_may_have_it() {
     // The first node may have it, and cannot be asked.
     let doubtful = client(ChainKey::SOLANA, endpoints(&[&lost.url, &refusing.url], 1));
     assert!(matches!(
-        doubtful.broadcast(&shipment).await,
+        doubtful.broadcast(&broadcast_request).await,
         Broadcast::Unknown(_)
     ));
     let clear = client(ChainKey::SOLANA, endpoints(&[&refusing.url], 1));
     assert!(matches!(
-        clear.broadcast(&shipment).await,
+        clear.broadcast(&broadcast_request).await,
         Broadcast::Refused(_)
     ));
 }

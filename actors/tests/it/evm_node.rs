@@ -6,10 +6,10 @@ use std::{
 };
 
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints,
 };
 use covault_core::{
-    chain::{Facts, Needs, Signed, evm},
+    chain::{ChainData, Queries, Signed, evm},
     fault::ExecuteCode,
 };
 use serde_json::{Value, json};
@@ -106,8 +106,8 @@ pub async fn nobody() -> String {
     http_double::listen().await.1
 }
 
-fn all_needs() -> Needs {
-    Needs::Evm(evm::Needs {
+fn all_needs() -> Queries {
+    Queries::Evm(evm::Queries {
         chain_id: CHAIN,
         from: "0x00000000000000000000000000000000000000aa".into(),
         nonce: true,
@@ -119,13 +119,13 @@ fn all_needs() -> Needs {
     })
 }
 
-fn shipment() -> Shipment {
-    Shipment {
+fn broadcast_request() -> BroadcastRequest {
+    BroadcastRequest {
         signed: Signed {
             transaction: "0x02aa".into(),
             tx_hash: "0xhash".into(),
         },
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         age_ms: 0,
         now_ms: 0,
         retried: false,
@@ -135,11 +135,11 @@ fn shipment() -> Shipment {
 #[tokio::test]
 async fn facts__should_be_what_the_node_says() {
     let node = Node::start(healthy).await;
-    let facts = connect(vec![node.url.clone()])
-        .facts(&all_needs(), 0)
+    let chain_data = connect(vec![node.url.clone()])
+        .chain_data(&all_needs(), 0)
         .await
         .unwrap();
-    let expected = evm::Facts {
+    let expected = evm::ChainData {
         nonce: Some(4),
         eip1559: true,
         fees: Some(evm::Fees {
@@ -148,7 +148,7 @@ async fn facts__should_be_what_the_node_says() {
             max_priority_fee: 100_000_000,
         }),
     };
-    assert_eq!(facts, Facts::Evm(expected));
+    assert_eq!(chain_data, ChainData::Evm(expected));
     let calls = node.calls.lock().unwrap();
     let count = calls
         .iter()
@@ -177,15 +177,15 @@ async fn facts__should_take_the_gas_price_where_there_is_no_base_fee() {
         _ => healthy(method, params),
     })
     .await;
-    let Facts::Evm(facts) = connect(vec![node.url])
-        .facts(&all_needs(), 0)
+    let ChainData::Evm(chain_data) = connect(vec![node.url])
+        .chain_data(&all_needs(), 0)
         .await
         .unwrap()
     else {
         panic!("no facts")
     };
-    assert!(!facts.eip1559);
-    let fees = facts.fees.unwrap();
+    assert!(!chain_data.eip1559);
+    let fees = chain_data.fees.unwrap();
     assert_eq!((fees.base_fee, fees.max_priority_fee), (20_000_000_000, 0));
 }
 
@@ -194,9 +194,9 @@ async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
     let busy = Node::start(|_, _| Err((-32005, "rate limit exceeded".into()))).await;
     let good = Node::start(healthy).await;
     let client = connect(vec![nobody().await, busy.url.clone(), good.url.clone()]);
-    assert!(client.facts(&all_needs(), 0).await.is_ok());
+    assert!(client.chain_data(&all_needs(), 0).await.is_ok());
     let busy_calls = busy.calls.lock().unwrap().len();
-    assert!(client.facts(&all_needs(), 0).await.is_ok());
+    assert!(client.chain_data(&all_needs(), 0).await.is_ok());
     assert_eq!(
         busy.calls.lock().unwrap().len(),
         busy_calls,
@@ -208,7 +208,7 @@ async fn facts__should_come_from_another_node_when_one_is_down_or_overloaded() {
 async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_chain() {
     let client = connect(vec![nobody().await]);
     assert!(matches!(
-        client.facts(&all_needs(), 0).await,
+        client.chain_data(&all_needs(), 0).await,
         Err(ChainError::Unknown(_))
     ));
     let other = Node::start(|method, params| match method {
@@ -217,7 +217,7 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
     })
     .await;
     let client = connect(vec![other.url.clone()]);
-    match client.facts(&all_needs(), 0).await {
+    match client.chain_data(&all_needs(), 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert!(refusal.reason.contains("is on chain 1"), "{refusal:?}")
         }
@@ -225,7 +225,7 @@ async fn facts__should_be_unknown_without_a_node_and_refused_by_one_of_another_c
     }
     // Nothing is ever sent there.
     assert!(matches!(
-        client.broadcast(&shipment()).await,
+        client.broadcast(&broadcast_request()).await,
         Broadcast::Unknown(_)
     ));
     assert!(
@@ -242,7 +242,7 @@ async fn facts__should_say_when_the_sender_cannot_pay() {
         _ => healthy(method, params),
     })
     .await;
-    match connect(vec![node.url]).facts(&all_needs(), 0).await {
+    match connect(vec![node.url]).chain_data(&all_needs(), 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert_eq!(refusal.code, ExecuteCode::InsufficientFunds)
         }
@@ -269,7 +269,10 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
             _ => healthy(method, params),
         })
         .await;
-        let outcome = match connect(vec![node.url]).broadcast(&shipment()).await {
+        let outcome = match connect(vec![node.url])
+            .broadcast(&broadcast_request())
+            .await
+        {
             Broadcast::Accepted => "accepted",
             Broadcast::Refused(_) => "refused",
             Broadcast::Unknown(_) => "unknown",
@@ -278,7 +281,7 @@ async fn broadcast__should_tell_accepted_refused_and_unknown_apart() {
     }
     let client = connect(vec![nobody().await]);
     assert!(matches!(
-        client.broadcast(&shipment()).await,
+        client.broadcast(&broadcast_request()).await,
         Broadcast::Unknown(_)
     ));
 }
@@ -290,9 +293,9 @@ async fn broadcast__should_not_call_refused_what_a_silent_node_may_have() {
         _ => healthy(method, params),
     })
     .await;
-    let again = Shipment {
+    let again = BroadcastRequest {
         retried: true,
-        ..shipment()
+        ..broadcast_request()
     };
     let client = connect(vec![node.url.clone(), nobody().await]);
     assert!(matches!(
@@ -301,7 +304,7 @@ async fn broadcast__should_not_call_refused_what_a_silent_node_may_have() {
     ));
     // Also for a first try: one address may be many nodes, and one of them has it.
     assert!(matches!(
-        client.broadcast(&shipment()).await,
+        client.broadcast(&broadcast_request()).await,
         Broadcast::Unknown(_)
     ));
     // Every node says that it does not have it.
@@ -342,7 +345,7 @@ async fn broadcast__should_end_what_cannot_have_landed_although_a_node_is_silent
     .await;
     let client = connect(vec![node.url.clone(), nobody().await]);
     assert!(matches!(
-        client.broadcast(&shipment()).await,
+        client.broadcast(&broadcast_request()).await,
         Broadcast::Refused(_)
     ));
 }
@@ -356,7 +359,9 @@ async fn broadcast__should_not_take_an_error_of_the_lookup_for_not_found() {
     })
     .await;
     assert!(matches!(
-        connect(vec![node.url]).broadcast(&shipment()).await,
+        connect(vec![node.url])
+            .broadcast(&broadcast_request())
+            .await,
         Broadcast::Unknown(_)
     ));
 }
@@ -374,9 +379,9 @@ async fn nodes__should_each_say_which_chain_they_are_on() {
     })
     .await;
     let client = connect(vec![right.url.clone(), wrong.url.clone()]);
-    assert!(client.facts(&all_needs(), 0).await.is_ok());
+    assert!(client.chain_data(&all_needs(), 0).await.is_ok());
     assert!(matches!(
-        client.broadcast(&shipment()).await,
+        client.broadcast(&broadcast_request()).await,
         Broadcast::Unknown(_)
     ));
     assert_eq!(wrong.methods(), ["eth_chainId"]);
@@ -391,7 +396,7 @@ async fn facts__should_not_believe_an_absurd_transaction_count() {
         })
         .await;
         assert!(matches!(
-            connect(vec![node.url]).facts(&all_needs(), 0).await,
+            connect(vec![node.url]).chain_data(&all_needs(), 0).await,
             Err(ChainError::Unknown(_))
         ));
     }
@@ -441,7 +446,7 @@ async fn connect__should_refuse_what_is_no_address_without_repeating_it() {
         let fault = Chains::connect(&config, &World::new().ports())
             .err()
             .unwrap();
-        assert!(fault.public().starts_with("chains.evm.31337.rpc: "));
+        assert!(fault.message().starts_with("chains.evm.31337.rpc: "));
         assert!(!format!("{fault:?}").contains("secret-key"));
     }
 }

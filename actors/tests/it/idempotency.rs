@@ -329,7 +329,7 @@ async fn a_key__should_have_1_to_255_characters() {
             .await
             .unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
-        assert!(fault.public().starts_with("idempotency-key: "));
+        assert!(fault.message().starts_with("idempotency-key: "));
     }
     let longest = "ü".repeat(255);
     assert!(

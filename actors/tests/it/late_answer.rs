@@ -21,7 +21,7 @@ use crate::world::*;
 /// after the look.
 struct LateStore {
     inner: Arc<dyn Store>,
-    looks: AtomicUsize,
+    rebroadcast_cache: AtomicUsize,
     made: watch::Sender<bool>,
     looked: watch::Sender<bool>,
 }
@@ -49,7 +49,8 @@ impl Store for LateStore {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        let second = scan.space == Space::Lease && self.looks.fetch_add(1, Ordering::SeqCst) == 1;
+        let second = scan.space == Space::Lease
+            && self.rebroadcast_cache.fetch_add(1, Ordering::SeqCst) == 1;
         if second {
             let mut made = self.made.subscribe();
             made.wait_for(|made| *made).await.unwrap();
@@ -71,7 +72,7 @@ async fn a_vault__should_get_its_keys_also_when_it_is_made_during_the_first_look
     let world = World::new();
     let store = LateStore {
         inner: Arc::clone(&world.store),
-        looks: AtomicUsize::new(0),
+        rebroadcast_cache: AtomicUsize::new(0),
         made: watch::channel(false).0,
         looked: watch::channel(false).0,
     };

@@ -179,7 +179,7 @@ async fn reshare__should_change_who_signs_and_no_key() {
         assert_eq!(outcome.is_ok(), removed, "{outcome:?}");
     }
     let fault = reshare(&gateway, id, to(2, &[1, 4])).await.unwrap_err();
-    assert!(fault.public().contains("not admitted"), "{fault}");
+    assert!(fault.message().contains("not admitted"), "{fault}");
     // The call that made the vault still names it.
     assert_eq!(vault(&gateway, "main").await, id);
 }
@@ -308,7 +308,7 @@ async fn reshare__should_name_who_is_away_and_be_cancelled() {
         ..to(2, &[1, 2, 4])
     };
     let refusal = reshare(&gateway, id, unknown).await.unwrap_err();
-    assert!(refusal.public().starts_with("lost: "), "{refusal}");
+    assert!(refusal.message().starts_with("lost: "), "{refusal}");
     let replace = Reshare {
         lost: vec![node(3)],
         ..to(2, &[1, 2, 4])
@@ -388,7 +388,7 @@ async fn life__should_be_for_operators_and_for_keys_that_are_there() {
         ..refresh()
     };
     let fault = reshare(&gateway, id, scheme).await.unwrap_err();
-    assert!(fault.public().starts_with("schemes: "), "{fault}");
+    assert!(fault.message().starts_with("schemes: "), "{fault}");
     let one = Reshare {
         schemes: vec![Scheme::FrostEd25519],
         ..refresh()
@@ -424,7 +424,7 @@ async fn life__should_be_for_operators_and_for_keys_that_are_there() {
         .submit(&admin(), command(vec![]), None)
         .await
         .unwrap_err();
-    assert!(fault.public().starts_with("recipients: "), "{fault}");
+    assert!(fault.message().starts_with("recipients: "), "{fault}");
 }
 
 #[tokio::test]

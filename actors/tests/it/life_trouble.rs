@@ -176,9 +176,9 @@ async fn run(gateway: &Gateway) {
     let Receipt::Vault(vault) = made.receipt else {
         panic!("no vault")
     };
-    for wish in [refresh(), to(2, &[2, 3, 4])] {
+    for reshare_request in [refresh(), to(2, &[2, 3, 4])] {
         until(gateway, known).await;
-        if reshare(gateway, vault.id, wish).await.is_err() {
+        if reshare(gateway, vault.id, reshare_request).await.is_err() {
             return;
         }
     }

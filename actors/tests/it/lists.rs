@@ -108,7 +108,7 @@ async fn list__should_refuse_what_it_cannot_answer() {
         change(&mut asked);
         let fault = list(&gateway, asked).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
-        fault.public().to_owned()
+        fault.message().to_owned()
     };
     for limit in [101, -1, i64::MIN] {
         let said = refused(&|asked| asked.limit = Some(limit)).await;

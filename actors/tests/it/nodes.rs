@@ -58,7 +58,7 @@ async fn vault__should_be_refused_with_a_node_that_was_not_admitted() {
     let fault = submit(&gateway, create(&[1, 2])).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     let line = hex::encode([2; 32]);
-    let sentence = fault.public();
+    let sentence = fault.message();
     assert!(
         sentence.starts_with(&format!("signers: {line} ")),
         "{sentence}"
@@ -123,7 +123,7 @@ async fn node__should_not_be_removed_while_it_holds_shares() {
         .await
         .unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
-    assert!(fault.public().contains("main, other"), "{fault}");
+    assert!(fault.message().contains("main, other"), "{fault}");
     assert_eq!(list(&gateway).await.len(), 3);
     gateway.stop().await;
 }
@@ -141,7 +141,7 @@ async fn nodes__should_be_changed_by_operators_only_and_have_sane_names() {
     }
     for name in ["\u{1b}[2J", &"x".repeat(65)] {
         let fault = submit(&gateway, admit_as(1, name)).await.unwrap_err();
-        assert!(fault.public().starts_with("name: "), "{fault}");
+        assert!(fault.message().starts_with("name: "), "{fault}");
     }
     assert!(list(&gateway).await.is_empty());
     gateway.stop().await;

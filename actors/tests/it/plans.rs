@@ -88,18 +88,18 @@ async fn vault__should_get_its_keys_from_other_nodes_when_one_never_comes() {
     // By mistake nothing changes; the way out is told.
     let fault = made(&gateway, create(&[1, 2, 4])).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
-    assert!(fault.public().contains("--replace"), "{fault}");
+    assert!(fault.message().contains("--replace"), "{fault}");
     // The node that never came is held by a vault that has no keys, and that is what is said.
     let operator = admin();
     let remove = || gateway.submit(&operator, Command::RemoveNode(node(3)), None);
     let fault = remove().await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
-    let sentence = fault.public();
+    let sentence = fault.message();
     assert!(sentence.contains("--replace"), "{sentence}");
     assert!(!sentence.contains("reshare"), "{sentence}");
     // Nobody is named who is not admitted.
     let fault = made(&gateway, replace(&[1, 2, 9])).await.unwrap_err();
-    assert!(fault.public().contains("node admit"), "{fault}");
+    assert!(fault.message().contains("node admit"), "{fault}");
     let fault = gateway
         .submit(&stranger(), replace(&[1, 2, 4]), None)
         .await
@@ -235,13 +235,13 @@ async fn reshare__should_be_refused_when_a_node_was_removed_before_it() {
         },
     };
     let fault = made(&gateway, command(&[1, 2, 5])).await.unwrap_err();
-    assert!(fault.public().starts_with("signers: "), "{fault}");
+    assert!(fault.message().starts_with("signers: "), "{fault}");
     // Removals and wishes at the same time: whichever comes first, no vault names a node that is gone.
     for _ in 0..20 {
-        let wish = made(&gateway, command(&[1, 2, 4]));
+        let reshare_request = made(&gateway, command(&[1, 2, 4]));
         let operator = admin();
         let remove = gateway.submit(&operator, Command::RemoveNode(node(4)), None);
-        let (wished, removed) = tokio::join!(wish, remove);
+        let (wished, removed) = tokio::join!(reshare_request, remove);
         assert!(wished.is_err() || removed.is_err());
         if wished.is_ok() {
             break;

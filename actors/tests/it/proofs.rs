@@ -116,7 +116,7 @@ async fn wallet_without_proof__should_get_it_when_the_signers_are_back() {
         let fault = refused.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
         assert!(
-            fault.public().starts_with("requireAddressProof: "),
+            fault.message().starts_with("requireAddressProof: "),
             "{fault}"
         );
     }

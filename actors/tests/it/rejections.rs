@@ -33,7 +33,7 @@ async fn reject(gateway: &Gateway, uuid: &str) -> Result<(), Fault> {
 async fn too_late(gateway: &Gateway, uuid: &str) -> String {
     let fault = reject(gateway, uuid).await.unwrap_err();
     assert_eq!(fault.class(), &Class::WrongState);
-    fault.public().to_owned()
+    fault.message().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,10 +115,10 @@ async fn reject__should_know_only_what_the_token_may_see() {
     let fault = reject_as(&stranger(), &gateway, &pending.uuid)
         .await
         .unwrap_err();
-    assert_eq!(fault.public(), "Invalid uuid");
+    assert_eq!(fault.message(), "Invalid uuid");
     for uuid in ["", "x", "00000000-0000-4000-8000-000000000000"] {
         let fault = reject(&gateway, uuid).await.unwrap_err();
-        assert_eq!(fault.public(), "Invalid uuid");
+        assert_eq!(fault.message(), "Invalid uuid");
     }
     assert_eq!(
         details(&gateway, &pending.uuid).await.status(),

@@ -155,7 +155,7 @@ async fn create__should_refuse_what_it_cannot_do_and_store_nothing() {
     let address = evm_wallet(&gateway, first).await;
     let refused = async |asked: wire::CreateSigningRequestRequest| {
         let fault = try_create(&gateway, asked, None).await.unwrap_err();
-        (fault.class().clone(), fault.public().to_owned())
+        (fault.class().clone(), fault.message().to_owned())
     };
     let invalid = |sentence: &str| (Class::Invalid, sentence.to_owned());
 
@@ -248,14 +248,14 @@ async fn requests__should_be_invisible_outside_of_the_scope_of_the_token() {
         uuid: pending.uuid.clone(),
     };
     let fault = gateway.view(&stranger(), query).await.unwrap_err();
-    assert_eq!(fault.public(), "Invalid uuid");
+    assert_eq!(fault.message(), "Invalid uuid");
     let command = covault_actors::gateway::Command::CreateSigningRequest(request(raw(&address)));
     let fault = gateway
         .submit(&stranger(), command, None)
         .await
         .unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "rawMessage.from: is not the address of a wallet"
     );
     for uuid in ["", "x", "00000000-0000-4000-8000-000000000000"] {
@@ -264,7 +264,7 @@ async fn requests__should_be_invisible_outside_of_the_scope_of_the_token() {
             timeout_ms: 1,
         };
         assert_eq!(
-            gateway.view(&admin(), query).await.unwrap_err().public(),
+            gateway.view(&admin(), query).await.unwrap_err().message(),
             "Invalid uuid"
         );
     }
@@ -284,7 +284,7 @@ async fn outcome__should_say_still_pending_when_the_patience_ends() {
     };
     let fault = gateway.view(&admin(), query).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
-    assert!(fault.public().contains("still pending"));
+    assert!(fault.message().contains("still pending"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

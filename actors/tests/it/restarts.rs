@@ -16,8 +16,8 @@ use covault_core::schema::wire::{
 
 use crate::{
     audit,
-    claims::pay,
     cut_store::{Accident, CutStore},
+    reservations::pay,
     world::*,
 };
 
@@ -341,5 +341,5 @@ async fn stop__should_refuse_what_comes_later() {
     let fault = try_create(&gateway, request(raw("x")), None)
         .await
         .unwrap_err();
-    assert_eq!(fault.public(), "the service is shutting down");
+    assert_eq!(fault.message(), "the service is shutting down");
 }

@@ -38,7 +38,7 @@ async fn revoke(gateway: &Gateway, token: &ApiToken) {
 }
 
 fn refused(fault: &Fault) {
-    let said = (fault.class(), fault.public());
+    let said = (fault.class(), fault.message());
     assert_eq!(said, (&Class::Unauthenticated, "unauthenticated"));
 }
 

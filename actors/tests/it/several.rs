@@ -114,7 +114,7 @@ async fn front_end__should_send_on_what_needs_a_vault_and_answer_the_rest() {
     assert_eq!(front.gateway.shares().0, 0);
     let unknown = wallet_command(VaultId::from_bytes([9; 16]), NetworkType::Evm, "");
     let fault = front.submit(unknown, None).await.unwrap().unwrap_err();
-    assert_eq!(fault.public(), "Invalid uuid");
+    assert_eq!(fault.message(), "Invalid uuid");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

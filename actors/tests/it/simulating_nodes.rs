@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{ChainClient, ChainKey, Endpoints, Simulation, Trial};
+use covault_actors::rpc::{ChainClient, ChainKey, Endpoints, Simulation, SimulationRequest};
 use covault_core::{
-    chain::{Chain, Facts, evm, solana, stellar},
+    chain::{ChainData, DynNetworkRules, evm, solana, stellar},
     network::Network,
     payload::{Payload, WireKind},
     schema::wire,
@@ -29,23 +29,28 @@ fn public_key(network: Network) -> Vec<u8> {
     .unwrap()
 }
 
-fn address(network: Network, chain: &dyn Chain) -> String {
+fn address(network: Network, chain: &dyn DynNetworkRules) -> String {
     chain.address(&public_key(network)).unwrap()
 }
 
-fn trial(network: Network, chain: &dyn Chain, kind: WireKind, facts: Facts) -> Trial {
+fn trial(
+    network: Network,
+    chain: &dyn DynNetworkRules,
+    kind: WireKind,
+    chain_data: ChainData,
+) -> SimulationRequest {
     let payload = Payload::parse(&kind).unwrap();
     let public_key = public_key(network);
-    let unsigned = chain.build(&payload, &facts, &public_key).unwrap();
-    Trial {
+    let unsigned = chain.build(&payload, &chain_data, &public_key).unwrap();
+    SimulationRequest {
         payload,
-        facts,
+        chain_data,
         unsigned,
         public_key,
     }
 }
 
-fn evm_trial(max_priority_fee: Option<&str>, to: &str) -> Trial {
+fn evm_trial(max_priority_fee: Option<&str>, to: &str) -> SimulationRequest {
     let kind = WireKind::EvmSendCustom(wire::EvmSendCustom {
         chain_id: CHAIN,
         from: address(Network::Evm, &evm::Evm),
@@ -59,12 +64,12 @@ fn evm_trial(max_priority_fee: Option<&str>, to: &str) -> Trial {
         }),
         nonce: Some(7),
     });
-    let facts = evm::Facts {
+    let chain_data = evm::ChainData {
         nonce: None,
         eip1559: true,
         fees: None,
     };
-    trial(Network::Evm, &evm::Evm, kind, facts.into())
+    trial(Network::Evm, &evm::Evm, kind, chain_data.into())
 }
 
 const TO: &str = "0x00000000000000000000000000000000000000bb";
@@ -180,7 +185,7 @@ async fn a_node_that_cannot_simulate__should_be_none_the_worse_for_it() {
     assert!(client.health().iter().all(|node| node.failures == 0));
 }
 
-fn solana_trial(lamports: u64) -> Trial {
+fn solana_trial(lamports: u64) -> SimulationRequest {
     let from = address(Network::Solana, &solana::Solana);
     let kind = WireKind::SolanaSendNative(wire::SolanaSendNative {
         to: bs58::encode([9; 32]).into_string(),
@@ -188,22 +193,22 @@ fn solana_trial(lamports: u64) -> Trial {
         value: lamports.to_string(),
         ..Default::default()
     });
-    let facts = solana::Facts {
+    let chain_data = solana::ChainData {
         recent_blockhash: bs58::encode([7; 32]).into_string(),
         token: None,
     };
-    trial(Network::Solana, &solana::Solana, kind, facts.into())
+    trial(Network::Solana, &solana::Solana, kind, chain_data.into())
 }
 
 /// As if the client had brought the transactions.
-fn solana_custom(of: &[&Trial]) -> Trial {
+fn solana_custom(of: &[&SimulationRequest]) -> SimulationRequest {
     let texts = of.iter().map(|one| STANDARD.encode(&one.unsigned.bytes));
     let kind = WireKind::SolanaSendCustom(wire::SolanaSendCustom {
         from: of[0].payload.from().into(),
         tx_base64: texts.collect(),
         ..Default::default()
     });
-    trial(Network::Solana, &solana::Solana, kind, Facts::Nothing)
+    trial(Network::Solana, &solana::Solana, kind, ChainData::Nothing)
 }
 
 #[tokio::test]
@@ -281,12 +286,17 @@ fn contract_call() -> Vec<u8> {
     .concat()
 }
 
-fn stellar_trial() -> Trial {
+fn stellar_trial() -> SimulationRequest {
     let kind = WireKind::StellarSendCustom(wire::StellarSendCustom {
         from: address(Network::Stellar, &stellar::Stellar),
         tx_base64: STANDARD.encode(contract_call()),
     });
-    trial(Network::Stellar, &stellar::Stellar, kind, Facts::Nothing)
+    trial(
+        Network::Stellar,
+        &stellar::Stellar,
+        kind,
+        ChainData::Nothing,
+    )
 }
 
 async fn stellar_node(answer: Value) -> (Node, Arc<dyn ChainClient>) {
@@ -319,13 +329,13 @@ async fn stellar__should_simulate_calls_of_contracts_and_nothing_else() {
         value: "1".into(),
         ..Default::default()
     });
-    let facts = stellar::Facts {
+    let chain_data = stellar::ChainData {
         sequence: 1,
         base_fee: 100,
         max_time: 5,
         destination_exists: Some(true),
     };
-    let payment = trial(Network::Stellar, &stellar::Stellar, kind, facts.into());
+    let payment = trial(Network::Stellar, &stellar::Stellar, kind, chain_data.into());
     assert_eq!(client.simulate(&payment).await, None);
 
     let words = "HostError: Error(Contract, #10)";

@@ -237,7 +237,7 @@ async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_b
     };
     let refused = async |uuid: &str| {
         let fault: Fault = again(&admin(), uuid).await.unwrap_err();
-        (fault.class().clone(), fault.public().to_owned())
+        (fault.class().clone(), fault.message().to_owned())
     };
     let pending = create(&gateway, send(&from)).await;
     assert_eq!(simulation(&gateway, &pending.uuid).await["success"], false);
@@ -253,7 +253,7 @@ async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_b
     assert_eq!(refused(&pending.uuid).await.0, Class::Unavailable);
     assert_eq!(details(&gateway, &pending.uuid).await.simulation, shown);
     let fault = again(&stranger(), &pending.uuid).await.unwrap_err();
-    assert_eq!(fault.public(), "Invalid uuid");
+    assert_eq!(fault.message(), "Invalid uuid");
     assert_eq!(refused("x").await.1, "Invalid uuid");
     let message = create(&gateway, raw(&from)).await;
     let (class, said) = refused(&message.uuid).await;

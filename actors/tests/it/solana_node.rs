@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{Broadcast, ChainError, ChainKey, Endpoints, Refusal, Shipment};
+use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainError, ChainKey, Endpoints, Refusal};
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
+        ChainData, Queries, Signed,
         solana::{self, token::TOKEN},
     },
     fault::ExecuteCode,
@@ -58,29 +58,29 @@ fn durable() -> String {
     transaction(&[key(9), [0; 32]], &[1, 2, 0], &[4, 0, 0, 0])
 }
 
-fn shipment(transactions: &[(&str, &str)]) -> Shipment {
+fn broadcast_request(transactions: &[(&str, &str)]) -> BroadcastRequest {
     let texts: Vec<_> = transactions.iter().map(|one| one.0).collect();
     let ids: Vec<_> = transactions.iter().map(|one| one.1).collect();
-    Shipment {
+    BroadcastRequest {
         signed: Signed {
             transaction: texts.join(","),
             tx_hash: ids.join(","),
         },
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         age_ms: 0,
         now_ms: 0,
         retried: false,
     }
 }
 
-fn three() -> Shipment {
-    shipment(&[("tx1", "id1"), ("tx2", "id2"), ("tx3", "id3")])
+fn three() -> BroadcastRequest {
+    broadcast_request(&[("tx1", "id1"), ("tx2", "id2"), ("tx3", "id3")])
 }
 
-async fn ship(node: &Node, shipment: &Shipment) -> Broadcast {
+async fn ship(node: &Node, broadcast_request: &BroadcastRequest) -> Broadcast {
     let endpoints = Endpoints::new(vec![node.url.clone()]);
     connect_to(ChainKey::SOLANA, endpoints)
-        .broadcast(shipment)
+        .broadcast(broadcast_request)
         .await
 }
 
@@ -149,21 +149,21 @@ async fn solana_facts__should_be_the_blockhash_and_what_the_tokens_accounts_say(
     })
     .await;
     let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url.clone()]));
-    let token = solana::token::TokenNeeds {
+    let token = solana::token::TokenQueries {
         mint: base58(&key(3)),
         sender: base58(&key(1)),
         recipient: base58(&key(2)),
     };
-    let needs = Needs::Solana(solana::Needs {
+    let queries = Queries::Solana(solana::Queries {
         chain_id: 101,
         blockhash: true,
         token: Some(token.clone()),
     });
-    let Facts::Solana(facts) = client.facts(&needs, 0).await.unwrap() else {
+    let ChainData::Solana(chain_data) = client.chain_data(&queries, 0).await.unwrap() else {
         panic!("no facts")
     };
-    assert_eq!(facts.recent_blockhash, base58(&key(7)));
-    let found = facts.token.unwrap();
+    assert_eq!(chain_data.recent_blockhash, base58(&key(7)));
+    let found = chain_data.token.unwrap();
     assert_eq!((found.decimals, found.program), (6, TOKEN.to_string()));
     assert_eq!(found.sender_account_owner, None);
     let calls = node.calls.lock().unwrap();
@@ -193,16 +193,16 @@ async fn solana_facts__should_name_the_field_of_a_token_that_is_not_there() {
     })
     .await;
     let client = connect_to(ChainKey::SONIC, Endpoints::new(vec![node.url]));
-    let needs = Needs::Solana(solana::Needs {
+    let queries = Queries::Solana(solana::Queries {
         chain_id: 0,
         blockhash: true,
-        token: Some(solana::token::TokenNeeds {
+        token: Some(solana::token::TokenQueries {
             mint: base58(&key(3)),
             sender: base58(&key(1)),
             recipient: base58(&key(2)),
         }),
     });
-    match client.facts(&needs, 0).await {
+    match client.chain_data(&queries, 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert_eq!(refusal.reason, "mintAddress: does not exist on this chain")
         }
@@ -219,21 +219,21 @@ async fn solana_facts__should_not_be_what_makes_no_sense() {
     })
     .await;
     let client = connect_to(ChainKey::SOLANA, Endpoints::new(vec![node.url]));
-    let needs = |blockhash, token| {
-        Needs::Solana(solana::Needs {
+    let queries = |blockhash, token| {
+        Queries::Solana(solana::Queries {
             chain_id: 101,
             blockhash,
             token,
         })
     };
-    let token = solana::token::TokenNeeds {
+    let token = solana::token::TokenQueries {
         mint: base58(&key(3)),
         sender: base58(&key(1)),
         recipient: base58(&key(2)),
     };
-    for needs in [needs(true, None), needs(false, Some(token))] {
+    for queries in [queries(true, None), queries(false, Some(token))] {
         assert!(matches!(
-            client.facts(&needs, 0).await,
+            client.chain_data(&queries, 0).await,
             Err(ChainError::Unknown(_))
         ));
     }
@@ -286,7 +286,7 @@ async fn solana_transactions__should_all_be_sent_again_and_processed_ones_be_acc
     })
     .await;
     for age_ms in [0, OLD_MS] {
-        let again = Shipment {
+        let again = BroadcastRequest {
             retried: true,
             age_ms,
             ..three()
@@ -336,16 +336,16 @@ async fn solana_transactions__should_end_with_one_that_fails_in_its_block() {
     );
     assert_eq!(node.methods(), ["sendTransaction", "getSignatureStatuses"]);
     // One alone is accepted: what it does is the chain's matter.
-    let one = shipment(&[("tx1", "id1")]);
+    let one = broadcast_request(&[("tx1", "id1")]);
     assert_eq!(ship(&node, &one).await, Broadcast::Accepted);
 }
 
 #[tokio::test]
 async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_has_it() {
     let transfer = transfer();
-    let one = |age_ms| Shipment {
+    let one = |age_ms| BroadcastRequest {
         age_ms,
-        ..shipment(&[(&transfer, "id")])
+        ..broadcast_request(&[(&transfer, "id")])
     };
     let node = Node::start(empty).await;
     assert!(matches!(
@@ -407,9 +407,9 @@ async fn a_solana_transaction__should_expire_only_when_no_node_can_take_it_or_ha
 #[tokio::test]
 async fn a_solana_transaction_with_a_durable_nonce__should_last_as_long_as_its_account_holds_it() {
     let durable = durable();
-    let old = Shipment {
+    let old = BroadcastRequest {
         age_ms: u64::MAX,
-        ..shipment(&[(&durable, "id")])
+        ..broadcast_request(&[(&durable, "id")])
     };
     for (nonce, lasts) in [(key(7), true), (key(8), false)] {
         let node = Node::start(move |method, params| match method {

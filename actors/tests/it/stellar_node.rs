@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{Broadcast, ChainClient, ChainError, ChainKey, Endpoints, Shipment};
+use covault_actors::rpc::{
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints,
+};
 use covault_core::{
-    chain::{Facts, Needs, Signed, stellar},
+    chain::{ChainData, Queries, Signed, stellar},
     fault::ExecuteCode,
     network::Network,
 };
@@ -174,20 +176,20 @@ fn connect(urls: Vec<String>) -> Arc<dyn ChainClient> {
     connect_to(ChainKey::of(Network::Stellar, None), Endpoints::new(urls))
 }
 
-fn needs(destination: Option<&str>) -> Needs {
-    Needs::Stellar(stellar::Needs {
+fn queries(destination: Option<&str>) -> Queries {
+    Queries::Stellar(stellar::Queries {
         from: FROM.into(),
         destination: destination.map(Into::into),
     })
 }
 
-fn shipment(retried: bool) -> Shipment {
-    Shipment {
+fn broadcast_request(retried: bool) -> BroadcastRequest {
+    BroadcastRequest {
         signed: Signed {
             transaction: transaction(),
             tx_hash: HASH.into(),
         },
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         age_ms: 200_000,
         now_ms: (BUILT + 200) * 1000,
         retried,
@@ -208,14 +210,20 @@ async fn stellar_facts__should_be_what_the_node_says() {
         (Some(TO), Some(false)),
         (Some(FROM), Some(true)),
     ] {
-        let facts = client.facts(&needs(destination), 1_700_000_000_999).await;
-        let expected = stellar::Facts {
+        let chain_data = client
+            .chain_data(&queries(destination), 1_700_000_000_999)
+            .await;
+        let expected = stellar::ChainData {
             sequence: 41,
             base_fee: 250,
             max_time: 1_700_000_300,
             destination_exists: exists,
         };
-        assert_eq!(facts, Ok(Facts::Stellar(expected)), "{destination:?}");
+        assert_eq!(
+            chain_data,
+            Ok(ChainData::Stellar(expected)),
+            "{destination:?}"
+        );
     }
 }
 
@@ -226,7 +234,7 @@ async fn stellar_facts__should_say_that_an_account_must_be_funded_first() {
         _ => healthy(method, params),
     })
     .await;
-    match connect(vec![node.url]).facts(&needs(None), 0).await {
+    match connect(vec![node.url]).chain_data(&queries(None), 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
             assert!(refusal.reason.contains("1 XLM"), "{refusal:?}");
@@ -246,8 +254,11 @@ async fn stellar_facts__should_not_come_of_an_answer_without_sense() {
             _ => healthy(method, params),
         })
         .await;
-        let facts = connect(vec![node.url]).facts(&needs(None), 0).await;
-        assert!(matches!(facts, Err(ChainError::Unknown(_))), "{facts:?}");
+        let chain_data = connect(vec![node.url]).chain_data(&queries(None), 0).await;
+        assert!(
+            matches!(chain_data, Err(ChainError::Unknown(_))),
+            "{chain_data:?}"
+        );
     }
 }
 
@@ -259,13 +270,13 @@ async fn stellar__should_not_use_a_node_of_another_network() {
     })
     .await;
     let client = connect(vec![node.url.clone()]);
-    match client.facts(&needs(None), 0).await {
+    match client.chain_data(&queries(None), 0).await {
         Err(ChainError::Refused(refusal)) => {
             assert!(refusal.reason.contains("Test SDF"), "{refusal:?}")
         }
         found => panic!("{found:?}"),
     }
-    let sent = client.broadcast(&shipment(false)).await;
+    let sent = client.broadcast(&broadcast_request(false)).await;
     assert!(matches!(sent, Broadcast::Unknown(_)), "{sent:?}");
     assert!(!node.methods().contains(&"sendTransaction".to_owned()));
 }
@@ -291,7 +302,10 @@ async fn outcome(
         _ => healthy(method, params),
     })
     .await;
-    match connect(vec![node.url]).broadcast(&shipment(retried)).await {
+    match connect(vec![node.url])
+        .broadcast(&broadcast_request(retried))
+        .await
+    {
         Broadcast::Accepted => ("accepted", ExecuteCode::Unspecified, String::new()),
         Broadcast::Refused(refusal) => ("refused", refusal.code, refusal.reason),
         Broadcast::Unknown(reason) => ("unknown", ExecuteCode::Unspecified, reason),
@@ -562,7 +576,9 @@ async fn stellar_broadcast__should_refuse_only_what_a_node_cannot_read() {
             _ => healthy(method, params),
         })
         .await;
-        let sent = connect(vec![node.url]).broadcast(&shipment(false)).await;
+        let sent = connect(vec![node.url])
+            .broadcast(&broadcast_request(false))
+            .await;
         assert_eq!(matches!(sent, Broadcast::Refused(_)), expected, "{sent:?}");
     }
 }

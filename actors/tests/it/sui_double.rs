@@ -10,11 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
 use covault_core::{
     chain::{
-        Facts, Needs,
-        sui::{Coin, Facts as SuiFacts, Validity},
+        ChainData, Queries,
+        sui::{ChainData as SuiChainData, Coin, Validity},
     },
     fault::ExecuteCode,
 };
@@ -62,12 +62,12 @@ impl SuiDouble {
 
 #[async_trait]
 impl ChainClient for SuiDouble {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
         tokio::task::yield_now().await;
-        let Needs::Sui(needs) = needs else {
-            panic!("nothing is known about {needs:?}")
+        let Queries::Sui(queries) = queries else {
+            panic!("nothing is known about {queries:?}")
         };
-        assert!(!needs.price && !needs.simulation);
+        assert!(!queries.price && !queries.simulation);
         let coins = self.coins.lock().unwrap();
         let coin = |(id, (version, balance)): (&String, &(u64, u64))| Coin {
             object_id: id.clone(),
@@ -76,7 +76,7 @@ impl ChainClient for SuiDouble {
             balance: *balance,
             origin: None,
         };
-        Ok(Facts::Sui(SuiFacts {
+        Ok(ChainData::Sui(SuiChainData {
             reference_gas_price: None,
             gas_used: None,
             sui_coins: coins.iter().map(coin).collect(),
@@ -91,9 +91,9 @@ impl ChainClient for SuiDouble {
         }))
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
         tokio::task::yield_now().await;
-        let signed = shipment.signed.clone();
+        let signed = broadcast_request.signed.clone();
         self.handed
             .lock()
             .unwrap()
@@ -130,7 +130,7 @@ impl ChainClient for SuiDouble {
         self.done
             .lock()
             .unwrap()
-            .insert(shipment.signed.tx_hash.clone());
+            .insert(broadcast_request.signed.tx_hash.clone());
         Broadcast::Accepted
     }
 

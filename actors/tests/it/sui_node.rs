@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Endpoints, Refusal, Shipment,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints, Refusal,
 };
 use covault_core::{
     chain::{
-        Chain, Facts, Needs, Signed,
-        sui::{Coin, Facts as SuiFacts, GasUsed, Needs as SuiNeeds, Origin, Validity},
+        ChainData, DynNetworkRules, Queries, Signed,
+        sui::{ChainData as SuiChainData, Coin, GasUsed, Origin, Queries as SuiQueries, Validity},
     },
     fault::ExecuteCode,
     network::Network,
@@ -283,8 +283,8 @@ fn key() -> SigningKey {
     SigningKey::from_bytes(&[7; 32])
 }
 
-fn sui() -> &'static dyn Chain {
-    Network::Sui.chain()
+fn sui() -> &'static dyn DynNetworkRules {
+    Network::Sui.rules()
 }
 
 fn from() -> String {
@@ -312,9 +312,9 @@ fn native_payment(gas: Option<wire::SuiGas>) -> Payload {
     .unwrap()
 }
 
-fn needs(payload: &Payload) -> SuiNeeds {
-    match sui().needs(payload) {
-        Needs::Sui(needs) => needs,
+fn queries(payload: &Payload) -> SuiQueries {
+    match sui().queries(payload) {
+        Queries::Sui(queries) => queries,
         other => panic!("{other:?}"),
     }
 }
@@ -335,7 +335,7 @@ fn signed(outside: bool) -> Signed {
         balance: 10_000,
         origin: None,
     };
-    let facts = Facts::from(SuiFacts {
+    let chain_data = ChainData::from(SuiChainData {
         reference_gas_price: None,
         gas_used: None,
         sui_coins: if outside { vec![] } else { vec![coin(1)] },
@@ -350,7 +350,7 @@ fn signed(outside: bool) -> Signed {
     });
     let payload = native_payment(gas());
     let public_key = key().verifying_key().to_bytes();
-    let unsigned = sui().build(&payload, &facts, &public_key).unwrap();
+    let unsigned = sui().build(&payload, &chain_data, &public_key).unwrap();
     let signature = key().sign(&unsigned.signing[0].message);
     let signature = Signature::Ed25519 {
         r: *signature.r_bytes(),
@@ -360,10 +360,10 @@ fn signed(outside: bool) -> Signed {
     signed.unwrap().unwrap()
 }
 
-fn shipment(outside: bool, retried: bool) -> Shipment {
-    Shipment {
+fn broadcast_request(outside: bool, retried: bool) -> BroadcastRequest {
+    BroadcastRequest {
         signed: signed(outside),
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         age_ms: 0,
         now_ms: NOW * 1_000,
         retried,
@@ -384,9 +384,12 @@ fn doubt(broadcast: Broadcast, words: &str) {
     }
 }
 
-async fn facts(client: &dyn ChainClient, needs: SuiNeeds) -> Result<SuiFacts, ChainError> {
-    match client.facts(&Needs::Sui(needs), 0).await? {
-        Facts::Sui(facts) => Ok(facts),
+async fn chain_data(
+    client: &dyn ChainClient,
+    queries: SuiQueries,
+) -> Result<SuiChainData, ChainError> {
+    match client.chain_data(&Queries::Sui(queries), 0).await? {
+        ChainData::Sui(chain_data) => Ok(chain_data),
         other => panic!("{other:?}"),
     }
 }
@@ -406,9 +409,11 @@ async fn facts__should_be_what_the_node_says() {
         previous_transaction: DIGEST.into(),
         storage_rebate: 988_000,
     };
-    let found = facts(&*client, needs(&token_payment(None))).await.unwrap();
+    let found = chain_data(&*client, queries(&token_payment(None)))
+        .await
+        .unwrap();
     let nonce = found.validity.as_ref().unwrap().nonce;
-    let expected = SuiFacts {
+    let expected = SuiChainData {
         reference_gas_price: Some(750),
         gas_used: Some(Box::new(GasUsed {
             computation_cost: 750_000,
@@ -427,7 +432,9 @@ async fn facts__should_be_what_the_node_says() {
         }),
     };
     assert_eq!(found, expected);
-    let again = facts(&*client, needs(&token_payment(None))).await.unwrap();
+    let again = chain_data(&*client, queries(&token_payment(None)))
+        .await
+        .unwrap();
     assert!(nonce.is_some());
     assert_ne!(again.validity.unwrap().nonce, nonce);
 
@@ -439,7 +446,7 @@ async fn facts__should_be_what_the_node_says() {
     assert_eq!(field(listed, 2), Some(varint(1000)));
 
     // What the request brings is not asked for.
-    let found = facts(&*client, needs(&native_payment(gas())))
+    let found = chain_data(&*client, queries(&native_payment(gas())))
         .await
         .unwrap();
     assert_eq!((found.reference_gas_price, found.gas_used), (None, None));
@@ -463,7 +470,11 @@ async fn facts__should_need_nodes_that_agree() {
             false => healthy(asked, message),
         })
         .await;
-        let error = facts(&*client(&[&honest, &liar], 2), needs(&token_payment(None))).await;
+        let error = chain_data(
+            &*client(&[&honest, &liar], 2),
+            queries(&token_payment(None)),
+        )
+        .await;
         match error.unwrap_err() {
             ChainError::Unknown(reason) => {
                 assert!(
@@ -475,7 +486,11 @@ async fn facts__should_need_nodes_that_agree() {
         }
     }
     let agreed = client(&[&honest, &Node::start(healthy).await], 2);
-    assert!(facts(&*agreed, needs(&token_payment(None))).await.is_ok());
+    assert!(
+        chain_data(&*agreed, queries(&token_payment(None)))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -488,7 +503,7 @@ async fn facts__should_say_why_there_are_none() {
     };
     // It would fail; the node cannot; there is nothing that can be read.
     let node = failing(|| executed(DIGEST, false)).await;
-    match facts(&*node.client(), needs(&token_payment(None))).await {
+    match chain_data(&*node.client(), queries(&token_payment(None))).await {
         Err(ChainError::Refused(refusal)) => {
             assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
             assert!(refusal.reason.contains("would fail"), "{}", refusal.reason);
@@ -510,7 +525,7 @@ async fn facts__should_say_why_there_are_none() {
         (|| Message(vec![]), "makes no sense"),
     ] {
         let node = failing(said).await;
-        match facts(&*node.client(), needs(&token_payment(None))).await {
+        match chain_data(&*node.client(), queries(&token_payment(None))).await {
             Err(ChainError::Unknown(reason)) => assert!(reason.contains(words), "{reason}"),
             other => panic!("{words}: {other:?}"),
         }
@@ -523,7 +538,7 @@ async fn facts__should_say_why_there_are_none() {
         _ => healthy(method, message),
     })
     .await;
-    match facts(&*node.client(), needs(&token_payment(None))).await {
+    match chain_data(&*node.client(), queries(&token_payment(None))).await {
         Err(ChainError::Refused(refusal)) => {
             assert_eq!(refusal.code, ExecuteCode::InsufficientFunds);
         }
@@ -549,7 +564,10 @@ async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
     for success in [true, false] {
         let hash = hash.clone();
         let node = Node::start(move |_, _| executed(&hash, success)).await;
-        let sent = node.client().broadcast(&shipment(false, false)).await;
+        let sent = node
+            .client()
+            .broadcast(&broadcast_request(false, false))
+            .await;
         assert_eq!(sent, Broadcast::Accepted);
         let asked = node.asked("ExecuteTransaction");
         let text: serde_json::Value = serde_json::from_str(&signed(false).transaction).unwrap();
@@ -565,7 +583,9 @@ async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
     })
     .await;
     doubt(
-        node.client().broadcast(&shipment(false, false)).await,
+        node.client()
+            .broadcast(&broadcast_request(false, false))
+            .await,
         "about another transaction",
     );
 }
@@ -624,12 +644,19 @@ async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() 
         ),
     ] {
         let node = refusing(said, false, nothing).await;
-        let refusal = refusal(node.client().broadcast(&shipment(false, false)).await);
+        let refusal = refusal(
+            node.client()
+                .broadcast(&broadcast_request(false, false))
+                .await,
+        );
         assert!(refusal.reason.contains(words), "{}", refusal.reason);
         assert_eq!(refusal.code, code);
         // Another try of the same bytes came in.
         let node = refusing(said, true, nothing).await;
-        let sent = node.client().broadcast(&shipment(false, true)).await;
+        let sent = node
+            .client()
+            .broadcast(&broadcast_request(false, true))
+            .await;
         assert_eq!(sent, Broadcast::Accepted);
     }
 }
@@ -648,13 +675,18 @@ async fn broadcast__should_keep_what_may_be_taken_later() {
     ] {
         let node = refusing(said, false, nothing).await;
         doubt(
-            node.client().broadcast(&shipment(false, false)).await,
+            node.client()
+                .broadcast(&broadcast_request(false, false))
+                .await,
             words,
         );
     }
     let finalized = || Status(10, "already finalized but with different user signatures");
     let node = refusing(finalized, true, nothing).await;
-    let sent = node.client().broadcast(&shipment(false, false)).await;
+    let sent = node
+        .client()
+        .broadcast(&broadcast_request(false, false))
+        .await;
     assert_eq!(sent, Broadcast::Accepted);
 
     // Its object may come; after ten minutes it is not waited for.
@@ -665,10 +697,15 @@ async fn broadcast__should_keep_what_may_be_taken_later() {
         )
     };
     let node = refusing(missing, false, nothing).await;
-    doubt(node.client().broadcast(&shipment(false, true)).await, "0x1");
-    let old = Shipment {
+    doubt(
+        node.client()
+            .broadcast(&broadcast_request(false, true))
+            .await,
+        "0x1",
+    );
+    let old = BroadcastRequest {
         age_ms: 600_000,
-        ..shipment(false, true)
+        ..broadcast_request(false, true)
     };
     assert!(
         refusal(node.client().broadcast(&old).await)
@@ -718,7 +755,10 @@ async fn broadcast_in_doubt__should_look_who_used_the_objects() {
             })
         })
         .await;
-        let sent = node.client().broadcast(&shipment(false, true)).await;
+        let sent = node
+            .client()
+            .broadcast(&broadcast_request(false, true))
+            .await;
         match expected {
             "accepted" => assert_eq!(sent, Broadcast::Accepted),
             "refused" => {
@@ -741,14 +781,20 @@ async fn broadcast__should_give_up_what_expired_once_the_epoch_is_over_for_certa
             _ => None,
         };
         let node = refusing(expired, false, now).await;
-        let sent = node.client().broadcast(&shipment(true, true)).await;
+        let sent = node
+            .client()
+            .broadcast(&broadcast_request(true, true))
+            .await;
         match over {
             true => assert!(refusal(sent).reason.contains("create a new request")),
             false => doubt(sent, "not known yet"),
         }
         // Whatever a node says of it.
         let node = refusing(|| Status(9, "locked"), false, now).await;
-        let sent = node.client().broadcast(&shipment(true, true)).await;
+        let sent = node
+            .client()
+            .broadcast(&broadcast_request(true, true))
+            .await;
         match over {
             true => assert!(refusal(sent).reason.contains("expired")),
             false => doubt(sent, "locked"),

@@ -62,7 +62,7 @@ async fn listed(gateway: &Gateway) -> Vec<ApiToken> {
 }
 
 fn is(fault: &Fault, class: &Class, public: &str) {
-    assert_eq!((fault.class(), fault.public()), (class, public));
+    assert_eq!((fault.class(), fault.message()), (class, public));
 }
 
 /// Who calls with a token.
@@ -165,7 +165,7 @@ async fn names__should_belong_to_one_token_that_is_not_revoked() {
     assert_eq!(revoked.id, second.record.id);
     for which in ["", "shop", "7c9e6679-7425-40de-944b-e07fc1f90ae7"] {
         let fault = revoke(&gateway, which).await.unwrap_err();
-        assert!(fault.public().starts_with("token: "), "{fault}");
+        assert!(fault.message().starts_with("token: "), "{fault}");
     }
 }
 

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Chains, Endpoints, Shipment, Simulation, Trial,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Endpoints, Simulation,
+    SimulationRequest,
 };
 use covault_core::{
     chain::{
-        Chain as _, Facts, Needs, Signed,
+        ChainData, DynNetworkRules as _, Queries, Signed,
         tron::{self, Block, Call},
     },
     fault::ExecuteCode,
@@ -151,9 +152,9 @@ fn block() -> Block {
 }
 
 /// Of a transfer of 7.
-fn call(contract: &str, fee_limit: u64) -> Needs {
+fn call(contract: &str, fee_limit: u64) -> Queries {
     let data = [&[0xa9, 0x05, 0x9c, 0xbb][..], &[0x11; 32], &[0; 31], &[7]].concat();
-    Needs::Tron(tron::Needs {
+    Queries::Tron(tron::Queries {
         call: Some(Call {
             from: FROM.into(),
             contract: contract.into(),
@@ -163,13 +164,13 @@ fn call(contract: &str, fee_limit: u64) -> Needs {
     })
 }
 
-fn shipment(now_ms: u64, retried: bool) -> Shipment {
-    Shipment {
+fn broadcast_request(now_ms: u64, retried: bool) -> BroadcastRequest {
+    BroadcastRequest {
         signed: Signed {
             transaction: "0a00".into(),
             tx_hash: HASH.into(),
         },
-        facts: tron::Facts::from(block()).into(),
+        chain_data: tron::ChainData::from(block()).into(),
         age_ms: now_ms - NOW_MS,
         now_ms,
         retried,
@@ -180,7 +181,7 @@ fn no(code: &str, words: &str) -> Value {
     json!({"result": false, "code": code, "txid": HASH, "message": hex::encode(words)})
 }
 
-fn code(refused: Result<Facts, ChainError>) -> ExecuteCode {
+fn code(refused: Result<ChainData, ChainError>) -> ExecuteCode {
     match refused {
         Err(ChainError::Refused(refusal)) => refusal.code,
         other => panic!("{other:?}"),
@@ -189,7 +190,7 @@ fn code(refused: Result<Facts, ChainError>) -> ExecuteCode {
 
 #[tokio::test]
 async fn tron_facts__should_be_the_head_of_a_node_of_this_time() {
-    let none = Needs::Tron(tron::Needs { call: None });
+    let none = Queries::Tron(tron::Queries { call: None });
     let behind = Node::start(State {
         head_ms: NOW_MS - 60_000,
         ..State::default()
@@ -201,17 +202,20 @@ async fn tron_facts__should_be_the_head_of_a_node_of_this_time() {
     })
     .await;
     let good = Node::start(State::default()).await;
-    let facts: Facts = tron::Facts::from(block()).into();
+    let chain_data: ChainData = tron::ChainData::from(block()).into();
     let client = connect(&[&behind, &ahead, &good]);
-    assert_eq!(client.facts(&none, NOW_MS).await, Ok(facts.clone()));
+    assert_eq!(
+        client.chain_data(&none, NOW_MS).await,
+        Ok(chain_data.clone())
+    );
     for (node, words) in [(&behind, "behind"), (&ahead, "ahead")] {
-        match connect(&[node]).facts(&none, NOW_MS).await {
+        match connect(&[node]).chain_data(&none, NOW_MS).await {
             Err(ChainError::Unknown(reason)) => assert!(reason.contains(words), "{reason}"),
             other => panic!("{other:?}"),
         }
     }
     let exact = call(TOKEN, 6_400_000);
-    assert_eq!(client.facts(&exact, NOW_MS).await, Ok(facts));
+    assert_eq!(client.chain_data(&exact, NOW_MS).await, Ok(chain_data));
 }
 
 #[tokio::test]
@@ -220,22 +224,22 @@ async fn tron_calls__should_be_refused_where_they_would_fail() {
     let client = connect(&[&node]);
     let low = call(TOKEN, 6_399_999);
     assert_eq!(
-        code(client.facts(&low, NOW_MS).await),
+        code(client.chain_data(&low, NOW_MS).await),
         ExecuteCode::InsufficientGasFee
     );
     let nowhere = call(FROM, 100_000_000);
     assert_eq!(
-        code(client.facts(&nowhere, NOW_MS).await),
+        code(client.chain_data(&nowhere, NOW_MS).await),
         ExecuteCode::Unspecified
     );
 
     // Half of 64,000 energy, less the 1,000 that the sender has; there is bandwidth for the bytes.
     let good = call(TOKEN, 100_000_000);
     node.set(|state| state.balance = 3_100_000);
-    client.facts(&good, NOW_MS).await.unwrap();
+    client.chain_data(&good, NOW_MS).await.unwrap();
     node.set(|state| state.balance = 3_099_999);
     assert_eq!(
-        code(client.facts(&good, NOW_MS).await),
+        code(client.chain_data(&good, NOW_MS).await),
         ExecuteCode::InsufficientGasFee
     );
 
@@ -248,7 +252,7 @@ async fn tron_calls__should_be_refused_where_they_would_fail() {
         (6, ExecuteCode::InsufficientFunds),
     ] {
         node.set(|state| state.tokens = tokens);
-        assert_eq!(code(client.facts(&good, NOW_MS).await), expected);
+        assert_eq!(code(client.chain_data(&good, NOW_MS).await), expected);
     }
 }
 
@@ -264,7 +268,7 @@ async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
     let client = connect(&[&node]);
     let insufficient = |outcome: Broadcast| matches!(outcome, Broadcast::Refused(refusal) if refusal.code == ExecuteCode::InsufficientFunds);
     assert!(insufficient(
-        client.broadcast(&shipment(NOW_MS, false)).await
+        client.broadcast(&broadcast_request(NOW_MS, false)).await
     ));
     // An earlier try may have spent the balance.
     for (now_ms, head_ms, refused) in [
@@ -275,13 +279,13 @@ async fn tron_refusals__should_be_for_good_at_once_only_without_doubt() {
         (END_MS, END_MS, true),
     ] {
         node.set(|state| state.head_ms = head_ms);
-        let outcome = client.broadcast(&shipment(now_ms, true)).await;
+        let outcome = client.broadcast(&broadcast_request(now_ms, true)).await;
         assert!(refused || matches!(outcome, Broadcast::Unknown(_)));
         assert_eq!(insufficient(outcome), refused, "{now_ms} {head_ms}");
     }
     node.set(|state| state.known = true);
     assert_eq!(
-        client.broadcast(&shipment(END_MS, true)).await,
+        client.broadcast(&broadcast_request(END_MS, true)).await,
         Broadcast::Accepted
     );
 }
@@ -295,16 +299,16 @@ async fn tron_duplicates__should_be_believed_where_the_transaction_is_there() {
     .await;
     let client = connect(&[&node]);
     // Some nodes say so of what they refused.
-    let outcome = client.broadcast(&shipment(NOW_MS, true)).await;
+    let outcome = client.broadcast(&broadcast_request(NOW_MS, true)).await;
     assert!(matches!(outcome, Broadcast::Unknown(_)), "{outcome:?}");
     node.set(|state| state.head_ms = END_MS);
-    match client.broadcast(&shipment(END_MS, true)).await {
+    match client.broadcast(&broadcast_request(END_MS, true)).await {
         Broadcast::Refused(refusal) => assert!(refusal.reason.contains("expired")),
         other => panic!("{other:?}"),
     }
     node.set(|state| state.known = true);
     for now_ms in [NOW_MS, END_MS] {
-        let outcome = client.broadcast(&shipment(now_ms, true)).await;
+        let outcome = client.broadcast(&broadcast_request(now_ms, true)).await;
         assert_eq!(outcome, Broadcast::Accepted);
     }
 }
@@ -325,7 +329,7 @@ async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
         (EXPIRES_MS, true, false),
         (END_MS, true, false),
     ] {
-        let outcome = client.broadcast(&shipment(now_ms, retried)).await;
+        let outcome = client.broadcast(&broadcast_request(now_ms, retried)).await;
         match outcome {
             Broadcast::Refused(refusal) if refused => {
                 assert!(refusal.reason.contains("create a new request"));
@@ -339,9 +343,9 @@ async fn expired_tron_transactions__should_fail_when_nobody_has_them() {
         state.broadcast = no("SERVER_BUSY", "Server busy.");
         state.head_ms = END_MS;
     });
-    let outcome = client.broadcast(&shipment(END_MS - 1, true)).await;
+    let outcome = client.broadcast(&broadcast_request(END_MS - 1, true)).await;
     assert!(matches!(outcome, Broadcast::Unknown(reason) if reason.contains("Server busy")));
-    let outcome = client.broadcast(&shipment(END_MS, true)).await;
+    let outcome = client.broadcast(&broadcast_request(END_MS, true)).await;
     assert!(matches!(outcome, Broadcast::Refused(_)), "{outcome:?}");
 }
 
@@ -355,7 +359,7 @@ async fn tron_nodes_that_cannot_take_a_transaction__should_be_passed_over() {
         .await;
         let second = Node::start(State::default()).await;
         let client = connect(&[&first, &second]);
-        let outcome = client.broadcast(&shipment(NOW_MS, false)).await;
+        let outcome = client.broadcast(&broadcast_request(NOW_MS, false)).await;
         assert_eq!(outcome, Broadcast::Accepted, "{code}");
         assert_eq!((first.sent(), second.sent()), (1, 1), "{code}");
     }
@@ -381,13 +385,15 @@ async fn tron_balances__should_be_of_coins_and_both_kinds_of_tokens() {
     );
 }
 
-fn trial(kind: WireKind) -> Trial {
+fn trial(kind: WireKind) -> SimulationRequest {
     let payload = Payload::parse(&kind).unwrap();
-    let facts = Facts::Tron(block().into());
-    let unsigned = tron::Tron.build(&payload, &facts, &public_key()).unwrap();
-    Trial {
+    let chain_data = ChainData::Tron(block().into());
+    let unsigned = tron::Tron
+        .build(&payload, &chain_data, &public_key())
+        .unwrap();
+    SimulationRequest {
         payload,
-        facts,
+        chain_data,
         unsigned,
         public_key: public_key(),
     }

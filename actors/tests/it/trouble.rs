@@ -88,7 +88,7 @@ async fn a_request__should_not_stay_behind_when_its_vault_dies_while_it_is_creat
     world.signers.hold_ed25519.send_replace(false);
     let fault = creating.await.unwrap().unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
-    assert!(fault.public().contains("outcome is not known"), "{fault}");
+    assert!(fault.message().contains("outcome is not known"), "{fault}");
     // It starts again, sees no request, and only then the batch lands.
     ready(&gateway, "main").await;
     assert_eq!(world.pending().await, 0);
@@ -185,7 +185,7 @@ async fn limits__should_count_what_was_live_before_a_restart() {
         evm_wallet(&gateway, vault).await;
         let refused = try_create(&gateway, request(raw(&address)), None).await;
         let fault = refused.unwrap_err();
-        assert!(fault.public().contains("too many"), "{fault}");
+        assert!(fault.message().contains("too many"), "{fault}");
         gateway.stop().await;
     }
     world.signers.silent.store(false, Ordering::SeqCst);
@@ -223,7 +223,7 @@ async fn limits__should_count_bytes_that_wait_for_a_node_after_a_restart_too() {
         let gateway = world.start().await;
         evm_wallet(&gateway, vault).await;
         let fault = try_create(&gateway, noted(), None).await.unwrap_err();
-        assert!(fault.public().contains("too many"), "{fault}");
+        assert!(fault.message().contains("too many"), "{fault}");
         gateway.stop().await;
     }
     world.evm.stuck.store(false, Ordering::SeqCst);
@@ -264,11 +264,11 @@ async fn commands__should_keep_their_places_until_they_are_done() {
         let fault = call().await.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
         // A vault that is only starting was not asked anything.
-        waiting += usize::from(fault.public().contains("outcome is not known"));
+        waiting += usize::from(fault.message().contains("outcome is not known"));
     }
     for _ in 0..10 {
         let fault = call().await.unwrap_err();
-        assert!(fault.public().contains("too many"), "{fault}");
+        assert!(fault.message().contains("too many"), "{fault}");
     }
     let mut handed = store.handed.subscribe();
     handed.wait_for(|handed| *handed == 3).await.unwrap();

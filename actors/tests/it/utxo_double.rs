@@ -11,11 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use bitcoin::{Address, OutPoint, ScriptBuf, Transaction, Txid, consensus, hashes::Hash as _};
-use covault_actors::rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment};
+use covault_actors::rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal};
 use covault_core::{
     chain::{
-        Facts, Needs,
-        bitcoin::{Facts as BitcoinFacts, Unspent},
+        ChainData, Queries,
+        bitcoin::{ChainData as BitcoinChainData, Unspent},
     },
     fault::ExecuteCode,
 };
@@ -73,12 +73,12 @@ impl UtxoDouble {
 
 #[async_trait]
 impl ChainClient for UtxoDouble {
-    async fn facts(&self, needs: &Needs, _now_ms: u64) -> Result<Facts, ChainError> {
+    async fn chain_data(&self, queries: &Queries, _now_ms: u64) -> Result<ChainData, ChainError> {
         tokio::task::yield_now().await;
-        let Needs::Bitcoin(needs) = needs else {
-            panic!("nothing is known about {needs:?}")
+        let Queries::Bitcoin(queries) = queries else {
+            panic!("nothing is known about {queries:?}")
         };
-        let owner = script(&needs.from);
+        let owner = script(&queries.from);
         let unspent = self.unspent.lock().unwrap();
         let outputs = unspent
             .iter()
@@ -88,21 +88,21 @@ impl ChainClient for UtxoDouble {
                 vout: outpoint.vout,
                 value: *value,
             });
-        Ok(Facts::Bitcoin(BitcoinFacts {
+        Ok(ChainData::Bitcoin(BitcoinChainData {
             outputs: outputs.collect(),
         }))
     }
 
-    async fn broadcast(&self, shipment: &Shipment) -> Broadcast {
+    async fn broadcast(&self, broadcast_request: &BroadcastRequest) -> Broadcast {
         tokio::task::yield_now().await;
-        let bytes = hex::decode(&shipment.signed.transaction).unwrap();
+        let bytes = hex::decode(&broadcast_request.signed.transaction).unwrap();
         let transaction: Transaction = consensus::deserialize(&bytes).unwrap();
         let txid = transaction.compute_txid();
-        assert_eq!(txid.to_string(), shipment.signed.tx_hash);
+        assert_eq!(txid.to_string(), broadcast_request.signed.tx_hash);
         self.handed
             .lock()
             .unwrap()
-            .insert(shipment.signed.transaction.clone());
+            .insert(broadcast_request.signed.transaction.clone());
         let refusal = |words: &str| {
             Broadcast::Refused(Refusal {
                 reason: format!("the node refused the transaction: {words}"),

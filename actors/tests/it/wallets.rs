@@ -182,7 +182,7 @@ async fn wallets__should_refuse_a_ref_that_is_taken_also_in_a_race() {
     assert_eq!(refused.len(), 19);
     for fault in refused {
         assert_eq!(
-            (fault.class(), fault.public()),
+            (fault.class(), fault.message()),
             (&Class::Conflict, "duplicate wallet ref")
         );
     }
@@ -209,7 +209,7 @@ async fn wallets__should_refuse_what_cannot_be_made() {
             .await
             .unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
-        fault.public().to_owned()
+        fault.message().to_owned()
     };
     assert!(
         refused(&|request| request.network_type = 0)
@@ -329,7 +329,7 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
     let balance = async |request| match gateway.view(&admin(), Query::Balance(request)).await {
         Ok(View::Balance(balance)) => Ok(balance),
         Ok(other) => panic!("{other:?}"),
-        Err(fault) => Err((fault.class().clone(), fault.public().to_owned())),
+        Err(fault) => Err((fault.class().clone(), fault.message().to_owned())),
     };
     assert_eq!(balance(asked(Some(10), None)).await.unwrap(), "1000");
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_core::{
-    chain::{Chain, Facts, Needs},
+    chain::{ChainData, DynNetworkRules, Queries},
     network::Network,
     payload::{Payload, WireKind},
     schema::wire,
@@ -20,8 +20,8 @@ const ED25519: [u8; 32] = [
     0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66,
 ];
 
-fn chain(network: Network) -> &'static dyn Chain {
-    network.chain()
+fn chain(network: Network) -> &'static dyn DynNetworkRules {
+    network.rules()
 }
 
 fn key(network: Network) -> &'static [u8] {
@@ -58,17 +58,17 @@ pub fn payload(network: Network, kind: &WireKind) {
     assert_eq!(Payload::decode(&payload.encode()).as_ref(), Ok(&payload));
     let _ = payload.outflow(network);
     let chain = chain(network);
-    if chain.needs(&payload) != Needs::Nothing {
+    if chain.queries(&payload) != Queries::Nothing {
         return;
     }
-    let Ok(unsigned) = chain.build(&payload, &Facts::Nothing, key(network)) else {
+    let Ok(unsigned) = chain.build(&payload, &ChainData::Nothing, key(network)) else {
         return;
     };
     chain
         .most_fee(&unsigned.bytes)
         .expect("what was built has a fee");
     chain
-        .uses(&payload, &unsigned)
+        .reservations(&payload, &unsigned)
         .expect("what was built uses something");
     assert_eq!(chain.difference(&unsigned.bytes, &unsigned.bytes), None);
 }

@@ -349,7 +349,7 @@ impl Reader {
             Err(error) => Err(Fault::new(Class::Invalid, error.to_string())),
         };
         if let Err(fault) = read {
-            self.problem(fault.public());
+            self.problem(fault.message());
         }
     }
 

@@ -50,7 +50,7 @@ impl Payment {
             payment.check_notes()?;
             Ok(payment)
         });
-        parsed.map_err(|fault| fault.under(name(kind)))
+        parsed.map_err(|fault| fault.with_prefix(name(kind)))
     }
 
     /// Parses the bytes of [`super::BatchPayment::payment`].
@@ -150,7 +150,7 @@ impl Payment {
             wallet.name(),
             self.network().name()
         );
-        Err(Fault::field("from", problem).under(self.kind()))
+        Err(Fault::field("from", problem).with_prefix(self.kind()))
     }
 
     /// The payment as a response shows it.

@@ -79,7 +79,7 @@ fn kinds() -> Vec<(WireKind, &'static str, Network)> {
 fn refused(kind: &WireKind) -> String {
     let fault = Payment::parse(kind).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    fault.public().to_owned()
+    fault.message().to_owned()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn parse__should_take_every_kind_and_keep_its_notes() {
         assert!(payment.check_wallet(network).is_ok());
         let fault = payment.check_wallet(Network::Ton).unwrap_err();
         let expected = format!("{name}.from: is a TON wallet");
-        assert!(fault.public().starts_with(&expected), "{fault}");
+        assert!(fault.message().starts_with(&expected), "{fault}");
     }
 }
 
@@ -241,11 +241,11 @@ fn screen__should_know_no_custom_chains() {
         assert!(on(chain_id).unwrap().screen(&known).is_ok());
     }
     let fault = on(424_242).unwrap().screen(&known).unwrap_err();
-    assert_eq!(fault.public(), "Invalid chain id");
+    assert_eq!(fault.message(), "Invalid chain id");
     for chain_id in [0, u64::MAX] {
         let said = on(chain_id).unwrap_err();
         let expected = "evmBatchSendNative.chainId: ";
-        assert!(said.public().starts_with(expected), "{said}");
+        assert!(said.message().starts_with(expected), "{said}");
     }
 }
 
@@ -253,9 +253,9 @@ fn screen__should_know_no_custom_chains() {
 fn check_labels__should_count_characters_and_not_bytes() {
     assert!(check_labels(&"ü".repeat(85), &"鍵".repeat(1_000)).is_ok());
     let name = check_labels(&"ü".repeat(86), "").unwrap_err();
-    assert_eq!(name.public(), "name: has more than 85 characters");
+    assert_eq!(name.message(), "name: has more than 85 characters");
     let notes = check_labels("", &"a".repeat(1_001)).unwrap_err();
-    assert_eq!(notes.public(), "notes: has more than 1000 characters");
+    assert_eq!(notes.message(), "notes: has more than 1000 characters");
 }
 
 fn states() -> [State; 3] {

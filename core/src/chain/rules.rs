@@ -1,11 +1,13 @@
-//! What a network's own file has to say, in its own types, and how a [`Chain`] comes of it. What
+//! What a network's own file has to say, in its own types, and how a [`DynNetworkRules`] comes of it. What
 //! is the same for all networks is here: who the sender is, rawMessage, facts that do not fit.
 
 use std::collections::BTreeSet;
 
 use k256::ecdsa::{RecoveryId, VerifyingKey};
 
-use super::{Chain, Facts, Needs, Resource, Settled, Signed, SigningInput, Unsigned, raw};
+use super::{
+    Allocation, ChainData, DynNetworkRules, Queries, Resource, Signed, SigningInput, Unsigned, raw,
+};
 use crate::{
     amount::U256,
     fault::Fault,
@@ -21,24 +23,24 @@ pub trait Part<Whole>: Sized {
 }
 
 /// The rules of one network.
-pub trait Rules: Sync {
+pub trait NetworkRules: Sync {
     /// Its checked payload kinds.
     type Payload: Part<Payload> + Family;
     /// What its nodes are asked.
-    type Needs: Into<Needs>;
+    type Queries: Into<Queries>;
     /// What they answer.
-    type Facts: Into<Facts> + Part<Facts> + Clone;
+    type ChainData: Into<ChainData> + Part<ChainData> + Clone;
 
     /// Which network this is.
     const NETWORK: Network;
 
-    /// See [`Chain::address`].
+    /// See [`DynNetworkRules::address`].
     ///
     /// # Errors
     /// As there.
     fn address(&self, public_key: &[u8]) -> Result<String, Fault>;
 
-    /// See [`Chain::owns`]: the one address of the key, unless the network says otherwise.
+    /// See [`DynNetworkRules::owns`]: the one address of the key, unless the network says otherwise.
     ///
     /// # Errors
     /// As there.
@@ -46,13 +48,13 @@ pub trait Rules: Sync {
         Ok(self.address(public_key)? == address)
     }
 
-    /// See [`Chain::parse_address`].
+    /// See [`DynNetworkRules::parse_address`].
     ///
     /// # Errors
     /// As there.
     fn parse_address(&self, text: &str) -> Result<String, Fault>;
 
-    /// See [`Chain::parse_token`]: an address, unless the network says otherwise.
+    /// See [`DynNetworkRules::parse_token`]: an address, unless the network says otherwise.
     ///
     /// # Errors
     /// As there.
@@ -60,53 +62,57 @@ pub trait Rules: Sync {
         self.parse_address(text)
     }
 
-    /// See [`Chain::is_coin`]: never, unless the network says otherwise.
+    /// See [`DynNetworkRules::is_coin`]: never, unless the network says otherwise.
     fn is_coin(&self, _token: &str) -> bool {
         false
     }
 
     /// What must be known before the payload can be built; `None` for messages and for
     /// transactions that bring everything.
-    fn needs(&self, payload: &Self::Payload) -> Option<Self::Needs>;
+    fn queries(&self, payload: &Self::Payload) -> Option<Self::Queries>;
 
-    /// Whether [`Rules::build`] can use facts that [`Rules::needs`] did not ask for.
+    /// Whether [`NetworkRules::build`] can use facts that [`NetworkRules::queries`] did not ask for.
     fn takes_unasked(&self, _payload: &Self::Payload) -> bool {
         false
     }
 
-    /// See [`Chain::is_sequenced`].
-    fn is_sequenced(&self, _needs: &Needs) -> bool {
+    /// See [`DynNetworkRules::is_sequenced`].
+    fn is_sequenced(&self, _needs: &Queries) -> bool {
         false
     }
 
-    /// See [`Chain::settle`]; the facts as they are, unless the network says otherwise.
+    /// See [`DynNetworkRules::allocate`]; the facts as they are, unless the network says otherwise.
     ///
     /// # Errors
     /// As there.
-    fn settle(
+    fn allocate(
         &self,
         _payload: &Self::Payload,
-        facts: Self::Facts,
+        chain_data: Self::ChainData,
         _taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        Ok(Settled::Facts(facts.into()))
+    ) -> Result<Allocation, Fault> {
+        Ok(Allocation::ChainData(chain_data.into()))
     }
 
-    /// See [`Chain::offered`]; nothing, unless the network says otherwise.
+    /// See [`DynNetworkRules::candidate_inputs`]; nothing, unless the network says otherwise.
     ///
     /// # Errors
     /// As there.
-    fn offered(&self, _facts: &Self::Facts) -> Result<Vec<Resource>, Fault> {
+    fn candidate_inputs(&self, _facts: &Self::ChainData) -> Result<Vec<Resource>, Fault> {
         Ok(Vec::new())
     }
 
-    /// See [`Chain::uses`].
+    /// See [`DynNetworkRules::reservations`].
     ///
     /// # Errors
     /// As there.
-    fn uses(&self, payload: &Self::Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault>;
+    fn reservations(
+        &self,
+        payload: &Self::Payload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault>;
 
-    /// See [`Chain::signed_in_parts`]: nothing is, unless the network says otherwise. The bytes are
+    /// See [`DynNetworkRules::signed_in_parts`]: nothing is, unless the network says otherwise. The bytes are
     /// not empty.
     ///
     /// # Errors
@@ -115,40 +121,40 @@ pub trait Rules: Sync {
         Ok(None)
     }
 
-    /// See [`Chain::vouch`]: nothing to show, unless the network says otherwise.
+    /// See [`DynNetworkRules::vouch`]: nothing to show, unless the network says otherwise.
     ///
     /// # Errors
     /// As there.
-    fn vouch(&self, _payload: &Self::Payload, _facts: &Self::Facts) -> Result<(), Fault> {
+    fn vouch(&self, _payload: &Self::Payload, _facts: &Self::ChainData) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Builds the transaction or message of the sender, whose key `public_key` is. `facts` is
+    /// Builds the transaction or message of the sender, whose key `public_key` is. `chain_data` is
     /// `None` when nothing was asked. Field names in faults are relative to the payload.
     ///
     /// # Errors
-    /// See [`Chain::build`].
+    /// See [`DynNetworkRules::build`].
     fn build(
         &self,
         payload: &Self::Payload,
-        facts: Option<&Self::Facts>,
+        chain_data: Option<&Self::ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault>;
 
-    /// See [`Chain::most_fee`]; the bytes are not empty.
+    /// See [`DynNetworkRules::most_fee`]; the bytes are not empty.
     ///
     /// # Errors
     /// As there.
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault>;
 
-    /// See [`Chain::difference`].
+    /// See [`DynNetworkRules::difference`].
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str>;
 
     /// Puts the signatures into a transaction. There is one per input, of the input's curve, and
     /// each was verified with `public_key`.
     ///
     /// # Errors
-    /// See [`Chain::assemble`].
+    /// See [`DynNetworkRules::assemble`].
     fn assemble(
         &self,
         payload: &Self::Payload,
@@ -157,7 +163,7 @@ pub trait Rules: Sync {
         public_key: &[u8],
     ) -> Result<Signed, Fault>;
 
-    /// See [`Chain::valid_until_ms`]: for ever, unless the network says otherwise.
+    /// See [`DynNetworkRules::valid_until_ms`]: for ever, unless the network says otherwise.
     ///
     /// # Errors
     /// As there.
@@ -166,56 +172,61 @@ pub trait Rules: Sync {
     }
 }
 
-impl<R: Rules> Chain for R {
+impl<R: NetworkRules> DynNetworkRules for R {
     fn address(&self, public_key: &[u8]) -> Result<String, Fault> {
-        Rules::address(self, public_key)
+        NetworkRules::address(self, public_key)
     }
 
     fn owns(&self, public_key: &[u8], address: &str) -> Result<bool, Fault> {
-        Rules::owns(self, public_key, address)
+        NetworkRules::owns(self, public_key, address)
     }
 
     fn parse_address(&self, text: &str) -> Result<String, Fault> {
-        Rules::parse_address(self, text)
+        NetworkRules::parse_address(self, text)
     }
 
     fn parse_token(&self, text: &str) -> Result<String, Fault> {
-        Rules::parse_token(self, text)
+        NetworkRules::parse_token(self, text)
     }
 
     fn is_coin(&self, token: &str) -> bool {
-        Rules::is_coin(self, token)
+        NetworkRules::is_coin(self, token)
     }
 
-    fn needs(&self, payload: &Payload) -> Needs {
+    fn queries(&self, payload: &Payload) -> Queries {
         R::Payload::of(payload)
-            .and_then(|payload| Rules::needs(self, payload))
-            .map_or(Needs::Nothing, Into::into)
+            .and_then(|payload| NetworkRules::queries(self, payload))
+            .map_or(Queries::Nothing, Into::into)
     }
 
-    fn is_sequenced(&self, needs: &Needs) -> bool {
-        Rules::is_sequenced(self, needs)
+    fn is_sequenced(&self, queries: &Queries) -> bool {
+        NetworkRules::is_sequenced(self, queries)
     }
 
-    fn settle(
+    fn allocate(
         &self,
         payload: &Payload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let (Some(payload), Some(own)) = (R::Payload::of(payload), R::Facts::of(&facts)) else {
+    ) -> Result<Allocation, Fault> {
+        let (Some(payload), Some(own)) = (R::Payload::of(payload), R::ChainData::of(&chain_data))
+        else {
             return Err(not_those());
         };
-        Rules::settle(self, payload, own.clone(), taken)
+        NetworkRules::allocate(self, payload, own.clone(), taken)
     }
 
-    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault> {
-        R::Facts::of(facts).map_or(Ok(Vec::new()), |facts| Rules::offered(self, facts))
+    fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
+        R::ChainData::of(chain_data).map_or(Ok(Vec::new()), |chain_data| {
+            NetworkRules::candidate_inputs(self, chain_data)
+        })
     }
 
-    fn uses(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(&self, payload: &Payload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
         match R::Payload::of(payload) {
-            Some(payload) if !unsigned.bytes.is_empty() => Rules::uses(self, payload, unsigned),
+            Some(payload) if !unsigned.bytes.is_empty() => {
+                NetworkRules::reservations(self, payload, unsigned)
+            }
             _ => Ok(Vec::new()),
         }
     }
@@ -224,12 +235,12 @@ impl<R: Rules> Chain for R {
         if unsigned.is_empty() {
             return Ok(None);
         }
-        Rules::signed_in_parts(self, unsigned)
+        NetworkRules::signed_in_parts(self, unsigned)
     }
 
-    fn vouch(&self, payload: &Payload, facts: &Facts) -> Result<(), Fault> {
-        match (R::Payload::of(payload), R::Facts::of(facts)) {
-            (Some(payload), Some(facts)) => Rules::vouch(self, payload, facts),
+    fn vouch(&self, payload: &Payload, chain_data: &ChainData) -> Result<(), Fault> {
+        match (R::Payload::of(payload), R::ChainData::of(chain_data)) {
+            (Some(payload), Some(chain_data)) => NetworkRules::vouch(self, payload, chain_data),
             _ => Ok(()),
         }
     }
@@ -237,25 +248,25 @@ impl<R: Rules> Chain for R {
     fn build(
         &self,
         payload: &Payload,
-        facts: &Facts,
+        chain_data: &ChainData,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         let kind = payload.kind();
-        let is_sender = Rules::owns(self, public_key, payload.from())?;
-        let not_sender = || Fault::field("from", "is not the wallet's address").under(kind);
-        let facts = match facts {
-            Facts::Nothing => None,
-            facts => Some(R::Facts::of(facts).ok_or_else(not_those)?),
+        let is_sender = NetworkRules::owns(self, public_key, payload.from())?;
+        let not_sender = || Fault::field("from", "is not the wallet's address").with_prefix(kind);
+        let chain_data = match chain_data {
+            ChainData::Nothing => None,
+            chain_data => Some(R::ChainData::of(chain_data).ok_or_else(not_those)?),
         };
         let own = match payload {
             Payload::Raw(raw) => {
-                if facts.is_some() {
+                if chain_data.is_some() {
                     return Err(not_those());
                 }
                 if !is_sender {
                     return Err(not_sender());
                 }
-                return raw::build(R::NETWORK, raw).map_err(|fault| fault.under(kind));
+                return raw::build(R::NETWORK, raw).map_err(|fault| fault.with_prefix(kind));
             }
             payload => R::Payload::of(payload)
                 .ok_or_else(|| Fault::bug(format!("{kind} is not of {}", R::NETWORK.name())))?,
@@ -263,17 +274,21 @@ impl<R: Rules> Chain for R {
         if !is_sender {
             return Err(not_sender());
         }
-        if facts.is_some() && Rules::needs(self, own).is_none() && !self.takes_unasked(own) {
+        if chain_data.is_some()
+            && NetworkRules::queries(self, own).is_none()
+            && !self.takes_unasked(own)
+        {
             return Err(not_those());
         }
-        Rules::build(self, own, facts, public_key).map_err(|fault| fault.under(kind))
+        NetworkRules::build(self, own, chain_data, public_key)
+            .map_err(|fault| fault.with_prefix(kind))
     }
 
     fn most_fee(&self, unsigned: &[u8]) -> Result<U256, Fault> {
         if unsigned.is_empty() {
             return Ok(U256::ZERO);
         }
-        Rules::most_fee(self, unsigned)
+        NetworkRules::most_fee(self, unsigned)
     }
 
     fn fixed_fee(&self, payload: &Payload) -> Option<U256> {
@@ -281,15 +296,15 @@ impl<R: Rules> Chain for R {
             Payload::Raw(_) => return Some(U256::ZERO),
             payload => R::Payload::of(payload)?,
         };
-        if Rules::needs(self, own).is_some() {
+        if NetworkRules::queries(self, own).is_some() {
             return None;
         }
-        let built = Rules::build(self, own, None, &[]).ok()?;
-        Chain::most_fee(self, &built.bytes).ok()
+        let built = NetworkRules::build(self, own, None, &[]).ok()?;
+        DynNetworkRules::most_fee(self, &built.bytes).ok()
     }
 
     fn difference(&self, built: &[u8], shown: &[u8]) -> Option<&'static str> {
-        Rules::difference(self, built, shown)
+        NetworkRules::difference(self, built, shown)
     }
 
     fn assemble(
@@ -310,11 +325,11 @@ impl<R: Rules> Chain for R {
         }
         let payload = R::Payload::of(payload)
             .ok_or_else(|| Fault::bug("the payload is of another network"))?;
-        Rules::assemble(self, payload, unsigned, signatures, public_key).map(Some)
+        NetworkRules::assemble(self, payload, unsigned, signatures, public_key).map(Some)
     }
 
     fn valid_until_ms(&self, signed: &Signed) -> Result<Option<u64>, Fault> {
-        Rules::valid_until_ms(self, signed)
+        NetworkRules::valid_until_ms(self, signed)
     }
 }
 

@@ -111,7 +111,7 @@ impl Payload {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] with the path of the field, e.g. `evmSendNative.to`.
     pub fn parse(kind: &WireKind) -> Result<Self, Fault> {
-        parse(kind).map_err(|fault| fault.under(Kind::of(kind).name()))
+        parse(kind).map_err(|fault| fault.with_prefix(Kind::of(kind).name()))
     }
 
     /// Parses the bytes of [`crate::order::SigningOrder::payload`].
@@ -182,11 +182,11 @@ impl Payload {
                 wallet.name(),
                 network.name()
             );
-            return Err(Fault::field("from", problem).under(kind.name()));
+            return Err(Fault::field("from", problem).with_prefix(kind.name()));
         }
         self.family()
             .check_wallet(wallet)
-            .map_err(|fault| fault.under(kind.name()))
+            .map_err(|fault| fault.with_prefix(kind.name()))
     }
 
     /// Checks what depends on configuration: a custom EVM chain needs `gasFee` and `nonce`.
@@ -196,7 +196,7 @@ impl Payload {
     pub fn screen(&self, known: &KnownChains) -> Result<(), Fault> {
         self.family()
             .screen(known)
-            .map_err(|fault| fault.under(self.kind()))
+            .map_err(|fault| fault.with_prefix(self.kind()))
     }
 
     /// Whether this kind may be broadcast at all: messages, `rawMessage` and transactions of

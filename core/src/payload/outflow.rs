@@ -159,7 +159,7 @@ impl Asset {
             None => (Place::parse(text)?, None),
         };
         let invalid = |sentence: &str| Fault::new(crate::fault::Class::Invalid, sentence);
-        let chain = place.network.chain();
+        let chain = place.network.rules();
         match place.network {
             Network::Evm if place.chain_id.is_none() => {
                 return Err(invalid("must name its chain, e.g. evm:1"));

@@ -263,6 +263,6 @@ fn assets__should_be_read_as_they_are_printed() {
         ("aptos:1/0x1::a", "must be a coin type"),
     ] {
         let fault = Asset::parse(text).unwrap_err();
-        assert!(fault.public().contains(problem), "{text}: {fault}");
+        assert!(fault.message().contains(problem), "{text}: {fault}");
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn message(wire: &wire::RawMessage) -> Result<RawPayload, Fault> {
     // those of Aptos and Sui, which have one canonical form.
     let from = Network::ALL
         .iter()
-        .find_map(|network| network.chain().parse_address(text).ok())
+        .find_map(|network| network.rules().parse_address(text).ok())
         .ok_or_else(|| Fault::field("from", "must be the address of a wallet"))?;
     let hash_function = EcdsaHashFunction::try_from(wire.ecdsa_hash_function)
         .map_err(|_| Fault::field("ecdsaHashFunction", "unknown hash function"))?;

@@ -76,7 +76,7 @@ fn raw(from: &str, content: &[u8], hash: wire::EcdsaHashFunction) -> WireKind {
 fn refused(kind: &WireKind, sentence: &str) {
     let fault = Payload::parse(kind).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    assert!(fault.public().starts_with(sentence), "{fault}");
+    assert!(fault.message().starts_with(sentence), "{fault}");
 }
 
 #[track_caller]
@@ -286,7 +286,7 @@ fn kinds__should_name_what_is_wrong_with_their_shape() {
         bytes.push(0);
         let fault = Payload::decode(&bytes).unwrap_err();
         assert!(
-            fault.public().starts_with(&format!("{}.", kind.name())),
+            fault.message().starts_with(&format!("{}.", kind.name())),
             "{fault}"
         );
     }
@@ -426,14 +426,14 @@ fn evm_custom_chains__should_bring_fees_and_nonce() {
     let fault = case(|tx| tx.gas_fee = None).screen(&known).unwrap_err();
     assert!(
         fault
-            .public()
+            .message()
             .starts_with("evmSendNative.gasFee: is required"),
         "{fault}"
     );
     let fault = case(|tx| tx.nonce = None).screen(&known).unwrap_err();
     assert!(
         fault
-            .public()
+            .message()
             .starts_with("evmSendNative.nonce: is required"),
         "{fault}"
     );
@@ -516,7 +516,7 @@ fn raw_message__should_need_a_hash_function_for_ecdsa_only() {
         let fault = check(ALICE, content, UseMessageDirectly, Network::Evm).unwrap_err();
         assert!(
             fault
-                .public()
+                .message()
                 .starts_with("rawMessage.content: must be exactly 32"),
             "{fault}"
         );
@@ -524,7 +524,7 @@ fn raw_message__should_need_a_hash_function_for_ecdsa_only() {
     let fault = check(ALICE, b"x", Unspecified, Network::Evm).unwrap_err();
     assert!(
         fault
-            .public()
+            .message()
             .starts_with("rawMessage.ecdsaHashFunction: is required"),
         "{fault}"
     );
@@ -551,7 +551,7 @@ fn wallet__should_be_of_the_network_of_the_kind() {
     let evm = Payload::parse(&WireKind::EvmSendNative(native())).unwrap();
     assert_eq!(evm.check_wallet(Network::Evm), Ok(()));
     assert_eq!(
-        evm.check_wallet(Network::Tron).unwrap_err().public(),
+        evm.check_wallet(Network::Tron).unwrap_err().message(),
         "evmSendNative.from: is a Tron wallet; this kind needs one of EVM"
     );
 }
@@ -612,7 +612,7 @@ fn decode__should_take_canonical_bytes_only() {
     assert!(
         Payload::decode(&bytes)
             .unwrap_err()
-            .public()
+            .message()
             .contains("canonical")
     );
     let mut noted = request(WireKind::EvmSendNative(native()));

@@ -113,7 +113,7 @@ pub enum Effect {
 /// A change of what the request holds ([`crate::chain::Chain::uses`] of its draft), in the same
 /// commit as the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClaimChange {
+pub enum ReservationChange {
     /// It takes what the draft of the new state uses up; nobody else may hold that.
     Take,
     /// It lets go of what this draft uses up.
@@ -144,7 +144,7 @@ pub struct Step {
     /// What is to be done after the commit. `None`: nothing, or nothing until the next event.
     pub effect: Option<Effect>,
     /// Claims that change with the state.
-    pub claim: Option<ClaimChange>,
+    pub claim: Option<ReservationChange>,
     /// What happened.
     pub audit: Audit,
 }
@@ -229,7 +229,7 @@ impl State {
             (State::Preparing { broadcast, .. }, Event::Built { draft })
                 if draft.broadcast == broadcast =>
             {
-                claim = Some(ClaimChange::Take);
+                claim = Some(ReservationChange::Take);
                 State::Prepared { draft, attempts: 0 }
             }
             // A new reason changes nothing but what is known about it.
@@ -287,7 +287,7 @@ impl State {
                 },
                 Event::HandedOver,
             ) if !draft.broadcast => {
-                claim = Some(ClaimChange::Outlive(Box::new(draft)));
+                claim = Some(ReservationChange::Outlive(Box::new(draft)));
                 State::Succeeded {
                     signatures,
                     signed,
@@ -302,7 +302,7 @@ impl State {
                 },
                 Event::NodeAccepted,
             ) => {
-                claim = Some(ClaimChange::Outlive(Box::new(draft)));
+                claim = Some(ReservationChange::Outlive(Box::new(draft)));
                 State::Succeeded {
                     signatures,
                     signed: Some(signed),
@@ -317,7 +317,7 @@ impl State {
             ) => {
                 // What it would have used goes to other requests: what takes it on the chain is
                 // then also what makes this transaction void for ever.
-                claim = Some(ClaimChange::Free(Box::new(draft)));
+                claim = Some(ReservationChange::Free(Box::new(draft)));
                 State::Failed {
                     reason,
                     code,
@@ -336,14 +336,14 @@ impl State {
                 State::Prepared { draft, .. } | State::Signing { draft, .. },
                 Event::Restored { reason },
             ) => {
-                claim = Some(ClaimChange::Outlive(Box::new(draft)));
+                claim = Some(ReservationChange::Outlive(Box::new(draft)));
                 failed(reason, ExecuteCode::Unspecified)
             }
             (
                 State::Prepared { draft, .. } | State::Signing { draft, .. },
                 Event::GaveUp { reason, code },
             ) => {
-                claim = Some(ClaimChange::Free(Box::new(draft)));
+                claim = Some(ReservationChange::Free(Box::new(draft)));
                 failed(reason, code)
             }
             _ => return Err(illegal),

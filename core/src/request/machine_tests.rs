@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
-    chain::{Facts, SigningInput, Unsigned},
+    chain::{ChainData, SigningInput, Unsigned},
     network::Network,
-    request::NonceClaim,
+    request::NonceReservation,
     signature::Curve,
 };
 
 fn draft(broadcast: bool) -> Draft {
     Draft {
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         unsigned: Unsigned {
             bytes: vec![2, 1],
             signing: vec![SigningInput {
@@ -20,7 +20,7 @@ fn draft(broadcast: bool) -> Draft {
                 message: vec![7; 32],
             }],
         },
-        claim: Some(NonceClaim {
+        claim: Some(NonceReservation {
             network: Network::Evm,
             chain_id: 1,
             address: "0xa".into(),
@@ -342,16 +342,16 @@ fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world()
     };
     let built = Event::Built { draft: draft(true) };
     let built = preparing.step(built, 1).unwrap();
-    assert_eq!(built.claim, Some(ClaimChange::Take));
+    assert_eq!(built.claim, Some(ReservationChange::Take));
     assert_eq!(built.next.draft(), Some(&draft(true)));
-    let freed = Some(ClaimChange::Free(Box::new(draft(true))));
+    let freed = Some(ReservationChange::Free(Box::new(draft(true))));
     let given_up = built.next.clone().step(gave_up(), 1).unwrap();
     assert_eq!(given_up.claim, freed);
     let restored = Event::Restored { reason: "x".into() };
     let restored = built.next.clone().step(restored, 1).unwrap();
     assert_eq!(
         restored.claim,
-        Some(ClaimChange::Outlive(Box::new(draft(true))))
+        Some(ReservationChange::Outlive(Box::new(draft(true))))
     );
     let signed = |broadcast| State::Signed {
         draft: draft(broadcast),
@@ -364,7 +364,7 @@ fn step__should_take_when_built_free_what_failed_and_keep_what_is_in_the_world()
         sending.next.clone().step(refused(), 1).unwrap().claim,
         freed
     );
-    let kept = |broadcast| Some(ClaimChange::Outlive(Box::new(draft(broadcast))));
+    let kept = |broadcast| Some(ReservationChange::Outlive(Box::new(draft(broadcast))));
     let accepted = sending.next.step(Event::NodeAccepted, 1).unwrap();
     assert_eq!(accepted.claim, kept(true));
     let handed_over = signed(false).step(Event::HandedOver, 1).unwrap();

@@ -9,7 +9,7 @@ mod view;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chain::{Facts, Signed, Unsigned},
+    chain::{ChainData, Signed, Unsigned},
     derive::KeyPath,
     fault::ExecuteCode,
     ids::{RequestId, SessionId, TokenId, VaultId, WalletId},
@@ -18,7 +18,7 @@ use crate::{
     signature::Signature,
 };
 
-pub use machine::{Audit, ClaimChange, Effect, Event, Illegal, Step};
+pub use machine::{Audit, Effect, Event, Illegal, ReservationChange, Step};
 pub use view::wire_signatures;
 
 /// A signing request: what never changes, and its state.
@@ -61,7 +61,7 @@ pub enum Approval {
 
 /// The nonce of an account, claimed by one request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NonceClaim {
+pub struct NonceReservation {
     /// The network.
     pub network: Network,
     /// The chain.
@@ -76,11 +76,11 @@ pub struct NonceClaim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draft {
     /// What the chain said.
-    pub facts: Facts,
+    pub chain_data: ChainData,
     /// The bytes and digests.
     pub unsigned: Unsigned,
     /// The nonce that it holds, where it has one of its own.
-    pub claim: Option<NonceClaim>,
+    pub claim: Option<NonceReservation>,
     /// Whether it is sent to the network once signed.
     pub broadcast: bool,
     /// When it was built, in milliseconds since the Unix epoch.
@@ -222,7 +222,7 @@ impl Request {
             public_key: self.public_key.clone(),
             address: self.address.clone(),
             payload: self.payload.clone(),
-            facts: draft.facts.clone(),
+            chain_data: draft.chain_data.clone(),
             unsigned: draft.unsigned.bytes.clone(),
             inputs: draft.unsigned.signing.clone(),
             recipient_indices: Vec::new(),

@@ -117,7 +117,7 @@ impl LiveKey {
     }
 
     /// Whether every holder of the shares that sign uses them.
-    pub fn settled(&self) -> bool {
+    pub fn is_confirmed(&self) -> bool {
         let untold = self.untold();
         !self
             .generation

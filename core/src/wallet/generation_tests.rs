@@ -72,10 +72,10 @@ fn reshare__should_switch_generations_with_the_proof_and_then_tell_the_nodes() {
     assert_eq!(key.reshare, Reshare::Idle);
     assert_eq!(key.untold(), nodes(&[1, 2, 3, 4, 5]));
     key.confirmed(&order, &nodes(&[1, 2, 3, 4])).unwrap();
-    assert!(!key.settled());
+    assert!(!key.is_confirmed());
     key.confirmed(&order, &nodes(&[5])).unwrap();
     assert_eq!(key.activation, None);
-    assert!(key.settled());
+    assert!(key.is_confirmed());
     assert!(key.confirmed(&order, &[]).is_err());
     assert!(key.prepared(&order, proof(&order)).is_err());
 }
@@ -142,7 +142,7 @@ fn order__should_be_refused_before_very_many_holders_are_looked_at() {
         })
         .collect();
     let fault = order.check().unwrap_err();
-    assert_eq!(fault.public(), "old.holders: are more than 255");
+    assert_eq!(fault.message(), "old.holders: are more than 255");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn next_reshare__should_not_wait_for_a_node_that_never_confirms() {
     // Node 3 never came, and node 4 is new.
     assert_eq!(key.untold(), nodes(&[1, 2, 4, 3]));
     key.confirmed(&second, &nodes(&[1, 2, 4])).unwrap();
-    assert!(key.settled(), "who has left signs nothing");
+    assert!(key.is_confirmed(), "who has left signs nothing");
     assert_eq!(key.untold(), nodes(&[3]));
     // It is told of whatever there is when it comes.
     key.want(same.clone()).unwrap();
@@ -248,7 +248,7 @@ fn runs_without_success__should_leave_nodes_that_the_next_generation_is_told_to(
 
 #[test]
 fn wish__should_be_refused_where_it_cannot_be_one() {
-    let problem = |target: Target| key().want(target).unwrap_err().public().to_owned();
+    let problem = |target: Target| key().want(target).unwrap_err().message().to_owned();
     assert!(problem(target(1, &[1, 2])).starts_with("threshold: "));
     assert!(problem(target(3, &[1, 2])).starts_with("threshold: "));
     assert!(problem(target(2, &[1, 1])).starts_with("signers: "));

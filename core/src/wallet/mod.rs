@@ -148,9 +148,9 @@ mod tests {
     fn check_labels__should_count_characters_and_not_bytes() {
         assert!(check_labels(&"ü".repeat(85), &"鍵".repeat(500)).is_ok());
         let name = check_labels(&"ü".repeat(86), "").unwrap_err();
-        assert_eq!(name.public(), "name: has more than 85 characters");
+        assert_eq!(name.message(), "name: has more than 85 characters");
         let reference = check_labels("", &"a".repeat(501)).unwrap_err();
-        assert_eq!(reference.public(), "ref: has more than 500 characters");
+        assert_eq!(reference.message(), "ref: has more than 500 characters");
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         let refused = |name: &str, status: &str| {
             let fault = Change::parse(name, status).unwrap_err();
             assert_eq!(fault.class(), &Class::Invalid);
-            fault.public().to_owned()
+            fault.message().to_owned()
         };
         assert_eq!(
             refused("", ""),

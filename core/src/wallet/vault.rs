@@ -171,7 +171,7 @@ impl Vault {
                 *state = KeyState::Generating(order);
                 Ok(())
             }
-            KeyState::Ready(_) | KeyState::Failed(_) => Err(settled()),
+            KeyState::Ready(_) | KeyState::Failed(_) => Err(already_decided()),
         }
     }
 
@@ -189,7 +189,7 @@ impl Vault {
                 *state = KeyState::Ready(live);
                 Ok(())
             }
-            _ => Err(settled()),
+            _ => Err(already_decided()),
         }
     }
 
@@ -204,7 +204,7 @@ impl Vault {
                 *state = KeyState::Failed(reason.to_owned());
                 Ok(())
             }
-            _ => Err(settled()),
+            _ => Err(already_decided()),
         }
     }
 
@@ -416,7 +416,7 @@ impl Vault {
     }
 }
 
-fn settled() -> Fault {
+fn already_decided() -> Fault {
     Fault::new(
         Class::WrongState,
         "the key generation is over or another one runs",

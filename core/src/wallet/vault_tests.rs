@@ -109,7 +109,7 @@ fn reshare__should_be_of_every_key_or_of_those_named() {
     vault.confirmed(&order, &four).unwrap();
     assert!(vault.live(Curve::Ed25519).unwrap().activation.is_none());
     let unknown = vault.want_reshare(None, &[], &[Scheme::Cggmp24]);
-    assert!(unknown.unwrap_err().public().starts_with("schemes: "));
+    assert!(unknown.unwrap_err().message().starts_with("schemes: "));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn reshare__should_leave_out_a_key_that_has_none_and_refuse_it_by_name() {
     let fault = vault
         .want_reshare(None, &[], &[Scheme::Cggmp24])
         .unwrap_err();
-    assert!(fault.public().contains("cggmp24 keys have no refresh"));
+    assert!(fault.message().contains("cggmp24 keys have no refresh"));
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn new__should_refuse_what_cannot_sign() {
     let problem = |name: &str, threshold, signers| {
         Vault::new(id, name, threshold, signers, Scheme::Dkls23, 1)
             .unwrap_err()
-            .public()
+            .message()
             .to_owned()
     };
     assert_eq!(problem(" ", 2, nodes(&[1, 2])), "name: is required");
@@ -218,5 +218,5 @@ fn new__should_take_the_ecdsa_scheme_that_is_asked_for() {
     assert!(schemes.contains(&Scheme::Cggmp24) && schemes.contains(&Scheme::FrostEd25519));
     assert_eq!(vault.ecdsa(), Scheme::Cggmp24);
     let fault = make(Scheme::FrostEd25519).unwrap_err();
-    assert_eq!(fault.public(), "ecdsaBackend: not an ECDSA backend");
+    assert_eq!(fault.message(), "ecdsaBackend: not an ECDSA backend");
 }

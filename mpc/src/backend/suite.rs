@@ -384,5 +384,5 @@ suite!(ecdsa_cggmp24, Scheme::Cggmp24, tamper::CGGMP24);
 #[allow(non_snake_case)]
 fn of__should_say_how_to_get_a_backend_that_is_not_built() {
     let fault = of(Scheme::Cggmp24).err().unwrap();
-    assert!(fault.public().contains("--features cggmp24"), "{fault:?}");
+    assert!(fault.message().contains("--features cggmp24"), "{fault:?}");
 }

@@ -138,11 +138,11 @@ impl Shared {
             }
             // It has begun, and was restarted before it was done.
             Reply::Refused(fault) if fault.class() == &Class::WrongState => {
-                Err(self.no_key(order, &[node]).caused_by(fault.public()))
+                Err(self.no_key(order, &[node]).caused_by(fault.message()))
             }
             Reply::Refused(fault) => {
                 let name = self.roster.name(&node);
-                let sentence = format!("{name} refused to make a key: {}", fault.public());
+                let sentence = format!("{name} refused to make a key: {}", fault.message());
                 Err(Fault::new(fault.class().clone(), sentence))
             }
             Reply::Failed {

@@ -181,7 +181,7 @@ impl Shared {
         let sentence = format!(
             "{} refused {what}: {}",
             self.roster.name(node),
-            fault.public()
+            fault.message()
         );
         Fault::new(fault.class().clone(), sentence)
     }
@@ -452,7 +452,7 @@ impl Shared {
                         let culprits = vec![line];
                         Fault::new(
                             Class::Peer { culprits },
-                            format!("{name}: {}", fault.public()),
+                            format!("{name}: {}", fault.message()),
                         )
                     });
                     answers.insert(node, answer);

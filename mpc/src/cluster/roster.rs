@@ -513,7 +513,7 @@ impl Roster {
         list("accused of breaking the protocol", &accused);
         list("refused", &refused);
         if let Some((_, fault)) = trouble.refusals().next() {
-            sentence.push_str(&format!(" ({})", fault.public()));
+            sentence.push_str(&format!(" ({})", fault.message()));
         }
         Fault::unavailable(sentence)
     }
@@ -607,7 +607,7 @@ mod tests {
         roster.heard(node, said(2, &[1, 3]));
         assert!(twice() && !team(&roster));
         let sentence = roster.too_few(&[node], 1, &Trouble::default());
-        assert!(sentence.public().contains("running twice"), "{sentence}");
+        assert!(sentence.message().contains("running twice"), "{sentence}");
         // One is gone.
         clock.0.fetch_add(TWICE_MS, Ordering::Relaxed);
         roster.heard(node, said(4, &[]));
@@ -634,7 +634,7 @@ mod tests {
         assert!(!roster.live(&node));
         let sentence = roster.too_few(&[node], 1, &Trouble::default());
         assert!(
-            sentence.public().contains("check the clocks of"),
+            sentence.message().contains("check the clocks of"),
             "{sentence}"
         );
     }

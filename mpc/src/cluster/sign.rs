@@ -333,7 +333,7 @@ impl Shared {
             let sentence = format!(
                 "{} refused to sign: {}",
                 self.roster.name(&node),
-                fault.public()
+                fault.message()
             );
             return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
         }
@@ -353,7 +353,7 @@ fn is_future(at_ms: u64, now_ms: u64) -> bool {
 /// Whether a node refused an order because of what its clock says.
 fn is_about_time(refusal: &Fault) -> bool {
     let fields = ["sentAtMs: ", "issuedAtMs: ", "expiresAtMs: "];
-    let said = refusal.public();
+    let said = refusal.message();
     fields.iter().any(|field| said.starts_with(field))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use covault_core::{
-    chain::{Facts, SigningInput},
+    chain::{ChainData, SigningInput},
     derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
     network::Network,
@@ -24,7 +24,7 @@ struct Shown {
     network: Network,
     public_key: Vec<u8>,
     payload: Vec<u8>,
-    facts: Facts,
+    chain_data: ChainData,
     unsigned: Vec<u8>,
     inputs: Vec<SigningInput>,
 }
@@ -78,11 +78,11 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         network,
         public_key,
         payload,
-        facts,
+        chain_data,
         unsigned,
         inputs,
     } = shown;
-    let Ok(address) = network.chain().address(&public_key) else {
+    let Ok(address) = network.rules().address(&public_key) else {
         return Ok(());
     };
     let path = KeyPath::of_wallet(network, 0).map_err(|fault| format!("{fault:?}"))?;
@@ -106,7 +106,7 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         public_key,
         address,
         payload,
-        facts,
+        chain_data,
         unsigned,
         inputs,
         recipient_indices: Vec::new(),
@@ -117,7 +117,7 @@ pub fn orders(data: &[u8]) -> Result<(), Finding> {
         if floor.check(&order, &root, &child).is_err() {
             continue;
         }
-        // What passes is what payload and facts give, and nothing else passes.
+        // What passes is what payload and chain data give, and nothing else passes.
         let mut other = order.clone();
         if let Some(input) = other.inputs.first_mut() {
             input.message.push(0);

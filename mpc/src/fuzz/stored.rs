@@ -67,7 +67,7 @@ pub fn policy(data: &[u8]) -> Result<(), Finding> {
         return Ok(());
     };
     match Policy::parse(text) {
-        Err(fault) if fault.public().is_empty() => finding("a refusal says nothing"),
+        Err(fault) if fault.message().is_empty() => finding("a refusal says nothing"),
         _ => Ok(()),
     }
 }

@@ -104,7 +104,7 @@ impl Node {
         for statement in order.statements() {
             statement
                 .verify(&record.key.root)
-                .map_err(|fault| fault.under("addresses"))?;
+                .map_err(|fault| fault.with_prefix("addresses"))?;
             signatures.extend(self.post.identity().sign(statement.text().as_bytes()));
         }
         let Header {

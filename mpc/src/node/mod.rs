@@ -99,7 +99,7 @@ pub trait OrderCheck: Send + Sync {
     ) -> Result<Vec<Spending>, Fault>;
 }
 
-/// The check of every real node: rebuilds everything from payload and facts
+/// The check of every real node: rebuilds everything from payload and chain data
 /// ([`SigningOrder::verify`]), then applies the node's own policy.
 pub struct Floor(pub Policy);
 

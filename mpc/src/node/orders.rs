@@ -715,7 +715,7 @@ fn refused_claim(error: &ClaimError) -> Fault {
         ),
         ClaimError::OtherAmounts => Fault::new(
             Class::WrongState,
-            "facts: other amounts were shown for the inputs of this transaction before; if those were \
+            "chainData: other amounts were shown for the inputs of this transaction before; if those were \
              wrong, ask for another amount or fee, which makes another transaction",
         ),
         ClaimError::OverDay(counter) => over_day(counter),

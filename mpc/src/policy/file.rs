@@ -49,7 +49,7 @@ impl Policy {
             .map_err(|error| refuse(&format_args!("cannot be read: {error}")))?;
         Self::parse(&text)
             .map(Some)
-            .map_err(|fault| refuse(&fault.public()))
+            .map_err(|fault| refuse(&fault.message()))
     }
 
     /// Reads the text of a policy file.
@@ -127,7 +127,7 @@ fn wallets(keys: &mut Keys) -> Result<BTreeMap<(Network, String), Rules>, Fault>
     for (path, key, rules) in keys.scopes("wallets")? {
         let mut known = false;
         for network in Network::ALL {
-            let Ok(address) = network.chain().parse_address(&key) else {
+            let Ok(address) = network.rules().parse_address(&key) else {
                 continue;
             };
             known = true;
@@ -145,7 +145,7 @@ fn wallets(keys: &mut Keys) -> Result<BTreeMap<(Network, String), Rules>, Fault>
 fn recipients(keys: &mut Keys) -> Result<BTreeMap<Place, BTreeSet<String>>, Fault> {
     let mut lists = BTreeMap::new();
     for (path, at, value) in keys.by_place("recipients")? {
-        let chain = at.network.chain();
+        let chain = at.network.rules();
         lists.insert(at, list(&path, value, |text| chain.parse_address(text))?);
     }
     Ok(lists)
@@ -175,7 +175,8 @@ fn limits(keys: &mut Keys) -> Result<BTreeMap<Asset, Limit>, Fault> {
         let (at, asset) = keys
             .take("asset")
             .ok_or_else(|| wrong(format_args!("{path}.asset"), "is required, e.g. \"evm:1\""))?;
-        let asset = Asset::parse(text(&at, &asset)?).map_err(|fault| wrong(&at, fault.public()))?;
+        let asset =
+            Asset::parse(text(&at, &asset)?).map_err(|fault| wrong(&at, fault.message()))?;
         let mut most = |key| {
             let taken = keys.take(key);
             taken.map(|(path, value)| amount(&path, &value)).transpose()
@@ -277,7 +278,7 @@ impl Keys {
             .into_iter()
             .map(|(key, value)| {
                 let path = format!("{path}.{key:?}");
-                let place = place(&key).map_err(|fault| wrong(&path, fault.public()))?;
+                let place = place(&key).map_err(|fault| wrong(&path, fault.message()))?;
                 Ok((path, place, value))
             })
             .collect()
@@ -321,7 +322,7 @@ fn list<T: Ord>(
         .enumerate()
         .map(|(place, entry)| {
             let path = format!("{path}[{place}]");
-            read(text(&path, entry)?).map_err(|fault| wrong(&path, fault.public()))
+            read(text(&path, entry)?).map_err(|fault| wrong(&path, fault.message()))
         })
         .collect()
 }

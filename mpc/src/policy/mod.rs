@@ -147,7 +147,7 @@ impl Policy {
         payload: &Payload,
     ) -> Result<Vec<Spending>, Fault> {
         let own_wallets = order.own_recipients(root, payload)?;
-        let fee = order.network.chain().most_fee(&order.unsigned)?;
+        let fee = order.network.rules().most_fee(&order.unsigned)?;
         self.judge(&Asked {
             vault: order.vault,
             network: order.network,

@@ -3,7 +3,7 @@
 mod calls;
 
 use covault_core::{
-    chain::{Facts, evm, solana},
+    chain::{ChainData, evm, solana},
     derive::{KeyPath, RootKey},
     fault::{Class, ExecuteCode},
     ids::{RequestId, VaultId},
@@ -33,16 +33,16 @@ fn public_key(curve: Curve) -> Vec<u8> {
 }
 
 fn sender(network: Network) -> String {
-    let chain = network.chain();
+    let chain = network.rules();
     chain.address(&public_key(network.curve())).unwrap()
 }
 
 /// An order as an orchestrator would make it.
-fn order(network: Network, kind: &WireKind, facts: Facts) -> (SigningOrder, Payload) {
+fn order(network: Network, kind: &WireKind, chain_data: ChainData) -> (SigningOrder, Payload) {
     let public_key = public_key(network.curve());
     let payload = Payload::parse(kind).unwrap();
-    let chain = network.chain();
-    let unsigned = chain.build(&payload, &facts, &public_key).unwrap();
+    let chain = network.rules();
+    let unsigned = chain.build(&payload, &chain_data, &public_key).unwrap();
     let order = SigningOrder {
         request: RequestId::from_bytes([1; 16]),
         vault: VaultId::from_bytes([2; 16]),
@@ -53,7 +53,7 @@ fn order(network: Network, kind: &WireKind, facts: Facts) -> (SigningOrder, Payl
         public_key,
         address: sender(network),
         payload: payload.encode(),
-        facts,
+        chain_data,
         unsigned: unsigned.bytes,
         inputs: unsigned.signing,
         recipient_indices: Vec::new(),
@@ -63,8 +63,8 @@ fn order(network: Network, kind: &WireKind, facts: Facts) -> (SigningOrder, Payl
     (order, payload)
 }
 
-fn fees() -> Facts {
-    Facts::Evm(evm::Facts {
+fn fees() -> ChainData {
+    ChainData::Evm(evm::ChainData {
         nonce: Some(0),
         eip1559: true,
         fees: Some(evm::Fees {
@@ -104,7 +104,7 @@ fn token(token: &str, to: &str, amount: u64) -> (SigningOrder, Payload) {
         gas_fee: gas(),
         nonce: Some(0),
     });
-    order(Network::Evm, &kind, Facts::Nothing)
+    order(Network::Evm, &kind, ChainData::Nothing)
 }
 
 fn call(to: &str, input: Vec<u8>) -> (SigningOrder, Payload) {
@@ -117,7 +117,7 @@ fn call(to: &str, input: Vec<u8>) -> (SigningOrder, Payload) {
         gas_fee: gas(),
         nonce: Some(0),
     });
-    order(Network::Evm, &kind, Facts::Nothing)
+    order(Network::Evm, &kind, ChainData::Nothing)
 }
 
 fn text(form: evm_message::Type, content: &str) -> (SigningOrder, Payload) {
@@ -127,7 +127,7 @@ fn text(form: evm_message::Type, content: &str) -> (SigningOrder, Payload) {
         r#type: form.into(),
         content: content.as_bytes().to_vec(),
     });
-    order(Network::Evm, &kind, Facts::Nothing)
+    order(Network::Evm, &kind, ChainData::Nothing)
 }
 
 fn message() -> (SigningOrder, Payload) {
@@ -148,7 +148,7 @@ fn raw(network: Network) -> (SigningOrder, Payload) {
         content: vec![7; 32],
         ecdsa_hash_function: wire::EcdsaHashFunction::Sha256.into(),
     });
-    order(network, &kind, Facts::Nothing)
+    order(network, &kind, ChainData::Nothing)
 }
 
 fn lamports(to: &str, value: u64) -> (SigningOrder, Payload) {
@@ -158,11 +158,11 @@ fn lamports(to: &str, value: u64) -> (SigningOrder, Payload) {
         value: value.to_string(),
         chain_id: 0,
     });
-    let facts = solana::Facts {
+    let chain_data = solana::ChainData {
         recent_blockhash: SOL.into(),
         token: None,
     };
-    order(Network::Solana, &kind, Facts::Solana(facts))
+    order(Network::Solana, &kind, ChainData::Solana(chain_data))
 }
 
 fn policy(text: &str) -> Policy {
@@ -202,7 +202,7 @@ fn allowed(policy: &Policy, (order, payload): (SigningOrder, Payload)) -> Vec<Sp
 fn refused(policy: &Policy, (order, payload): (SigningOrder, Payload), starts: &str) -> Fault {
     let fault = policy.check(&order, &root(), &payload).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    assert!(fault.public().starts_with(starts), "{fault}");
+    assert!(fault.message().starts_with(starts), "{fault}");
     fault
 }
 
@@ -337,7 +337,7 @@ fn amounts__should_be_limited_per_request_with_the_fee() {
     let fault = refused(&limited, native(1, BOB, 6), "amount: ");
     assert!(
         fault
-            .public()
+            .message()
             .ends_with("more evm:1 than this signer's policy allows per request")
     );
     // Another chain is another coin.
@@ -547,7 +547,7 @@ fn file__should_name_the_key_that_is_wrong() {
         ),
     ] {
         let fault = Policy::parse(&format!("version = 2\n{text}")).unwrap_err();
-        assert!(fault.public().starts_with(problem), "{text}: {fault}");
+        assert!(fault.message().starts_with(problem), "{text}: {fault}");
         assert_eq!(fault.class(), &Class::Invalid);
     }
 }
@@ -560,12 +560,12 @@ fn file__should_be_named_when_it_cannot_be_used() {
     std::fs::write(&path, "version = 2\nraw = true").unwrap();
     let fault = Policy::read(&path).unwrap_err();
     let expected = format!("policy file {}: raw: unknown key", path.display());
-    assert!(fault.public().starts_with(&expected), "{fault}");
+    assert!(fault.message().starts_with(&expected), "{fault}");
     std::fs::write(&path, [0xff]).unwrap();
     assert!(
         Policy::read(&path)
             .unwrap_err()
-            .public()
+            .message()
             .contains("cannot be read")
     );
     std::fs::remove_file(&path).unwrap();
@@ -573,7 +573,7 @@ fn file__should_be_named_when_it_cannot_be_used() {
     assert!(
         Policy::read(&path)
             .unwrap_err()
-            .public()
+            .message()
             .contains("cannot be read")
     );
 }
@@ -584,7 +584,7 @@ fn file__should_say_its_version() {
         let fault = Policy::parse(text).unwrap_err();
         let starts =
             "version: must be 2: this Covault reads policy files that begin with version = 2";
-        assert!(fault.public().starts_with(starts), "{text}: {fault}");
+        assert!(fault.message().starts_with(starts), "{text}: {fault}");
     }
 }
 
@@ -592,14 +592,14 @@ fn file__should_say_its_version() {
 fn fees__should_have_a_ceiling_without_any_keys() {
     let dear = |priority_fee| {
         let (mut order, payload) = native(1, BOB, 5);
-        let Facts::Evm(facts) = &mut order.facts else {
+        let ChainData::Evm(chain_data) = &mut order.chain_data else {
             panic!("not of EVM");
         };
-        let fees = facts.fees.as_mut().unwrap();
+        let fees = chain_data.fees.as_mut().unwrap();
         (fees.estimate_gas, fees.max_priority_fee) = (21_000, priority_fee);
-        let chain = Network::Evm.chain();
+        let chain = Network::Evm.rules();
         let unsigned = chain
-            .build(&payload, &order.facts, &order.public_key)
+            .build(&payload, &order.chain_data, &order.public_key)
             .unwrap();
         (order.unsigned, order.inputs) = (unsigned.bytes, unsigned.signing);
         (order, payload)
@@ -720,7 +720,7 @@ fn own_wallets__should_be_derived_by_the_node_itself() {
     let wallet = |network, index| {
         let child = root.child(&KeyPath::of_wallet(network, index).unwrap());
         Network::Evm
-            .chain()
+            .rules()
             .address(&child.unwrap().public_key)
             .unwrap()
     };

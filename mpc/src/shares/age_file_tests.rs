@@ -149,7 +149,7 @@ fn keyring__should_not_be_made_anew_while_primes_need_the_old_one() {
     primes.add(b"a set", &SystemEntropy).unwrap();
     fs::remove_file(folder.path().join(KEYRING)).unwrap();
     let fault = open(folder.path(), "right").err().unwrap();
-    assert!(fault.public().contains("primes"), "{fault:?}");
+    assert!(fault.message().contains("primes"), "{fault:?}");
     assert!(!folder.path().join(KEYRING).exists());
 }
 

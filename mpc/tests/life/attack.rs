@@ -146,7 +146,7 @@ async fn reshare__should_not_make_a_key_fragile_nor_one_be_made_so() {
         for dealers in [[0, 1], [1, 2]] {
             let order = life.order(&dealers, &[0, 1, 2], 3);
             let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-            assert!(fault.public().contains(says), "{says}: {fault:?}");
+            assert!(fault.message().contains(says), "{says}: {fault:?}");
             // Nor do they take the word of node 2 for it.
             let proof = statements(&life, &order, &[2]);
             assert!(life.test.cluster.activate(&order, &proof).await.is_err());
@@ -172,7 +172,7 @@ async fn reshare__should_not_make_a_key_fragile_nor_one_be_made_so() {
     order.signers.truncate(2);
     let fault = life.test.cluster.keygen(&order).await.unwrap_err();
     assert!(
-        fault.public().contains("signer.least_threshold"),
+        fault.message().contains("signer.least_threshold"),
         "{fault:?}"
     );
 }
@@ -195,7 +195,7 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
         "node-4",
         &format!("covault node permit {code}"),
     ] {
-        assert!(fault.public().contains(says), "{fault:?}");
+        assert!(fault.message().contains(says), "{fault:?}");
     }
     for place in [0, 1, 3] {
         assert_eq!(permits(&life, place).asked().unwrap(), [order.change()]);
@@ -205,8 +205,8 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
     permits(&life, 1).grant(&order.change(), now_ms()).unwrap();
     let order = life.order(&[0, 1], &[0, 1, 3], 2);
     let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-    assert!(!fault.public().contains("node-1"), "{fault:?}");
-    assert!(fault.public().contains("node-2"), "{fault:?}");
+    assert!(!fault.message().contains("node-1"), "{fault:?}");
+    assert!(fault.message().contains("node-2"), "{fault:?}");
     grant(&life, &order, &[1, 3]);
     // For this very change only.
     for (holders, threshold) in [(vec![0, 1, 3], 3), (vec![0, 3], 2), (vec![3, 1, 0], 2)] {
@@ -238,7 +238,7 @@ async fn permit__should_be_for_one_change_and_used_up_by_it() {
     let repair = life.order(&[1, 2], &[2, 1, 0], 2);
     let fault = life.test.cluster.reshare(&repair).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Forbidden);
-    let waits = |node| fault.public().contains(node);
+    let waits = |node| fault.message().contains(node);
     assert!(
         waits("node-1") && !waits("node-2") && !waits("node-3"),
         "{fault:?}"
@@ -265,14 +265,14 @@ async fn vault__should_not_fall_to_nodes_that_are_pinned_for_others() {
     for holders in [&[3, 4][..], &[0, 1, 3], &[0, 1, 2, 3, 4]] {
         let order = life.order(&[0, 1], holders, 2);
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-        assert!(fault.public().contains("signer.vaults."), "{fault:?}");
+        assert!(fault.message().contains("signer.vaults."), "{fault:?}");
     }
     // Node 1 deals although it should not, and node 2 has left: it does not give its share up.
     let order = life.order(&[0, 1], &[3, 4], 2);
     let proof = statements(&life, &order, &[0, 1, 3, 4]);
     let told = life.tell(&order, &proof, &[life.id(2)]).await;
     let fault = told[0].1.as_ref().unwrap_err();
-    assert!(fault.public().contains("signer.vaults."), "{fault:?}");
+    assert!(fault.message().contains("signer.vaults."), "{fault:?}");
     assert!(untouched(&life, 3));
     life.signs().await;
     // Another vault may have them.
@@ -358,7 +358,7 @@ async fn node_that_was_away__should_follow_proof_by_proof_and_no_other_way() {
     for before in [&[][..], &before[..1], &before[1..]] {
         let told = cluster.tell(&last.order, &last.proof, before, &node).await;
         let fault = told.unwrap()[0].1.clone().unwrap_err();
-        assert!(fault.public().contains("keeps its share"), "{fault:?}");
+        assert!(fault.message().contains("keeps its share"), "{fault:?}");
         assert_eq!(life.files(3), (vec![0], vec![]));
     }
     let told = cluster.tell(&last.order, &last.proof, &before, &node).await;
@@ -433,7 +433,7 @@ async fn node__should_take_no_share_of_a_key_that_its_operator_never_permitted()
         holders: holders.clone(),
         confirmed: Vec::new(),
         addresses: vec![Attested {
-            address: Network::Solana.chain().address(&child.public_key).unwrap(),
+            address: Network::Solana.rules().address(&child.public_key).unwrap(),
             path,
             network: Network::Solana,
             reference: "order 5".to_owned(),

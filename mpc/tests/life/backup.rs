@@ -41,12 +41,12 @@ async fn backup_story(curve: Curve) {
     let thief = Identity::generate().to_public().to_string();
     let order = backup_order(&life, vec![lines[0].clone(), thief.clone()]);
     for (_, answer) in life.test.cluster.backup(&order).await.unwrap() {
-        assert!(answer.unwrap_err().public().contains("recipients"));
+        assert!(answer.unwrap_err().message().contains("recipients"));
     }
     let order = backup_order(&life, lines.clone());
     let answers = life.test.cluster.backup(&order).await.unwrap();
     let node = answers[2].1.as_ref().unwrap_err();
-    assert!(node.public().contains("backup_recipients"), "{node:?}");
+    assert!(node.message().contains("backup_recipients"), "{node:?}");
     let sealed: Vec<Vec<u8>> = answers
         .into_iter()
         .take(2)
@@ -64,7 +64,7 @@ async fn backup_story(curve: Curve) {
     let open = |blob: &Vec<u8>| backup::open(blob, &identities).unwrap();
     let backups: Vec<_> = sealed.iter().map(open).collect();
     let fault = backup::recover(&backups[..1]).err().unwrap();
-    assert!(fault.public().contains("too few"), "{fault:?}");
+    assert!(fault.message().contains("too few"), "{fault:?}");
     assert!(backup::recover(&[open(&sealed[0]), open(&sealed[0])]).is_err());
     let key = backup::recover(&backups).unwrap();
     assert_eq!(key.root, root);
@@ -94,7 +94,7 @@ async fn backup_story(curve: Curve) {
     life.test.until_live(2).await;
     // It does not sign: what it has signed since the backup is not known to it.
     let fault = life.sign_as(&life.generation, 3_000).await.unwrap_err();
-    assert!(fault.public().contains("restored"), "{fault:?}");
+    assert!(fault.message().contains("restored"), "{fault:?}");
     // But it deals: with node 2 gone for good, it takes both.
     life.reshare(&[0, 1], &[0, 1], 2).await;
     life.signs().await;
@@ -103,7 +103,7 @@ async fn backup_story(curve: Curve) {
     let answers = life.test.cluster.backup(&order).await.unwrap();
     let newer = open(answers[1].1.as_ref().unwrap());
     let fault = backup::recover(&[open(&sealed[0]), newer]).err().unwrap();
-    assert!(fault.public().contains("epochs 0 and 1"), "{fault:?}");
+    assert!(fault.message().contains("epochs 0 and 1"), "{fault:?}");
 }
 
 /// That a private key has this public one, by libraries that did not recover it.

@@ -119,7 +119,7 @@ async fn cut_story(
             let fault = run.await.unwrap_err();
             assert_eq!(fault.class(), &Class::Unavailable, "{fault:?}");
             assert!(
-                fault.public().contains("node-2"),
+                fault.message().contains("node-2"),
                 "round {round}: {fault:?}"
             );
             assert!(*bus.cut.borrow() > 0, "no round {round}");
@@ -187,7 +187,7 @@ async fn run_that_ends_late__should_leave_no_share_of_before() {
     };
     let (outcome, ()) = tokio::join!(life.test.cluster.reshare(&late), meanwhile);
     let fault = outcome.unwrap_err();
-    assert!(fault.public().contains("epoch 2"), "{fault:?}");
+    assert!(fault.message().contains("epoch 2"), "{fault:?}");
     assert_eq!(life.files(3), (vec![], vec![]));
     life.generation = next.new;
     life.signs().await;
@@ -220,7 +220,7 @@ async fn is_stated(test: &TestCluster, root: &RootKey, confirmed: Vec<Vec<u8>>) 
     let path = KeyPath::of_wallet(Network::Solana, 0).unwrap();
     let child = root.child(&path).unwrap();
     let attested = Attested {
-        address: Network::Solana.chain().address(&child.public_key).unwrap(),
+        address: Network::Solana.rules().address(&child.public_key).unwrap(),
         path,
         network: Network::Solana,
         reference: "order 5".to_owned(),

@@ -50,7 +50,7 @@ async fn two_generations() -> (Life, ReshareOrder, ReshareOrder, ReshareProof) {
     let permitted = life.order(&[0, 1], &[3, 4, 5], 2);
     grant(&life, &permitted, &[0, 1, 3, 4, 5]);
     let permitted_proof = life.prepare(&permitted).await;
-    // Needs no permit: the same holders.
+    // Queries no permit: the same holders.
     let beside = life.order(&[0, 1], &[0, 1, 2], 2);
     let beside_proof = life.prepare(&beside).await;
     show(&life, &permitted, &permitted_proof, &[0, 1, 2, 3, 4, 5]).await;
@@ -128,7 +128,7 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
         // It signs as it is, or after a refresh.
         match life.sign_as(generation, 3_000).await {
             Ok(()) => return,
-            Err(fault) => refusals.push(fault.public().to_owned()),
+            Err(fault) => refusals.push(fault.message().to_owned()),
         }
         for dealers in [[0, 1], [0, 2], [1, 2]] {
             life.generation = generation.clone();
@@ -137,7 +137,7 @@ async fn orchestrator_that_is_gone__should_not_leave_each_node_with_an_epoch_of_
             order.expires_at_ms = now_ms() + 2_000;
             match life.test.cluster.reshare(&order).await {
                 Ok(_) => return,
-                Err(fault) => refusals.push(fault.public().to_owned()),
+                Err(fault) => refusals.push(fault.message().to_owned()),
             }
         }
     }

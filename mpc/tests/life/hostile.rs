@@ -28,8 +28,8 @@ async fn life__should_not_hand_the_key_to_nodes_that_nobody_pinned() {
     for dealers in [[0, 1], [1, 2]] {
         let order = life.order(&dealers, &[0, 1, 3], 2);
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-        assert!(fault.public().contains(&line), "{fault:?}");
-        assert!(fault.public().contains("new.holders"), "{fault:?}");
+        assert!(fault.message().contains(&line), "{fault:?}");
+        assert!(fault.message().contains("new.holders"), "{fault:?}");
     }
     // Nor does a node give up its share for one of theirs.
     let order = life.order(&[0, 1], &[3, 0], 2);
@@ -75,7 +75,7 @@ async fn life__should_refuse_orders_that_do_not_fit_what_is_held() {
     lie(&mut life, &|order| order.issued_at_ms += 120_000, "future");
     for (order, says) in lies {
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-        assert!(fault.public().contains(says), "{says}: {fault:?}");
+        assert!(fault.message().contains(says), "{says}: {fault:?}");
     }
     for place in 0..3 {
         assert_eq!(life.files(place), (vec![1], vec![]));
@@ -132,7 +132,7 @@ async fn prepared_shares__should_not_be_retired_on_the_word_of_strangers() {
         for (_, answer) in life.tell(&order, &proof, &old.holders).await {
             let fault = answer.unwrap_err();
             // What they call the old generation is none that follows from the one prepared here.
-            assert!(fault.public().contains("keeps its share"), "{fault:?}");
+            assert!(fault.message().contains("keeps its share"), "{fault:?}");
         }
         assert!(!erased(&life), "epoch {epoch}");
     }
@@ -159,7 +159,7 @@ async fn node_that_pins_nobody__should_not_join_a_key() {
     life.restart(2).await;
     let order = life.order(&[0, 1], &[0, 2], 2);
     let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-    assert!(fault.public().contains("signer.peers"), "{fault:?}");
+    assert!(fault.message().contains("signer.peers"), "{fault:?}");
     assert_eq!(life.files(2), (vec![], vec![]));
     life.signs().await;
 }
@@ -240,7 +240,7 @@ async fn epochs__should_not_be_used_up_all_at_once() {
         let mut order = life.order(&[0, 1], &[0, 1], 2);
         order.new.epoch = epoch;
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-        assert!(fault.public().contains("new.epoch"), "{fault:?}");
+        assert!(fault.message().contains("new.epoch"), "{fault:?}");
     }
     // From what is prepared it goes on, as after runs that have failed.
     for epoch in [1_024, 2_048] {
@@ -263,9 +263,9 @@ async fn threshold__should_go_down_only_as_far_as_each_node_allows() {
     let lower = async |life: &mut Life, threshold| {
         let order = life.order(&[0, 1, 2, 3], &[0, 1, 2, 3], threshold);
         let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-        assert!(fault.public().contains("threshold"), "{fault:?}");
+        assert!(fault.message().contains("threshold"), "{fault:?}");
         assert!(
-            fault.public().contains("signer.least_threshold"),
+            fault.message().contains("signer.least_threshold"),
             "{fault:?}"
         );
     };
@@ -309,7 +309,7 @@ async fn banned_node__should_deal_when_it_leaves_and_not_stay() {
     assert!(life.sign_as(&life.generation, 3_000).await.is_err());
     let order = life.order(&[0, 1], &[0, 1, 2], 2);
     let fault = life.test.cluster.reshare(&order).await.unwrap_err();
-    assert!(fault.public().contains("banned"), "{fault:?}");
+    assert!(fault.message().contains("banned"), "{fault:?}");
     life.reshare(&[0, 1], &[0, 2], 2).await;
     life.signs().await;
 }

@@ -37,7 +37,7 @@ async fn life__should_refresh_and_reshare_and_retire_what_is_old() {
     }
     // Orders of the old generation are refused, and told which one there is.
     let fault = life.sign_as(&first, 5_000).await.unwrap_err();
-    assert!(fault.public().contains("epoch 1"), "{fault:?}");
+    assert!(fault.message().contains("epoch 1"), "{fault:?}");
     life.reshare(&[1, 2], &[4, 3, 2, 1, 0], 3).await;
     life.signs().await;
     // Across a restart of all, which may now go back to 2-of-n.
@@ -129,7 +129,7 @@ async fn life__should_leave_the_old_shares_working_until_all_is_proven() {
             .activate(&order, &forged)
             .await
             .unwrap_err();
-        assert!(fault.public().contains("proof"), "{fault:?}");
+        assert!(fault.message().contains("proof"), "{fault:?}");
     }
     assert_eq!(files(&life), prepared);
     life.signs().await;
@@ -179,7 +179,7 @@ async fn life__should_finish_an_activation_that_was_cut_off() {
         .await
         .unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
-    assert!(fault.public().contains("node-2"), "{fault:?}");
+    assert!(fault.message().contains("node-2"), "{fault:?}");
     assert_eq!(life.files(0), (vec![1], vec![]));
     life.test.start_node(1);
     life.test.until_live(3).await;
@@ -222,10 +222,10 @@ async fn life__should_keep_every_prepared_share_until_a_later_one_is_in_use() {
         .activate(&first, &first_proof)
         .await
         .unwrap_err();
-    assert!(fault.public().contains("epoch 2"), "{fault:?}");
+    assert!(fault.message().contains("epoch 2"), "{fault:?}");
     let mut again = life.order(&[0, 1], &[0, 1], 2);
     again.old = first.old.clone();
     let fault = life.test.cluster.reshare(&again).await.unwrap_err();
-    assert!(fault.public().contains("epoch 2"), "{fault:?}");
+    assert!(fault.message().contains("epoch 2"), "{fault:?}");
     life.signs().await;
 }

@@ -172,7 +172,7 @@ async fn node_that_joins__should_not_be_kept_from_it_by_what_peers_show_meanwhil
         }
         match joins.await.unwrap() {
             Ok(_) => return,
-            Err(fault) => refusals.push(fault.public().to_owned()),
+            Err(fault) => refusals.push(fault.message().to_owned()),
         }
     }
     panic!("{refusals:#?}");
@@ -200,7 +200,7 @@ async fn vault__should_sign_after_a_refresh_whatever_a_peer_shows_that_was_prepa
     }
     sleep(Duration::from_secs(1)).await;
     let fault = life.sign_as(&life.generation, 5_000).await.unwrap_err();
-    assert!(fault.public().contains("epoch 1"), "{fault:?}");
+    assert!(fault.message().contains("epoch 1"), "{fault:?}");
     life.refresh(&mut store).await;
     life.signs().await;
 }

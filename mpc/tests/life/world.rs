@@ -145,7 +145,7 @@ impl Life {
             let outcome = self.test.cluster.reshare_or_learn(&order).await;
             match outcome.unwrap() {
                 Reshared::Behind(later) => {
-                    refusals.push(later.reason.public().to_owned());
+                    refusals.push(later.reason.message().to_owned());
                     store.learned(&order, later).unwrap();
                 }
                 Reshared::Made(proof) => {

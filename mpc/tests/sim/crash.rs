@@ -264,7 +264,7 @@ fn node__should_end_when_its_disk_fails_and_come_back_when_it_works() {
         // It has ended by itself, and says why.
         let fault = node.await.unwrap().unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
-        assert!(fault.public().contains("is the disk full"), "{fault:?}");
+        assert!(fault.message().contains("is the disk full"), "{fault:?}");
         // What was asked for meanwhile is signed once it is back.
         let _again = pair.start(1);
         sleep(ms(1_500)).await;

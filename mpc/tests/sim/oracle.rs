@@ -419,11 +419,11 @@ fn share_an_honest_node(one: &Generation, other: &Generation, liar: Option<NodeI
     let common: Vec<NodeId> = common.copied().collect();
     let liars = common.iter().filter(|node| Some(**node) == liar).count();
     // How many of those in common a quorum needs at least.
-    let needs = |of: &Generation| {
+    let queries = |of: &Generation| {
         let alone = of.holders.len() - common.len();
         usize::from(of.threshold).saturating_sub(alone)
     };
-    needs(one) + needs(other) > common.len() + liars
+    queries(one) + queries(other) > common.len() + liars
 }
 
 fn content(order: &SigningOrder) -> Vec<u8> {

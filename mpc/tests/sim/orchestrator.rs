@@ -347,7 +347,7 @@ impl Orchestrator {
                 true
             }
             Err(fault) => {
-                let why = fault.public();
+                let why = fault.message();
                 world
                     .trace
                     .note(format_args!("epoch {epoch} is not made: {why}"));

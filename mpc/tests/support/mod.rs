@@ -16,7 +16,7 @@ use std::{
 };
 
 use covault_core::{
-    chain::Facts,
+    chain::ChainData,
     derive::{ChildKey, KeyPath, RootKey},
     fault::Fault,
     ids::{RequestId, SessionId, VaultId},
@@ -421,7 +421,7 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         Curve::Ed25519 => Network::Solana,
     };
     let path = KeyPath::of_wallet(network, wallet).unwrap();
-    let chain = network.chain();
+    let chain = network.rules();
     let public_key = root.child(&path).unwrap().public_key;
     let address = chain.address(&public_key).unwrap();
     let payload = Payload::parse(&WireKind::RawMessage(wire::RawMessage {
@@ -433,7 +433,9 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         },
     }))
     .unwrap();
-    let unsigned = chain.build(&payload, &Facts::Nothing, &public_key).unwrap();
+    let unsigned = chain
+        .build(&payload, &ChainData::Nothing, &public_key)
+        .unwrap();
     SigningOrder {
         request: RequestId::from_random(random_16(&SystemEntropy)),
         vault,
@@ -444,7 +446,7 @@ pub fn raw_message(vault: VaultId, root: &RootKey, wallet: u32, content: &[u8]) 
         public_key,
         address,
         payload: payload.encode(),
-        facts: Facts::Nothing,
+        chain_data: ChainData::Nothing,
         unsigned: unsigned.bytes,
         inputs: unsigned.signing,
         recipient_indices: Vec::new(),

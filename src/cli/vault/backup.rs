@@ -74,7 +74,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         if let Err(fault) = check_sealed(&sealed, recipients) {
             eprintln!(
                 "no backup of the {scheme} share of {public_key}: {}",
-                fault.public()
+                fault.message()
             );
             continue;
         }

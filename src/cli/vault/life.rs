@@ -26,7 +26,7 @@ use crate::{
 
 /// What refresh and reshare have in common.
 #[derive(Debug, clap::Args)]
-pub struct Wish {
+pub struct ReshareRequest {
     #[command(flatten)]
     which: Which,
     /// Present holders that have lost their share (as --signers): they deal nothing, and get a
@@ -65,25 +65,25 @@ pub struct NewSet {
     cancel: bool,
 }
 
-pub async fn refresh(wish: Wish) -> anyhow::Result<()> {
-    make(wish, None, Vec::new()).await
+pub async fn refresh(reshare_request: ReshareRequest) -> anyhow::Result<()> {
+    make(reshare_request, None, Vec::new()).await
 }
 
-pub async fn reshare(wish: Wish, set: NewSet) -> anyhow::Result<()> {
+pub async fn reshare(reshare_request: ReshareRequest, set: NewSet) -> anyhow::Result<()> {
     if set.cancel {
-        return cancel(wish).await;
+        return cancel(reshare_request).await;
     }
     let signers = lines(&set.signers)?;
-    make(wish, set.threshold, signers).await
+    make(reshare_request, set.threshold, signers).await
 }
 
 fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
     nodes.iter().map(|node| public_key(node)).collect()
 }
 
-async fn cancel(wish: Wish) -> anyhow::Result<()> {
-    let client = wish.target.client()?;
-    let vault = wish.which.find(&client).await?;
+async fn cancel(reshare_request: ReshareRequest) -> anyhow::Result<()> {
+    let client = reshare_request.target.client()?;
+    let vault = reshare_request.which.find(&client).await?;
     let request = CancelReshare {
         vault_uuid: vault.uuid,
     };
@@ -103,23 +103,27 @@ async fn cancel(wish: Wish) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyhow::Result<()> {
-    let client = wish.target.client()?;
-    let before = wish.which.find(&client).await?;
+async fn make(
+    reshare_request: ReshareRequest,
+    threshold: Option<u16>,
+    signers: Vec<String>,
+) -> anyhow::Result<()> {
+    let client = reshare_request.target.client()?;
+    let before = reshare_request.which.find(&client).await?;
     let name = before.name.clone();
     let request = ReshareVault {
         vault_uuid: before.uuid.clone(),
         threshold,
         signers,
-        lost: lines(&wish.lost)?,
-        schemes: wish.schemes.clone(),
+        lost: lines(&reshare_request.lost)?,
+        schemes: reshare_request.schemes.clone(),
     };
     let VaultAnswer { mut vault } = client.call("reshareVault", &request).await?;
     let meant = |key: &&Key| {
-        if wish.schemes.is_empty() {
+        if reshare_request.schemes.is_empty() {
             reshares(key)
         } else {
-            wish.schemes.contains(&key.scheme)
+            reshare_request.schemes.contains(&key.scheme)
         }
     };
     for key in before.keys.iter().filter(|key| !reshares(key)) {
@@ -149,7 +153,7 @@ async fn make(wish: Wish, threshold: Option<u16>, signers: Vec<String>) -> anyho
             progress.next(format!("vault {name}: {state}"));
             told = state;
         }
-        if started.elapsed() > Duration::from_secs(wish.timeout) {
+        if started.elapsed() > Duration::from_secs(reshare_request.timeout) {
             drop(progress);
             if keys
                 .iter()

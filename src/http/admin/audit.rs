@@ -136,7 +136,7 @@ async fn older(call: Call) -> Result<Answer, Fault> {
     let after = after
         .map(|OlderPlace { request, number }| Ok((request.parse()?, number)))
         .transpose()
-        .map_err(|fault: Fault| Fault::field("after.request", fault.public()))?;
+        .map_err(|fault: Fault| Fault::field("after.request", fault.message()))?;
     match ask(&call, AuditQuery::Older(after)).await? {
         AuditView::Older(found) => encode(&older_answer(found)),
         other => Err(unexpected(&other)),

@@ -95,7 +95,7 @@ async fn part(call: Call) -> Result<Answer, Fault> {
     let GetPart { backup, number } = decode(&call.body)?;
     let id = backup
         .parse()
-        .map_err(|fault: Fault| Fault::field("backup", fault.public()))?;
+        .map_err(|fault: Fault| Fault::field("backup", fault.message()))?;
     let query = Query::BackupPart(id, number);
     match call.api.gateway.view(&call.caller, query).await? {
         View::BackupPart(rows) => {

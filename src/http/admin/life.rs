@@ -229,7 +229,7 @@ fn show(share: ShareBackup) -> Backup {
     } = share;
     let (backup, problem) = match backup {
         Ok(sealed) => (Some(STANDARD.encode(sealed)), None),
-        Err(fault) => (None, Some(fault.public().to_owned())),
+        Err(fault) => (None, Some(fault.message().to_owned())),
     };
     Backup {
         public_key: identity::openssh_line(&node, &name),

@@ -181,7 +181,7 @@ fn each<T>(
     parse: impl Fn(&str) -> Result<T, Fault>,
 ) -> Result<Vec<T>, Fault> {
     let parsed = texts.iter().enumerate().map(|(index, text)| {
-        parse(text).map_err(|fault| Fault::field(format_args!("{field}[{index}]"), fault.public()))
+        parse(text).map_err(|fault| Fault::field(format_args!("{field}[{index}]"), fault.message()))
     });
     parsed.collect()
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use axum::Router;
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Chains, Refusal, Shipment,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Chains, Refusal,
 };
 use covault_core::{
-    chain::{Facts, Needs},
+    chain::{ChainData, Queries},
     fault::ExecuteCode,
 };
 use serde_json::{Value, json};
@@ -29,11 +29,11 @@ struct Coins {
 
 #[async_trait]
 impl ChainClient for Coins {
-    async fn facts(&self, _: &Needs, _: u64) -> Result<Facts, ChainError> {
+    async fn chain_data(&self, _: &Queries, _: u64) -> Result<ChainData, ChainError> {
         Err(ChainError::Unknown("not asked here".into()))
     }
 
-    async fn broadcast(&self, _: &Shipment) -> Broadcast {
+    async fn broadcast(&self, _: &BroadcastRequest) -> Broadcast {
         Broadcast::Unknown("not asked here".into())
     }
 

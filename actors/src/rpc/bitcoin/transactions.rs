@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bitcoin::{Transaction, consensus::encode::deserialize_hex};
 use covault_core::chain::{
-    Rules as _,
+    NetworkRules as _,
     bitcoin::{Bitcoin, Unspent},
 };
 use serde_json::{Value, json};
@@ -164,7 +164,10 @@ impl BitcoinNode {
             })
         };
         let (what, call) = ("transactions of an address", ask.call());
-        let answer = self.pool.agreed(what, &call, read, Vec::<T>::eq).await;
+        let answer = self
+            .pool
+            .query_quorum(what, &call, read, Vec::<T>::eq)
+            .await;
         answer.map_err(unknown)
     }
 }

@@ -106,11 +106,11 @@ pub struct Watch {
     pool: Arc<Pool>,
     /// Held by who works.
     turn: tokio::sync::Mutex<()>,
-    wanted: Mutex<Wanted>,
+    wanted: Mutex<WatchList>,
 }
 
 #[derive(Default)]
-struct Wanted {
+struct WatchList {
     /// Those that nobody works at yet.
     waiting: Vec<(Place, watch::Sender<Outcome>)>,
     /// All of them, by address.
@@ -127,7 +127,7 @@ impl Watch {
         }
     }
 
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+    fn wanted(&self) -> MutexGuard<'_, WatchList> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

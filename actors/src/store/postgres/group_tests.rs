@@ -80,10 +80,10 @@ fn waves__should_not_keep_apart_entries_of_one_chain() {
     let began = || began.clone();
     assert_eq!(of(&[began(), began(), one()]), [0, 1, 2]);
     assert_eq!(of(&[one(), began()]), [0, 1]);
-    let mut looks = Batch::new();
-    looks.check(rows::audit_head(Chain::Service), Expect::Version(1));
-    assert_eq!(of(&[one(), looks.clone()]), [0, 1]);
-    assert_eq!(of(&[looks, one()]), [0, 0]);
+    let mut rebroadcast_cache = Batch::new();
+    rebroadcast_cache.check(rows::audit_head(Chain::Service), Expect::Version(1));
+    assert_eq!(of(&[one(), rebroadcast_cache.clone()]), [0, 1]);
+    assert_eq!(of(&[rebroadcast_cache, one()]), [0, 0]);
 }
 
 #[test]

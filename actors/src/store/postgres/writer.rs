@@ -46,7 +46,7 @@ enum Tried {
 }
 
 /// What is known of a commit whose answer was lost.
-enum Settled {
+enum Allocation {
     Done(Vec<i32>),
     Never,
 }
@@ -115,7 +115,7 @@ impl Writer {
 
     /// Connects, and settles the commit with the next number, if there was one. No commit before it
     /// can happen after this.
-    async fn connect(&mut self) -> Result<Settled, Trouble> {
+    async fn connect(&mut self) -> Result<Allocation, Trouble> {
         let shared = Arc::clone(&self.shared);
         let next = self.number + 1;
         let mut connection = shared.server.connect(&shared.name).await?;
@@ -135,8 +135,8 @@ impl Writer {
         .await
         .map_err(|_| Trouble::passing("it does not answer"))??;
         let settled = match (outcome.as_str(), refused) {
-            ("taken", Some(refused)) => Settled::Done(refused),
-            ("given up", _) => Settled::Never,
+            ("taken", Some(refused)) => Allocation::Done(refused),
+            ("given up", _) => Allocation::Never,
             ("behind", _) => {
                 return Err(Trouble::passing(shared.halt(
                     "PostgreSQL has lost commits that it had confirmed: it was put back to an \
@@ -265,8 +265,8 @@ impl Writer {
                 Ok(settled) => {
                     self.shared.open();
                     return match settled {
-                        Settled::Never => group,
-                        Settled::Done(refused) => {
+                        Allocation::Never => group,
+                        Allocation::Done(refused) => {
                             if let Some(group) = group {
                                 group.answer(&refused);
                             }

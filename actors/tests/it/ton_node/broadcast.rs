@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn shipment(retried: bool, now: u64) -> Shipment {
-    Shipment {
+fn broadcast_request(retried: bool, now: u64) -> BroadcastRequest {
+    BroadcastRequest {
         signed: signed(),
-        facts: found(SEQNO, true, None),
+        chain_data: found(SEQNO, true, None),
         age_ms: (now - BUILT) * 1_000,
         now_ms: now * 1_000,
         retried,
@@ -24,18 +24,23 @@ fn other(lt: u64) -> Value {
 }
 
 /// Sends it, and checks what becomes of it, and how often the node got it.
-async fn assert_outcome(state: State, shipment: Shipment, expected: (&str, &str, usize)) {
-    assert_outcome_with(ExecuteCode::Unspecified, state, shipment, expected).await;
+async fn assert_outcome(
+    state: State,
+    broadcast_request: BroadcastRequest,
+    expected: (&str, &str, usize),
+) {
+    assert_outcome_with(ExecuteCode::Unspecified, state, broadcast_request, expected).await;
 }
 
 async fn assert_outcome_with(
     code: ExecuteCode,
     state: State,
-    shipment: Shipment,
+    broadcast_request: BroadcastRequest,
     (expected, words, sends): (&str, &str, usize),
 ) {
     let node = Node::start(state).await;
-    let (verdict, found, reason) = verdict(connect(&[&node], 1).broadcast(&shipment).await);
+    let (verdict, found, reason) =
+        verdict(connect(&[&node], 1).broadcast(&broadcast_request).await);
     let what = format!("{expected} {words}: {reason}");
     assert_eq!(
         (verdict, found, node.sent()),
@@ -67,12 +72,12 @@ fn at(seqno: u32, transactions: &[Value]) -> State {
     }
 }
 
-fn first_try() -> Shipment {
-    shipment(false, BUILT + 10)
+fn first_try() -> BroadcastRequest {
+    broadcast_request(false, BUILT + 10)
 }
 
-fn next_try() -> Shipment {
-    shipment(true, BUILT + 10)
+fn next_try() -> BroadcastRequest {
+    broadcast_request(true, BUILT + 10)
 }
 
 #[tokio::test]
@@ -92,7 +97,7 @@ async fn ton_broadcast__should_accept_what_is_in_a_block() {
     assert_outcome(then(&[other(99)]), first_try(), overtaken(1)).await;
     // It was there before.
     assert_outcome(at(8, &[here(80, 1)]), next_try(), accepted(0)).await;
-    let later = shipment(true, u64::from(END) + 999);
+    let later = broadcast_request(true, u64::from(END) + 999);
     let below = at(9, &[other(99), here(80, 1)]);
     assert_outcome(below, later, accepted(0)).await;
     assert_outcome(at(8, &[other(99), old()]), next_try(), overtaken(0)).await;
@@ -108,12 +113,12 @@ async fn ton_broadcast__should_not_send_what_cannot_be_taken() {
     assert_outcome(at(6, &[old()]), first_try(), earlier).await;
     let end = u64::from(END);
     let expired = ("refused", "expired", 0);
-    assert_outcome(State::default(), shipment(false, end), expired).await;
+    assert_outcome(State::default(), broadcast_request(false, end), expired).await;
     let past = |time, seqno| State {
         time,
         ..at(seqno, &[old()])
     };
-    let over = || shipment(true, end);
+    let over = || broadcast_request(true, end);
     assert_outcome(past(end + 60, SEQNO), over(), expired).await;
     assert_outcome(past(end + 60, 6), over(), expired).await;
     let frozen = State {
@@ -202,7 +207,7 @@ async fn ton_broadcast__should_call_it_gone_only_when_every_node_says_so() {
         let one = Node::start(first.clone()).await;
         let other = Node::start(second.clone()).await;
         let client = connect(&[&one, &other], 1);
-        let (verdict, _, reason) = verdict(client.broadcast(&shipment(true, time)).await);
+        let (verdict, _, reason) = verdict(client.broadcast(&broadcast_request(true, time)).await);
         assert_eq!(verdict, expected, "{reason}");
         assert_eq!((one.sent(), other.sent()), (0, 0));
     }

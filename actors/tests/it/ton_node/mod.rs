@@ -1,20 +1,20 @@
 //! The TON client against a node that speaks real HTTP. Cells are written by hand.
 
 mod broadcast;
-mod facts;
+mod chain_data;
 
 use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::rpc::{
-    Broadcast, ChainClient, ChainError, ChainKey, Endpoints, Refusal, Shipment,
+    Broadcast, BroadcastRequest, ChainClient, ChainError, ChainKey, Endpoints, Refusal,
 };
 use covault_core::{
     chain::{
-        Facts, Needs, Signed,
+        ChainData, Queries, Signed,
         ton::{
-            Facts as TonFacts, JettonFacts, JettonNeeds, Needs as TonNeeds, TonAddress,
-            TransactionFacts, TransactionNeeds, Version, ledger, parse_address,
+            ChainData as TonChainData, JettonChainData, JettonQueries, Queries as TonQueries,
+            TonAddress, TransactionChainData, TransactionQueries, Version, ledger, parse_address,
         },
     },
     fault::ExecuteCode,
@@ -290,8 +290,8 @@ fn connect(nodes: &[&Node], agree: usize) -> Arc<dyn ChainClient> {
     connect_to(ChainKey::of(Network::Ton, None), endpoints)
 }
 
-fn found(seqno: u32, deployed: bool, jetton: Option<JettonFacts>) -> Facts {
-    Facts::Ton(TonFacts::Transaction(TransactionFacts {
+fn found(seqno: u32, deployed: bool, jetton: Option<JettonChainData>) -> ChainData {
+    ChainData::Ton(TonChainData::Transaction(TransactionChainData {
         seqno,
         deployed,
         valid_until: Some(END),
@@ -301,7 +301,7 @@ fn found(seqno: u32, deployed: bool, jetton: Option<JettonFacts>) -> Facts {
 
 /// A signed transaction.
 fn signed() -> Signed {
-    let rules = Network::Ton.chain();
+    let rules = Network::Ton.rules();
     let payload = Payload::parse(&WireKind::TonSendNative(wire::TonSendNative {
         from: wallet().wallet_form(),
         to: BOB.into(),

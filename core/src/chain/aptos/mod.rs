@@ -32,7 +32,7 @@ pub use self::{
 };
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, ExecuteCode, Fault},
     network::Network,
     payload::aptos::{AptosAction, AptosPayload, AptosTransaction},
@@ -41,7 +41,7 @@ use crate::{
 
 /// What a node must be asked, besides the sender's sequence number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// 1 for Aptos, 126 for Movement.
     pub chain_id: u8,
     /// The sender, whose sequence number is always wanted.
@@ -84,9 +84,9 @@ pub struct Function {
     pub name: String,
 }
 
-/// What a node said. A value is there where [`Needs`] asked for it.
+/// What a node said. A value is there where [`Queries`] asked for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ChainData {
     /// The number that was assigned to this transaction; as the node answers, the account's
     /// `sequence_number` (`GET /accounts/{address}`; 0 for an account that is not there).
     pub sequence_number: u64,
@@ -117,10 +117,10 @@ const MAX_GAS: u64 = 2_000_000;
 /// The Aptos rules.
 pub struct Aptos;
 
-impl Rules for Aptos {
+impl NetworkRules for Aptos {
     type Payload = AptosPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Aptos;
 
@@ -141,34 +141,38 @@ impl Rules for Aptos {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &AptosPayload) -> Option<Needs> {
+    fn queries(&self, payload: &AptosPayload) -> Option<Queries> {
         match payload {
-            AptosPayload::Transaction(transaction) => needs(transaction),
+            AptosPayload::Transaction(transaction) => queries(transaction),
             AptosPayload::Message(_) => None,
         }
     }
 
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Aptos(_))
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Aptos(_))
     }
 
     /// The lowest sequence number from the account's up that is free.
-    fn settle(
+    fn allocate(
         &self,
         _payload: &AptosPayload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let sequence_number = super::lowest_free(facts.sequence_number, taken)?;
-        let facts = Facts {
+    ) -> Result<Allocation, Fault> {
+        let sequence_number = super::lowest_free(chain_data.sequence_number, taken)?;
+        let chain_data = ChainData {
             sequence_number,
-            ..facts
+            ..chain_data
         };
-        Ok(Settled::Facts(facts.into()))
+        Ok(Allocation::ChainData(chain_data.into()))
     }
 
     /// The sequence number, unless the transaction brings a nonce of its own.
-    fn uses(&self, _payload: &AptosPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        _payload: &AptosPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         let transaction = tx::built(&unsigned.bytes)?;
         Ok(vec![if transaction.is_orderless() {
             Resource::Whole(Sha256::digest(tx::signing_message(&unsigned.bytes)).into())
@@ -180,23 +184,23 @@ impl Rules for Aptos {
     fn build(
         &self,
         payload: &AptosPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let (transaction, facts) = match (payload, facts) {
+        let (transaction, chain_data) = match (payload, chain_data) {
             (AptosPayload::Message(message), None) => {
                 return Ok(Unsigned {
                     bytes: Vec::new(),
                     signing: vec![input(message.full_message().into_bytes())],
                 });
             }
-            (AptosPayload::Transaction(transaction), facts) => (transaction, facts),
+            (AptosPayload::Transaction(transaction), chain_data) => (transaction, chain_data),
             (AptosPayload::Message(_), Some(_)) => return Err(not_those()),
         };
-        let bytes = match (&transaction.action, facts) {
+        let bytes = match (&transaction.action, chain_data) {
             (AptosAction::Raw(raw), None) => raw.encode()?,
             (AptosAction::Raw(_), Some(_)) | (_, None) => return Err(not_those()),
-            (_, Some(facts)) => raw(transaction, facts, sender(public_key)?)?.encode()?,
+            (_, Some(chain_data)) => raw(transaction, chain_data, sender(public_key)?)?.encode()?,
         };
         if bytes.len() > tx::MAX_BYTES {
             let problem = format_args!("makes a transaction of more than {} bytes", tx::MAX_BYTES);
@@ -249,7 +253,7 @@ pub(crate) fn counted_as(token: &str) -> Option<String> {
 }
 
 /// What is asked about a transaction; `None` when it brings everything.
-fn needs(transaction: &AptosTransaction) -> Option<Needs> {
+fn queries(transaction: &AptosTransaction) -> Option<Queries> {
     let (call, abi) = match &transaction.action {
         AptosAction::SendNative { to, octas } => {
             (Planned::Entry(transfers::send_native(*to, *octas)), None)
@@ -270,7 +274,7 @@ fn needs(transaction: &AptosTransaction) -> Option<Needs> {
         AptosAction::Raw(_) => return None,
     };
     let price = transaction.gas_unit_price;
-    Some(Needs {
+    Some(Queries {
         chain_id: transaction.chain_id,
         from: transaction.from.clone(),
         gas_unit_price: price.is_none(),
@@ -285,10 +289,10 @@ fn needs(transaction: &AptosTransaction) -> Option<Needs> {
 /// The transaction that is signed.
 fn raw(
     transaction: &AptosTransaction,
-    facts: &Facts,
+    chain_data: &ChainData,
     sender: Address,
 ) -> Result<RawTransaction, Fault> {
-    let entry = match (&transaction.action, &facts.abi) {
+    let entry = match (&transaction.action, &chain_data.abi) {
         (AptosAction::SendNative { to, octas }, None) => transfers::send_native(*to, *octas),
         (AptosAction::SendCoin { to, coin, amount }, None) => {
             transfers::send_coin(coin, *to, *amount)
@@ -296,7 +300,7 @@ fn raw(
         (AptosAction::Call(call), Some(abi)) => call.encode(abi)?,
         _ => return Err(not_those()),
     };
-    let max_gas_amount = match (transaction.max_gas_amount, facts.gas_used) {
+    let max_gas_amount = match (transaction.max_gas_amount, chain_data.gas_used) {
         (Some(limit), None) => limit,
         (None, Some(0)) => {
             let problem = "cannot be set: the chain node says that it takes no gas at all";
@@ -309,17 +313,17 @@ fn raw(
         })?,
         (Some(_), Some(_)) | (None, None) => return Err(not_those()),
     };
-    let gas_unit_price = match (transaction.gas_unit_price, facts.gas_unit_price) {
+    let gas_unit_price = match (transaction.gas_unit_price, chain_data.gas_unit_price) {
         (Some(price), None) | (None, Some(price)) => price,
         (Some(_), Some(_)) | (None, None) => return Err(not_those()),
     };
     Ok(RawTransaction {
         sender,
-        sequence_number: facts.sequence_number,
+        sequence_number: chain_data.sequence_number,
         payload: TransactionPayload::EntryFunction(entry),
         max_gas_amount,
         gas_unit_price,
-        expiration_timestamp_secs: facts.expiration_timestamp_secs,
+        expiration_timestamp_secs: chain_data.expiration_timestamp_secs,
         chain_id: transaction.chain_id,
     })
 }
@@ -329,27 +333,27 @@ fn raw(
 /// a signature that is none and all the gas that the sender can pay, up to what the chain allows.
 /// Nobody can send it.
 ///
-/// `facts` are the other answers, with the account's own sequence number and no `gas_used`.
+/// `chain_data` are the other answers, with the account's own sequence number and no `gas_used`.
 /// `balance` is what the sender has of the chain's coin, in octa. With the sender's public key
 /// (32 bytes) all nodes simulate it; without, only those that have AIP-92.
 ///
 /// # Errors
 /// [`Class::Invalid`] when it can never be simulated, e.g. when the sender cannot pay any gas, and
-/// [`Class::Bug`] when nothing is to be simulated or other facts are there than `needs` names.
+/// [`Class::Bug`] when nothing is to be simulated or other facts are there than `queries` names.
 pub fn simulation(
-    needs: &Needs,
-    facts: &Facts,
+    queries: &Queries,
+    chain_data: &ChainData,
     balance: u64,
     public_key: Option<&[u8]>,
 ) -> Result<Vec<u8>, Fault> {
     let Some(Simulate {
         call,
         gas_unit_price,
-    }) = &needs.simulate
+    }) = &queries.simulate
     else {
         return Err(Fault::bug("nothing is to be simulated"));
     };
-    let gas_unit_price = match (gas_unit_price, facts.gas_unit_price) {
+    let gas_unit_price = match (gas_unit_price, chain_data.gas_unit_price) {
         (Some(price), None) => *price,
         (None, Some(price)) => price,
         (Some(_), Some(_)) | (None, None) => return Err(not_those()),
@@ -361,19 +365,19 @@ pub fn simulation(
         return Err(Fault::field("from", "has no coins to pay the fee with")
             .with_code(ExecuteCode::InsufficientGasFee));
     }
-    let entry = match (call, &facts.abi) {
+    let entry = match (call, &chain_data.abi) {
         (Planned::Entry(entry), None) => entry.clone(),
         (Planned::Json(json), Some(abi)) => Call::parse(json)?.encode(abi)?,
         (Planned::Entry(_), Some(_)) | (Planned::Json(_), None) => return Err(not_those()),
     };
     let transaction = RawTransaction {
-        sender: parse_address(&needs.from).map_err(Fault::bug)?,
-        sequence_number: facts.sequence_number,
+        sender: parse_address(&queries.from).map_err(Fault::bug)?,
+        sequence_number: chain_data.sequence_number,
         payload: TransactionPayload::EntryFunction(entry),
         max_gas_amount,
         gas_unit_price,
-        expiration_timestamp_secs: facts.expiration_timestamp_secs,
-        chain_id: needs.chain_id,
+        expiration_timestamp_secs: chain_data.expiration_timestamp_secs,
+        chain_id: queries.chain_id,
     };
     tx::to_simulate(&transaction.encode()?, public_key)
 }

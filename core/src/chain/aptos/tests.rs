@@ -9,12 +9,12 @@ use proptest::prelude::*;
 
 use super::{move_types::parse_type, *};
 use crate::{
-    chain::{self, Chain},
+    chain::{self, DynNetworkRules},
     payload::{Payload, WireKind},
     schema::wire,
 };
 
-const APTOS: &dyn Chain = &Aptos;
+const APTOS: &dyn DynNetworkRules = &Aptos;
 const BOB: &str = "0xecbecdcd8f64c620cec36ecab0f3e6a256a72ef889c5163ceb7b17e16c4cb3e2";
 const USDC: &str =
     "0xf22bede237a07e121b56d91a491eb7bcdfd1f5907926a9e58338f964a01b17fa::asset::USDC";
@@ -98,8 +98,8 @@ fn message() -> Payload {
 }
 
 /// With nothing that [`send`] does not ask for.
-fn facts() -> Facts {
-    Facts {
+fn chain_data() -> ChainData {
+    ChainData {
         sequence_number: 4,
         expiration_timestamp_secs: 1_762_000_600,
         gas_unit_price: None,
@@ -108,13 +108,13 @@ fn facts() -> Facts {
     }
 }
 
-fn build(payload: &Payload, facts: Facts) -> Result<Unsigned, Fault> {
-    APTOS.build(payload, &facts.into(), &public_key())
+fn build(payload: &Payload, chain_data: ChainData) -> Result<Unsigned, Fault> {
+    APTOS.build(payload, &chain_data.into(), &public_key())
 }
 
-fn asked(payload: &Payload) -> Needs {
-    match APTOS.needs(payload) {
-        chain::Needs::Aptos(needs) => needs,
+fn asked(payload: &Payload) -> Queries {
+    match APTOS.queries(payload) {
+        chain::Queries::Aptos(queries) => queries,
         other => panic!("{other:?}"),
     }
 }
@@ -131,18 +131,18 @@ fn signature(message: &[u8]) -> Signature {
 fn refused<T: std::fmt::Debug>(outcome: Result<T, Fault>, sentence: &str) {
     let fault = outcome.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
-    assert!(fault.public().starts_with(sentence), "{fault}");
+    assert!(fault.message().starts_with(sentence), "{fault}");
 }
 
 #[test]
 fn needs__should_name_what_the_request_does_not_bring() {
     let wanted = |limit, price| {
-        let needs = asked(&send_with(gas(limit, price)));
-        let given = needs
+        let queries = asked(&send_with(gas(limit, price)));
+        let given = queries
             .simulate
             .as_ref()
             .and_then(|simulate| simulate.gas_unit_price);
-        (needs.gas_unit_price, needs.simulate.is_some(), given)
+        (queries.gas_unit_price, queries.simulate.is_some(), given)
     };
     assert_eq!(wanted(Some(1), Some(2)), (false, false, None));
     assert_eq!(wanted(None, Some(2)), (false, true, Some(2)));
@@ -155,15 +155,15 @@ fn needs__should_name_what_the_request_does_not_bring() {
     assert!(APTOS.is_sequenced(&bare.clone().into()));
     // As they are stored.
     let bytes = bcs::to_bytes(&bare).unwrap();
-    assert_eq!(bcs::from_bytes::<Needs>(&bytes).unwrap(), bare);
-    assert_eq!(APTOS.needs(&message()), chain::Needs::Nothing);
-    assert!(!APTOS.is_sequenced(&chain::Needs::Nothing));
+    assert_eq!(bcs::from_bytes::<Queries>(&bytes).unwrap(), bare);
+    assert_eq!(APTOS.queries(&message()), chain::Queries::Nothing);
+    assert!(!APTOS.is_sequenced(&chain::Queries::Nothing));
 }
 
 #[test]
 fn valid_until_ms__should_be_the_expiration() {
     let payload = send();
-    let unsigned = build(&payload, facts()).unwrap();
+    let unsigned = build(&payload, chain_data()).unwrap();
     let made = [signature(&unsigned.signing[0].message)];
     let signed = APTOS.assemble(&payload, &unsigned, &made, &public_key());
     let mut signed = signed.unwrap().unwrap();
@@ -180,44 +180,47 @@ fn valid_until_ms__should_be_the_expiration() {
 fn settle__should_take_the_lowest_free_sequence_number() {
     let settled = |taken: &[u64]| {
         let taken = taken.iter().copied().map(Resource::Nonce).collect();
-        match APTOS.settle(&send(), facts().into(), &taken).unwrap() {
-            Settled::Facts(chain::Facts::Aptos(settled)) => settled,
+        match APTOS
+            .allocate(&send(), chain_data().into(), &taken)
+            .unwrap()
+        {
+            Allocation::ChainData(chain::ChainData::Aptos(settled)) => settled,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(settled(&[]), facts());
+    assert_eq!(settled(&[]), chain_data());
     assert_eq!(settled(&[3, 4, 5, 7]).sequence_number, 6);
     let unsigned = build(&send(), settled(&[4])).unwrap();
     assert_eq!(
-        APTOS.uses(&send(), &unsigned).unwrap(),
+        APTOS.reservations(&send(), &unsigned).unwrap(),
         [Resource::Nonce(5)]
     );
     let nothing = build_message(&message());
-    assert_eq!(APTOS.uses(&message(), &nothing).unwrap(), []);
-    let last = Facts {
+    assert_eq!(APTOS.reservations(&message(), &nothing).unwrap(), []);
+    let last = ChainData {
         sequence_number: u64::MAX,
-        ..facts()
+        ..chain_data()
     };
     let taken = [Resource::Nonce(u64::MAX)].into();
-    let fault = APTOS.settle(&send(), last.into(), &taken).unwrap_err();
+    let fault = APTOS.allocate(&send(), last.into(), &taken).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
 }
 
 fn build_message(payload: &Payload) -> Unsigned {
     APTOS
-        .build(payload, &chain::Facts::Nothing, &public_key())
+        .build(payload, &chain::ChainData::Nothing, &public_key())
         .unwrap()
 }
 
 #[test]
 fn gas__should_be_the_requests_or_the_chains() {
     let built = |limit, price, used, estimate| {
-        let facts = Facts {
+        let chain_data = ChainData {
             gas_used: used,
             gas_unit_price: estimate,
-            ..facts()
+            ..chain_data()
         };
-        build(&send_with(gas(limit, price)), facts)
+        build(&send_with(gas(limit, price)), chain_data)
             .map(|unsigned| tx::built(&unsigned.bytes).unwrap())
             .map(|raw| (raw.max_gas_amount, raw.gas_unit_price))
     };
@@ -238,14 +241,14 @@ fn gas__should_be_the_requests_or_the_chains() {
         let fault = built(limit, price, used, estimate).unwrap_err();
         assert_eq!(fault.class(), &Class::Bug);
     }
-    let unsigned = build(&send(), facts()).unwrap();
+    let unsigned = build(&send(), chain_data()).unwrap();
     assert_eq!(
         APTOS.most_fee(&unsigned.bytes).unwrap(),
         U256::from(200_000)
     );
     let most = send_with(self::gas(Some(u64::MAX), Some(u64::MAX)));
     let most = APTOS
-        .most_fee(&build(&most, facts()).unwrap().bytes)
+        .most_fee(&build(&most, chain_data()).unwrap().bytes)
         .unwrap();
     assert_eq!(
         most,
@@ -257,31 +260,31 @@ fn gas__should_be_the_requests_or_the_chains() {
 
 #[test]
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
-    let class = |payload: &Payload, facts: &chain::Facts, key: &[u8]| {
+    let class = |payload: &Payload, chain_data: &chain::ChainData, key: &[u8]| {
         APTOS
-            .build(payload, facts, key)
+            .build(payload, chain_data, key)
             .unwrap_err()
             .class()
             .clone()
     };
-    let with_abi = Facts {
+    let with_abi = ChainData {
         abi: Some(Abi {
             params: vec!["address".into(), "u64".into()],
             type_parameters: 0,
         }),
-        ..facts()
+        ..chain_data()
     };
     let other = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
     let key = public_key();
-    assert_eq!(class(&send(), &chain::Facts::Nothing, &key), Class::Bug);
+    assert_eq!(class(&send(), &chain::ChainData::Nothing, &key), Class::Bug);
     assert_eq!(class(&send(), &with_abi.into(), &key), Class::Bug);
-    assert_eq!(class(&message(), &facts().into(), &key), Class::Bug);
-    assert_eq!(class(&send(), &facts().into(), &other), Class::Invalid);
+    assert_eq!(class(&message(), &chain_data().into(), &key), Class::Bug);
+    assert_eq!(class(&send(), &chain_data().into(), &other), Class::Invalid);
 }
 
 #[test]
 fn assemble__should_take_the_signature_of_this_transaction_only() {
-    let mut unsigned = build(&send(), facts()).unwrap();
+    let mut unsigned = build(&send(), chain_data()).unwrap();
     let good = [signature(&unsigned.signing[0].message)];
     let signed = APTOS
         .assemble(&send(), &unsigned, &good, &public_key())
@@ -293,9 +296,9 @@ fn assemble__should_take_the_signature_of_this_transaction_only() {
     assert_eq!(bytes.len(), unsigned.bytes.len() + 1 + 1 + 32 + 1 + 64);
     let other = build(
         &send(),
-        Facts {
+        ChainData {
             sequence_number: 5,
-            ..facts()
+            ..chain_data()
         },
     )
     .unwrap();
@@ -317,48 +320,48 @@ fn assemble__should_take_the_signature_of_this_transaction_only() {
 
 #[test]
 fn simulation__should_have_all_the_gas_that_can_be_paid() {
-    let needs = asked(&send_with(None));
-    let facts = Facts {
+    let queries = asked(&send_with(None));
+    let chain_data = ChainData {
         gas_unit_price: Some(100),
-        ..facts()
+        ..chain_data()
     };
     let gas_of = |bytes: &[u8], authenticator: usize| {
         let raw = tx::built(&bytes[..bytes.len() - authenticator]).unwrap();
         (raw.max_gas_amount, raw.gas_unit_price)
     };
-    let bytes = simulation(&needs, &facts, 12_345, Some(&public_key())).unwrap();
+    let bytes = simulation(&queries, &chain_data, 12_345, Some(&public_key())).unwrap();
     assert_eq!(gas_of(&bytes, 99), (123, 100));
     assert!(bytes.ends_with(&[0; 64]));
-    let bytes = simulation(&needs, &facts, u64::MAX, None).unwrap();
+    let bytes = simulation(&queries, &chain_data, u64::MAX, None).unwrap();
     assert_eq!(gas_of(&bytes, 2), (MAX_GAS, 100));
     // SingleSender, NoAccountAuthenticator.
     assert!(bytes.ends_with(&[4, 4]));
-    let fault = simulation(&needs, &facts, 99, None).unwrap_err();
+    let fault = simulation(&queries, &chain_data, 99, None).unwrap_err();
     assert_eq!(fault.code(), ExecuteCode::InsufficientGasFee);
-    let free = Facts {
+    let free = ChainData {
         gas_unit_price: Some(0),
-        ..facts.clone()
+        ..chain_data.clone()
     };
     assert_eq!(
-        gas_of(&simulation(&needs, &free, 0, None).unwrap(), 2),
+        gas_of(&simulation(&queries, &free, 0, None).unwrap(), 2),
         (MAX_GAS, 0)
     );
     // What is simulated is what is built.
     let built = build(
         &send_with(None),
-        Facts {
+        ChainData {
             gas_used: Some(82),
-            ..facts.clone()
+            ..chain_data.clone()
         },
     )
     .unwrap();
     assert_eq!(
         built.bytes,
-        bytes_with_gas(&simulation(&needs, &facts, 12_300, None).unwrap())
+        bytes_with_gas(&simulation(&queries, &chain_data, 12_300, None).unwrap())
     );
     let whole = asked(&send());
-    for (needs, facts) in [(&whole, &facts), (&needs, &self::facts())] {
-        let fault = simulation(needs, facts, 1_000_000, None).unwrap_err();
+    for (queries, chain_data) in [(&whole, &chain_data), (&queries, &self::chain_data())] {
+        let fault = simulation(queries, chain_data, 1_000_000, None).unwrap_err();
         assert_eq!(fault.class(), &Class::Bug);
     }
 }

@@ -20,7 +20,7 @@ pub use self::address::{AddressError, parse_address};
 use self::tx::{Coin, Draft};
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
     payload::bitcoin::BitcoinPayload,
@@ -29,14 +29,14 @@ use crate::{
 
 /// What a Bitcoin node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// The address whose spendable outputs are wanted, P2WPKH in lower case.
     pub from: String,
 }
 
 /// What a Bitcoin node said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ChainData {
     /// The unspent outputs of the sender's address that a transaction may spend now, in any
     /// order: no coinbase outputs that are not mature, nothing that the mempool spends already.
     /// Their script is that of the address.
@@ -57,10 +57,10 @@ pub struct Unspent {
 /// The Bitcoin rules.
 pub struct Bitcoin;
 
-impl Rules for Bitcoin {
+impl NetworkRules for Bitcoin {
     type Payload = BitcoinPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Bitcoin;
 
@@ -79,44 +79,48 @@ impl Rules for Bitcoin {
         Err(Fault::new(Class::Invalid, "Bitcoin has no tokens"))
     }
 
-    fn needs(&self, payload: &BitcoinPayload) -> Option<Needs> {
+    fn queries(&self, payload: &BitcoinPayload) -> Option<Queries> {
         let from = payload.payment().from.clone();
-        Some(Needs { from })
+        Some(Queries { from })
     }
 
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Bitcoin(_))
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Bitcoin(_))
     }
 
     /// Those of the free outputs that the transaction takes: the others have no part in it.
-    fn settle(
+    fn allocate(
         &self,
         payload: &BitcoinPayload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let all = tx::coins(&facts)?;
+    ) -> Result<Allocation, Fault> {
+        let all = tx::coins(&chain_data)?;
         let is_free = |coin: &&Coin| !taken.contains(&piece(&coin.outpoint));
         let free: Vec<Coin> = all.iter().filter(is_free).copied().collect();
         if let Ok(choice) = tx::choose(payload, &free) {
             let outputs = choice.coins.iter().map(Unspent::from).collect();
-            return Ok(Settled::Facts(Facts { outputs }.into()));
+            return Ok(Allocation::ChainData(ChainData { outputs }.into()));
         }
         if tx::choose(payload, &all).is_ok() {
-            return Ok(Settled::Wait(
+            return Ok(Allocation::Wait(
                 "other requests of this wallet spend the outputs that would pay for it".into(),
             ));
         }
         // `build` says what is missing.
-        Ok(Settled::Facts(facts.into()))
+        Ok(Allocation::ChainData(chain_data.into()))
     }
 
-    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault> {
-        let coins = tx::coins(facts)?;
+    fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
+        let coins = tx::coins(chain_data)?;
         Ok(coins.iter().map(|coin| piece(&coin.outpoint)).collect())
     }
 
-    fn uses(&self, _payload: &BitcoinPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        _payload: &BitcoinPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         let outpoints = Draft::read(&unsigned.bytes)?.outpoints();
         Ok(outpoints.iter().map(piece).collect())
     }
@@ -130,10 +134,10 @@ impl Rules for Bitcoin {
     fn build(
         &self,
         payload: &BitcoinPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let coins = tx::coins(facts.ok_or_else(not_those)?)?;
+        let coins = tx::coins(chain_data.ok_or_else(not_those)?)?;
         let choice = tx::choose(payload, &coins)?;
         let own = own_script(&key(public_key)?);
         let draft = Draft::new(payload.payment(), &choice, &own);
@@ -181,7 +185,7 @@ fn own_script(key: &CompressedPublicKey) -> ScriptBuf {
 
 /// `txid:vout`.
 fn piece(outpoint: &bitcoin::OutPoint) -> Resource {
-    Resource::Piece(outpoint.to_string())
+    Resource::Object(outpoint.to_string())
 }
 
 fn signing(draft: &Draft, own: &ScriptBuf) -> Result<Vec<SigningInput>, Fault> {

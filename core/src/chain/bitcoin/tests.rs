@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    chain::{self, Chain},
+    chain::{self, DynNetworkRules},
     fault::ExecuteCode,
     payload::{
         Kind, Payload, WireKind,
@@ -19,7 +19,7 @@ use crate::{
     schema::wire,
 };
 
-const BITCOIN: &dyn Chain = &Bitcoin;
+const BITCOIN: &dyn DynNetworkRules = &Bitcoin;
 
 /// From BIP-173 and BIP-350.
 const P2WPKH: &str = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4";
@@ -89,14 +89,14 @@ fn unspent(values: &[u64]) -> Vec<Unspent> {
         .collect()
 }
 
-fn facts(values: &[u64]) -> chain::Facts {
-    chain::Facts::Bitcoin(Facts {
+fn chain_data(values: &[u64]) -> chain::ChainData {
+    chain::ChainData::Bitcoin(ChainData {
         outputs: unspent(values),
     })
 }
 
-fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    BITCOIN.build(payload, facts, &public_key())
+fn build(payload: &Payload, chain_data: &chain::ChainData) -> Result<Unsigned, Fault> {
+    BITCOIN.build(payload, chain_data, &public_key())
 }
 
 fn sign(input: &SigningInput) -> Signature {
@@ -120,8 +120,8 @@ fn signatures(unsigned: &Unsigned) -> Vec<Signature> {
 }
 
 /// Builds, signs and reads the transaction, and gives what it spends with it.
-fn run(payload: &Payload, facts: &chain::Facts) -> (Transaction, Psbt) {
-    let unsigned = build(payload, facts).unwrap();
+fn run(payload: &Payload, chain_data: &chain::ChainData) -> (Transaction, Psbt) {
+    let unsigned = build(payload, chain_data).unwrap();
     let signed = BITCOIN
         .assemble(payload, &unsigned, &signatures(&unsigned), &public_key())
         .unwrap()
@@ -233,7 +233,7 @@ fn payload__should_name_the_field_that_is_wrong() {
         let fault = Payload::parse(&WireKind::BtcSendNative(wire)).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         let sentence = format!("btcSendNative.{sentence}");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     }
     for (to, least) in [(P2WPKH, 294), (P2TR, 330), (P2SH, 540), (P2PKH, 546)] {
         send(to, least, 10_000);
@@ -253,7 +253,7 @@ fn batch__should_be_checked_like_single_payments() {
     let refused = |wire: &wire::BtcBatchSendNative, rate: u64, sentence: &str| {
         let fault = batch(wire, rate).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
-        assert!(fault.public().starts_with(sentence), "{fault}");
+        assert!(fault.message().starts_with(sentence), "{fault}");
     };
     refused(&batch_wire(&[]), 1, "recipients: must be 1 to 254");
     refused(&batch_wire(&all), 1, "recipients: must be 1 to 254");
@@ -290,7 +290,7 @@ fn batch__should_not_come_into_an_order() {
         let payload = many(recipients, 1);
         assert_eq!(payload.which(), Kind::BtcSendNative);
         let fault = Payload::decode(&payload.encode()).unwrap_err();
-        assert_eq!(fault.public(), "btcSendNative.from: is required");
+        assert_eq!(fault.message(), "btcSendNative.from: is required");
     }
 }
 
@@ -323,26 +323,29 @@ fn outflow__should_be_all_recipients_and_no_change() {
 
 #[test]
 fn needs__should_be_the_outputs_of_the_sender() {
-    let needs = BITCOIN.needs(&send(P2PKH, 1000, 1));
-    assert_eq!(needs, chain::Needs::Bitcoin(Needs { from: from() }));
-    assert!(BITCOIN.is_sequenced(&needs));
-    assert!(!BITCOIN.is_sequenced(&chain::Needs::Nothing));
+    let queries = BITCOIN.queries(&send(P2PKH, 1000, 1));
+    assert_eq!(queries, chain::Queries::Bitcoin(Queries { from: from() }));
+    assert!(BITCOIN.is_sequenced(&queries));
+    assert!(!BITCOIN.is_sequenced(&chain::Queries::Nothing));
 }
 
 #[test]
 fn facts__should_come_back_from_their_bytes() {
-    let facts = facts(&[1, u64::MAX]);
-    let bytes = bcs::to_bytes(&facts).unwrap();
-    assert_eq!(bcs::from_bytes::<chain::Facts>(&bytes).unwrap(), facts);
-    let needs = BITCOIN.needs(&send(P2PKH, 1000, 1));
-    let bytes = bcs::to_bytes(&needs).unwrap();
-    assert_eq!(bcs::from_bytes::<chain::Needs>(&bytes).unwrap(), needs);
+    let chain_data = chain_data(&[1, u64::MAX]);
+    let bytes = bcs::to_bytes(&chain_data).unwrap();
+    assert_eq!(
+        bcs::from_bytes::<chain::ChainData>(&bytes).unwrap(),
+        chain_data
+    );
+    let queries = BITCOIN.queries(&send(P2PKH, 1000, 1));
+    let bytes = bcs::to_bytes(&queries).unwrap();
+    assert_eq!(bcs::from_bytes::<chain::Queries>(&bytes).unwrap(), queries);
 }
 
 fn taken(outputs: &[Unspent]) -> BTreeSet<Resource> {
     outputs
         .iter()
-        .map(|output| Resource::Piece(format!("{}:{}", output.txid, output.vout)))
+        .map(|output| Resource::Object(format!("{}:{}", output.txid, output.vout)))
         .collect()
 }
 
@@ -350,37 +353,40 @@ fn taken(outputs: &[Unspent]) -> BTreeSet<Resource> {
 fn settle__should_leave_out_what_is_taken_and_not_needed() {
     let payload = send(P2WPKH, 50_000, 1);
     let all = unspent(&[60_000, 70_000, 100_000, 10_000]);
-    let settle = |taken: &BTreeSet<Resource>| {
-        let facts = chain::Facts::Bitcoin(Facts {
+    let allocate = |taken: &BTreeSet<Resource>| {
+        let chain_data = chain::ChainData::Bitcoin(ChainData {
             outputs: all.clone(),
         });
-        BITCOIN.settle(&payload, facts, taken).unwrap()
+        BITCOIN.allocate(&payload, chain_data, taken).unwrap()
     };
     let only = |outputs: &[Unspent]| {
         let outputs = outputs.to_vec();
-        Settled::Facts(chain::Facts::Bitcoin(Facts { outputs }))
+        Allocation::ChainData(chain::ChainData::Bitcoin(ChainData { outputs }))
     };
-    let facts = chain::Facts::Bitcoin(Facts {
+    let chain_data = chain::ChainData::Bitcoin(ChainData {
         outputs: all.clone(),
     });
-    let offered = BITCOIN.offered(&facts).unwrap();
-    assert_eq!(offered.into_iter().collect::<BTreeSet<_>>(), taken(&all));
-    assert_eq!(settle(&BTreeSet::new()), only(&all[2..3]));
-    assert_eq!(settle(&taken(&all[2..3])), only(&all[1..2]));
-    assert_eq!(settle(&taken(&all[1..3])), only(&all[..1]));
+    let candidate_inputs = BITCOIN.candidate_inputs(&chain_data).unwrap();
+    assert_eq!(
+        candidate_inputs.into_iter().collect::<BTreeSet<_>>(),
+        taken(&all)
+    );
+    assert_eq!(allocate(&BTreeSet::new()), only(&all[2..3]));
+    assert_eq!(allocate(&taken(&all[2..3])), only(&all[1..2]));
+    assert_eq!(allocate(&taken(&all[1..3])), only(&all[..1]));
     // What is left does not pay; all together would.
-    let Settled::Wait(why) = settle(&taken(&all[..3])) else {
+    let Allocation::Wait(why) = allocate(&taken(&all[..3])) else {
         panic!()
     };
     assert!(why.starts_with("other requests of this wallet"));
-    assert!(matches!(settle(&taken(&all)), Settled::Wait(_)));
+    assert!(matches!(allocate(&taken(&all)), Allocation::Wait(_)));
     // In whatever case the node writes txids.
     let mut capitals = all.clone();
     capitals[2].txid = "0A".repeat(32);
-    let held = BTreeSet::from([Resource::Piece(format!("{}:2", "0a".repeat(32)))]);
-    let facts = chain::Facts::Bitcoin(Facts { outputs: capitals });
+    let held = BTreeSet::from([Resource::Object(format!("{}:2", "0a".repeat(32)))]);
+    let chain_data = chain::ChainData::Bitcoin(ChainData { outputs: capitals });
     assert_eq!(
-        BITCOIN.settle(&payload, facts, &held).unwrap(),
+        BITCOIN.allocate(&payload, chain_data, &held).unwrap(),
         only(&all[1..2])
     );
 }
@@ -388,9 +394,9 @@ fn settle__should_leave_out_what_is_taken_and_not_needed() {
 #[test]
 fn settle__should_give_facts_that_make_the_same_transaction() {
     let payload = send(P2WPKH, 50_000, 3);
-    let whole = facts(&[20_000, 5000, 30_000, 20_000, 1]);
-    let Settled::Facts(settled) = BITCOIN
-        .settle(&payload, whole.clone(), &BTreeSet::new())
+    let whole = chain_data(&[20_000, 5000, 30_000, 20_000, 1]);
+    let Allocation::ChainData(settled) = BITCOIN
+        .allocate(&payload, whole.clone(), &BTreeSet::new())
         .unwrap()
     else {
         panic!()
@@ -404,42 +410,43 @@ fn settle__should_leave_it_to_build_to_refuse_what_nothing_can_pay() {
     let payload = send(P2WPKH, 50_000, 10);
     let poor = unspent(&[30_000, 20_000]);
     for held in [BTreeSet::new(), taken(&poor[..1])] {
-        let facts = chain::Facts::Bitcoin(Facts {
+        let chain_data = chain::ChainData::Bitcoin(ChainData {
             outputs: poor.clone(),
         });
-        let Settled::Facts(settled) = BITCOIN.settle(&payload, facts, &held).unwrap() else {
+        let Allocation::ChainData(settled) = BITCOIN.allocate(&payload, chain_data, &held).unwrap()
+        else {
             panic!()
         };
         let fault = build(&payload, &settled).unwrap_err();
         assert_eq!(fault.code(), ExecuteCode::InsufficientFunds);
         // 42 + 2 * 272 + 124 weight units are 178 vB.
         assert_eq!(
-            fault.public(),
+            fault.message(),
             "btcSendNative.amount: is more than the wallet can pay: it has 50000 satoshi to spend, and with the fee 51780 are needed"
         );
     }
-    let other = chain::Facts::Solana(chain::solana::Facts {
+    let other = chain::ChainData::Solana(chain::solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
     });
-    let fault = BITCOIN.settle(&payload, other, &BTreeSet::new());
+    let fault = BITCOIN.allocate(&payload, other, &BTreeSet::new());
     assert_eq!(fault.unwrap_err().class(), &Class::Bug);
 }
 
 #[test]
 fn build__should_refuse_what_cannot_be_paid() {
     let short = |payload: &Payload, values: &[u64], field: &str| {
-        let fault = build(payload, &facts(values)).unwrap_err();
+        let fault = build(payload, &chain_data(values)).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         assert_eq!(fault.code(), ExecuteCode::InsufficientFunds);
         let sentence = format!("btcSendNative.{field}: is more than the wallet can pay");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     };
     short(&send(P2WPKH, 1000, 1), &[], "amount");
     // 110 vB without change.
     let payload = send(P2WPKH, 50_000, 2);
     short(&payload, &[50_219], "amount");
-    assert!(build(&payload, &facts(&[50_220])).is_ok());
+    assert!(build(&payload, &chain_data(&[50_220])).is_ok());
     let two = many(&[(P2PKH, 1000), (P2TR, 2000)], 1);
     short(&two, &[3000], "recipients");
     // Outputs that cost more than they bring do not help.
@@ -454,41 +461,42 @@ fn build__should_refuse_what_cannot_be_paid() {
 fn build__should_take_as_many_inputs_as_signers_do_and_no_more() {
     // 300 outputs would pay for it, 252 do not.
     let payload = send(P2WPKH, 250_000, 1);
-    let fault = build(&payload, &facts(&[1000; 300])).unwrap_err();
+    let fault = build(&payload, &chain_data(&[1000; 300])).unwrap_err();
     assert!(
         fault
-            .public()
+            .message()
             .starts_with("btcSendNative.amount: needs more than 252 outputs"),
         "{fault}"
     );
     assert_eq!(fault.code(), ExecuteCode::Unspecified);
     // There is nothing to wait for.
-    let settled = BITCOIN.settle(&payload, facts(&[1000; 300]), &BTreeSet::new());
-    assert!(matches!(settled, Ok(Settled::Facts(_))));
+    let settled = BITCOIN.allocate(&payload, chain_data(&[1000; 300]), &BTreeSet::new());
+    assert!(matches!(settled, Ok(Allocation::ChainData(_))));
 
     // 252 inputs of 68 vB, and 42 vB for all else.
     let most = send(P2WPKH, 252 * 1000 - 252 * 68 - 42, 1);
-    let (transaction, _) = run(&most, &facts(&[1000; 253]));
+    let (transaction, _) = run(&most, &chain_data(&[1000; 253]));
     assert_eq!(transaction.input.len(), 252);
     assert!(transaction.weight() < Transaction::MAX_STANDARD_WEIGHT);
     let too_many = send(P2WPKH, 252 * 1000 - 252 * 68 - 41, 1);
-    assert!(build(&too_many, &facts(&[1000; 253])).is_err());
+    assert!(build(&too_many, &chain_data(&[1000; 253])).is_err());
 }
 
 #[test]
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let payload = send(P2WPKH, 1000, 1);
-    let class = |facts: &chain::Facts| build(&payload, facts).unwrap_err().class().clone();
+    let class =
+        |chain_data: &chain::ChainData| build(&payload, chain_data).unwrap_err().class().clone();
     let changed = |change: fn(&mut Vec<Unspent>)| {
         let mut outputs = unspent(&[100_000, 200_000]);
         change(&mut outputs);
-        chain::Facts::Bitcoin(Facts { outputs })
+        chain::ChainData::Bitcoin(ChainData { outputs })
     };
-    let other = chain::Facts::Solana(chain::solana::Facts {
+    let other = chain::ChainData::Solana(chain::solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
     });
-    assert_eq!(class(&chain::Facts::Nothing), Class::Bug);
+    assert_eq!(class(&chain::ChainData::Nothing), Class::Bug);
     assert_eq!(class(&other), Class::Bug);
     for change in [
         (|outputs| outputs[0].txid.clear()) as fn(&mut Vec<Unspent>),
@@ -506,8 +514,12 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         },
     ] {
         assert_eq!(class(&changed(change)), Class::Bug);
-        let facts = changed(change);
-        assert!(BITCOIN.settle(&payload, facts, &BTreeSet::new()).is_err());
+        let chain_data = changed(change);
+        assert!(
+            BITCOIN
+                .allocate(&payload, chain_data, &BTreeSet::new())
+                .is_err()
+        );
     }
     for change in [
         (|outputs| outputs[0].value = u64::MAX) as fn(&mut Vec<Unspent>),
@@ -516,7 +528,7 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         let fault = build(&payload, &changed(change)).unwrap_err();
         assert!(
             fault
-                .public()
+                .message()
                 .starts_with("btcSendNative.from: has more bitcoin than there are"),
             "{fault}"
         );
@@ -525,10 +537,10 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let stranger = secp256k1::SecretKey::from_slice(&[8; 32]).unwrap();
     let stranger = stranger.public_key(&secp).serialize();
     let fault = BITCOIN
-        .build(&payload, &facts(&[100_000]), &stranger)
+        .build(&payload, &chain_data(&[100_000]), &stranger)
         .unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "btcSendNative.from: is not the wallet's address"
     );
 }
@@ -576,10 +588,10 @@ proptest! {
             .into_iter()
             .map(|(txid, vout, value)| Unspent { txid, vout, value })
             .collect();
-        let facts = chain::Facts::Bitcoin(Facts { outputs });
+        let chain_data = chain::ChainData::Bitcoin(ChainData { outputs });
         let payload = send(P2WPKH, 1000, 10_000);
-        let _ = build(&payload, &facts);
-        let _ = BITCOIN.settle(&payload, facts, &BTreeSet::new());
+        let _ = build(&payload, &chain_data);
+        let _ = BITCOIN.allocate(&payload, chain_data, &BTreeSet::new());
     }
 
     #[test]

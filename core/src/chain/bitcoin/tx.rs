@@ -8,7 +8,7 @@ use bitcoin::{
     ecdsa, hashes::Hash as _, secp256k1, sighash::SighashCache, transaction::Version,
 };
 
-use super::{Facts, Unspent};
+use super::{ChainData, Unspent};
 use crate::{
     chain::Signed,
     fault::{ExecuteCode, Fault},
@@ -53,11 +53,11 @@ impl From<&Coin> for Unspent {
 
 /// The facts, read and in the order in which they are spent: the largest first, then by txid as
 /// it is shown, then by vout.
-pub(super) fn coins(facts: &Facts) -> Result<Vec<Coin>, Fault> {
+pub(super) fn coins(chain_data: &ChainData) -> Result<Vec<Coin>, Fault> {
     let mut seen = BTreeSet::new();
     let mut sum: u64 = 0;
-    let mut coins = Vec::with_capacity(facts.outputs.len());
-    for Unspent { txid, vout, value } in &facts.outputs {
+    let mut coins = Vec::with_capacity(chain_data.outputs.len());
+    for Unspent { txid, vout, value } in &chain_data.outputs {
         let txid: Txid = txid
             .parse()
             .map_err(|_| Fault::bug("the node's txid is not 64 hex digits"))?;

@@ -139,7 +139,7 @@ impl Calls {
 
     /// All of these and, before them where selectors meet, all of `own`.
     #[must_use]
-    pub fn under(&self, own: &Self) -> Self {
+    pub fn overridden_by(&self, own: &Self) -> Self {
         let mut all = own.clone();
         for function in self.functions.values().flatten() {
             all.insert(function.clone());
@@ -292,7 +292,7 @@ mod tests {
             ],"outputs":[],"stateMutability":"nonpayable"}]"#,
         )
         .unwrap();
-        let calls = Calls::built_in().under(&own);
+        let calls = Calls::built_in().overridden_by(&own);
         let pair = DynSolValue::Tuple(vec![
             DynSolValue::Int(alloy_primitives::I256::MINUS_ONE, 8),
             DynSolValue::Bool(true),
@@ -354,7 +354,7 @@ mod tests {
             (event, "without a function"),
         ] {
             let refusal = own.add_abi(text).unwrap_err();
-            assert!(refusal.public().contains(problem), "{text}: {refusal:?}");
+            assert!(refusal.message().contains(problem), "{text}: {refusal:?}");
         }
         assert_eq!(own, Calls::default());
     }
@@ -370,7 +370,7 @@ mod tests {
             "burn(uint256 amount)",
             &[DynSolValue::Uint(alloy_primitives::U256::ONE, 256)],
         );
-        let calls = Calls::built_in().under(&own);
+        let calls = Calls::built_in().overridden_by(&own);
         assert_eq!(calls.decode(&input).unwrap().args[0].name, "shares");
         let input = call("deposit()", &[]);
         assert!(calls.decode(&input).is_some());

@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     address::{AddressError, parse_address},
-    tx::{Trial, trial},
+    tx::{SimulationCall, trial},
 };
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::Fault,
     network::Network,
     payload::evm::{EvmPayload, EvmTransaction},
@@ -64,7 +64,7 @@ pub(crate) fn is_coin(chain_id: Option<u64>, token: &Address) -> bool {
 
 /// What an EVM node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// The chain.
     pub chain_id: u64,
     /// The sender, EIP-55.
@@ -88,7 +88,7 @@ pub struct Call {
 
 /// What an EVM node said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ChainData {
     /// The nonce that was assigned to this transaction, where the request brought none.
     pub nonce: Option<u64>,
     /// Whether the chain's blocks have a base fee (EIP-1559). True unless known otherwise. Where
@@ -112,10 +112,10 @@ pub struct Fees {
 /// The EVM rules.
 pub struct Evm;
 
-impl Rules for Evm {
+impl NetworkRules for Evm {
     type Payload = EvmPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Evm;
 
@@ -133,9 +133,9 @@ impl Rules for Evm {
             .map_err(|error| Fault::new(crate::fault::Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &EvmPayload) -> Option<Needs> {
+    fn queries(&self, payload: &EvmPayload) -> Option<Queries> {
         match payload {
-            EvmPayload::Transaction(transaction) => needs(transaction),
+            EvmPayload::Transaction(transaction) => queries(transaction),
             EvmPayload::Message(_) => None,
         }
     }
@@ -145,32 +145,42 @@ impl Rules for Evm {
         matches!(payload, EvmPayload::Transaction(_))
     }
 
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Evm(Needs { nonce: true, .. }))
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Evm(Queries { nonce: true, .. }))
     }
 
     /// The lowest nonce from the node's count up that is free.
-    fn settle(
+    fn allocate(
         &self,
         _payload: &EvmPayload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let nonce = facts
+    ) -> Result<Allocation, Fault> {
+        let nonce = chain_data
             .nonce
             .map(|floor| super::lowest_free(floor, taken))
             .transpose()?;
-        Ok(Settled::Facts(Facts { nonce, ..facts }.into()))
+        Ok(Allocation::ChainData(
+            ChainData {
+                nonce,
+                ..chain_data
+            }
+            .into(),
+        ))
     }
 
-    fn uses(&self, _payload: &EvmPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        _payload: &EvmPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         tx::nonce(&unsigned.bytes).map(|nonce| vec![Resource::Nonce(nonce)])
     }
 
     fn build(
         &self,
         payload: &EvmPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         let transaction = match payload {
@@ -182,16 +192,16 @@ impl Rules for Evm {
                 });
             }
         };
-        let facts = match facts {
-            Some(facts) => facts,
-            None if needs(transaction).is_none() => &Facts {
+        let chain_data = match chain_data {
+            Some(chain_data) => chain_data,
+            None if queries(transaction).is_none() => &ChainData {
                 nonce: None,
                 eip1559: true,
                 fees: None,
             },
             None => return Err(not_those()),
         };
-        let bytes = tx::unsigned(transaction, facts)?;
+        let bytes = tx::unsigned(transaction, chain_data)?;
         Ok(Unsigned {
             signing: vec![input(keccak256(&bytes))],
             bytes,
@@ -233,12 +243,12 @@ impl Rules for Evm {
 }
 
 /// What is asked about a transaction; `None` when it brings nonce and fees.
-fn needs(transaction: &EvmTransaction) -> Option<Needs> {
+fn queries(transaction: &EvmTransaction) -> Option<Queries> {
     let (nonce, fees) = (transaction.nonce.is_none(), transaction.gas.is_none());
     if !nonce && !fees {
         return None;
     }
-    Some(Needs {
+    Some(Queries {
         chain_id: transaction.chain_id,
         from: transaction.from.clone(),
         nonce,

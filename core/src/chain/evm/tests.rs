@@ -5,13 +5,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    chain::{self, Chain},
+    chain::{self, DynNetworkRules},
     fault::Class,
     payload::{Payload, WireKind},
     schema::wire,
 };
 
-const EVM: &dyn Chain = &Evm;
+const EVM: &dyn DynNetworkRules = &Evm;
 
 fn key() -> SigningKey {
     SigningKey::from_slice(&[7; 32]).unwrap()
@@ -54,16 +54,16 @@ fn fees() -> Option<Fees> {
     })
 }
 
-fn facts(nonce: Option<u64>, eip1559: bool, fees: Option<Fees>) -> chain::Facts {
-    chain::Facts::Evm(Facts {
+fn chain_data(nonce: Option<u64>, eip1559: bool, fees: Option<Fees>) -> chain::ChainData {
+    chain::ChainData::Evm(ChainData {
         nonce,
         eip1559,
         fees,
     })
 }
 
-fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    EVM.build(payload, facts, &public_key())
+fn build(payload: &Payload, chain_data: &chain::ChainData) -> Result<Unsigned, Fault> {
+    EVM.build(payload, chain_data, &public_key())
 }
 
 fn sign(unsigned: &Unsigned) -> Signature {
@@ -78,19 +78,22 @@ fn sign(unsigned: &Unsigned) -> Signature {
 
 #[test]
 fn needs__should_name_what_the_request_does_not_bring() {
-    let asked = |payload: &Payload| match EVM.needs(payload) {
-        chain::Needs::Evm(needs) => (needs.nonce, needs.fees.is_some()),
-        chain::Needs::Nothing => (false, false),
+    let asked = |payload: &Payload| match EVM.queries(payload) {
+        chain::Queries::Evm(queries) => (queries.nonce, queries.fees.is_some()),
+        chain::Queries::Nothing => (false, false),
         _ => unreachable!(),
     };
     assert_eq!(asked(&send(None, None)), (true, true));
     assert_eq!(asked(&send(Some(0), None)), (false, true));
     assert_eq!(asked(&send(None, gas(Some("1")))), (true, false));
-    assert_eq!(EVM.needs(&send(Some(0), gas(None))), chain::Needs::Nothing);
-    let chain::Needs::Evm(needs) = EVM.needs(&send(None, None)) else {
+    assert_eq!(
+        EVM.queries(&send(Some(0), gas(None))),
+        chain::Queries::Nothing
+    );
+    let chain::Queries::Evm(queries) = EVM.queries(&send(None, None)) else {
         unreachable!()
     };
-    let call = needs.fees.unwrap();
+    let call = queries.fees.unwrap();
     assert_eq!(
         call.to.as_deref(),
         Some("0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be")
@@ -100,37 +103,39 @@ fn needs__should_name_what_the_request_does_not_bring() {
 
 #[test]
 fn transaction__should_be_legacy_where_the_chain_or_the_request_says_so() {
-    let kind =
-        |payload: &Payload, facts: &chain::Facts| match build(payload, facts).unwrap().bytes[0] {
-            2 => "eip1559",
-            0xc0.. => "legacy",
-            _ => unreachable!(),
-        };
+    let kind = |payload: &Payload, chain_data: &chain::ChainData| match build(payload, chain_data)
+        .unwrap()
+        .bytes[0]
+    {
+        2 => "eip1559",
+        0xc0.. => "legacy",
+        _ => unreachable!(),
+    };
     let brings_all = send(Some(0), gas(Some("1")));
-    assert_eq!(kind(&brings_all, &chain::Facts::Nothing), "eip1559");
-    assert_eq!(kind(&brings_all, &facts(None, true, None)), "eip1559");
-    assert_eq!(kind(&brings_all, &facts(None, false, None)), "legacy");
+    assert_eq!(kind(&brings_all, &chain::ChainData::Nothing), "eip1559");
+    assert_eq!(kind(&brings_all, &chain_data(None, true, None)), "eip1559");
+    assert_eq!(kind(&brings_all, &chain_data(None, false, None)), "legacy");
     assert_eq!(
-        kind(&send(Some(0), gas(None)), &chain::Facts::Nothing),
+        kind(&send(Some(0), gas(None)), &chain::ChainData::Nothing),
         "legacy"
     );
     assert_eq!(
-        kind(&send(None, gas(None)), &facts(Some(1), true, None)),
+        kind(&send(None, gas(None)), &chain_data(Some(1), true, None)),
         "legacy"
     );
     assert_eq!(
-        kind(&send(None, None), &facts(Some(1), true, fees())),
+        kind(&send(None, None), &chain_data(Some(1), true, fees())),
         "eip1559"
     );
     assert_eq!(
-        kind(&send(None, None), &facts(Some(1), false, fees())),
+        kind(&send(None, None), &chain_data(Some(1), false, fees())),
         "legacy"
     );
 }
 
 #[test]
 fn fees__should_come_from_the_chain_by_the_conventions() {
-    let unsigned = build(&send(None, None), &facts(Some(1), true, fees())).unwrap();
+    let unsigned = build(&send(None, None), &chain_data(Some(1), true, fees())).unwrap();
     let same = build(
         &send(
             Some(1),
@@ -140,65 +145,68 @@ fn fees__should_come_from_the_chain_by_the_conventions() {
                 gas_limit: Some("21000".into()),
             }),
         ),
-        &chain::Facts::Nothing,
+        &chain::ChainData::Nothing,
     );
     assert_eq!(unsigned, same.unwrap());
     // eth_gasPrice where there is no base fee.
-    let unsigned = build(&send(None, None), &facts(Some(1), false, fees())).unwrap();
+    let unsigned = build(&send(None, None), &chain_data(Some(1), false, fees())).unwrap();
     let mut gas = gas(None);
     gas.as_mut().unwrap().max_fee = Some("10".into());
-    let same = build(&send(Some(1), gas), &chain::Facts::Nothing).unwrap();
+    let same = build(&send(Some(1), gas), &chain::ChainData::Nothing).unwrap();
     assert_eq!(unsigned, same);
 }
 
 #[test]
 fn build__should_refuse_facts_that_do_not_fit() {
-    let class = |payload: &Payload, facts: &chain::Facts| {
-        build(payload, facts).unwrap_err().class().clone()
+    let class = |payload: &Payload, chain_data: &chain::ChainData| {
+        build(payload, chain_data).unwrap_err().class().clone()
     };
     let (none, all) = (send(None, None), send(Some(0), gas(None)));
-    for facts in [
-        chain::Facts::Nothing,
-        facts(None, true, fees()),
-        facts(Some(1), true, None),
-        chain::Facts::Solana(chain::solana::Facts {
+    for chain_data in [
+        chain::ChainData::Nothing,
+        chain_data(None, true, fees()),
+        chain_data(Some(1), true, None),
+        chain::ChainData::Solana(chain::solana::ChainData {
             recent_blockhash: String::new(),
             token: None,
         }),
     ] {
-        assert_eq!(class(&none, &facts), Class::Bug);
+        assert_eq!(class(&none, &chain_data), Class::Bug);
     }
     // A node must not replace what the request says.
-    assert_eq!(class(&all, &facts(Some(1), true, None)), Class::Bug);
-    assert_eq!(class(&all, &facts(None, true, fees())), Class::Bug);
+    assert_eq!(class(&all, &chain_data(Some(1), true, None)), Class::Bug);
+    assert_eq!(class(&all, &chain_data(None, true, fees())), Class::Bug);
     let mut absurd = fees().unwrap();
     absurd.base_fee = u128::MAX / 2 + 1;
     assert_eq!(
-        class(&none, &facts(Some(1), true, Some(absurd))),
+        class(&none, &chain_data(Some(1), true, Some(absurd))),
         Class::Invalid
     );
     let mut low = fees().unwrap();
     low.estimate_gas = 20_999;
     assert_eq!(
-        class(&none, &facts(Some(1), true, Some(low))),
+        class(&none, &chain_data(Some(1), true, Some(low))),
         Class::Invalid
     );
     let other = SigningKey::from_slice(&[8; 32]).unwrap();
     let other = other.verifying_key().to_sec1_point(true);
     let fault = EVM
-        .build(&all, &chain::Facts::Nothing, other.as_bytes())
+        .build(&all, &chain::ChainData::Nothing, other.as_bytes())
         .unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "evmSendNative.from: is not the wallet's address"
     );
-    assert!(EVM.build(&all, &chain::Facts::Nothing, &[2; 32]).is_err());
+    assert!(
+        EVM.build(&all, &chain::ChainData::Nothing, &[2; 32])
+            .is_err()
+    );
 }
 
 #[test]
 fn assemble__should_refuse_a_signature_that_is_not_the_senders() {
     let payload = send(Some(0), gas(Some("1")));
-    let unsigned = build(&payload, &chain::Facts::Nothing).unwrap();
+    let unsigned = build(&payload, &chain::ChainData::Nothing).unwrap();
     let good = sign(&unsigned);
     assert!(
         EVM.assemble(
@@ -281,15 +289,15 @@ fn contract__should_be_created_without_a_recipient() {
         ..Default::default()
     }))
     .unwrap();
-    let chain::Needs::Evm(needs) = EVM.needs(&payload) else {
+    let chain::Queries::Evm(queries) = EVM.queries(&payload) else {
         unreachable!()
     };
-    assert_eq!(needs.fees.unwrap().to, None);
+    assert_eq!(queries.fees.unwrap().to, None);
     let estimate = Some(Fees {
         estimate_gas: 53_020,
         ..fees().unwrap()
     });
-    let unsigned = build(&payload, &facts(Some(0), true, estimate)).unwrap();
+    let unsigned = build(&payload, &chain_data(Some(0), true, estimate)).unwrap();
     // gas 53020 (82cf1c), no recipient (80), value 0 (80), code (826000), no access list (c0).
     assert!(hex::encode(&unsigned.bytes).ends_with("82cf1c8080826000c0"));
     let signed = EVM.assemble(&payload, &unsigned, &[sign(&unsigned)], &public_key());

@@ -7,7 +7,7 @@ use alloy_consensus::{
 use alloy_primitives::{Address, Bytes, Signature, TxKind, U256, keccak256};
 use alloy_rlp::{Decodable as _, Header};
 
-use super::{Call, Facts};
+use super::{Call, ChainData};
 use crate::{
     chain::Signed,
     fault::Fault,
@@ -86,9 +86,12 @@ pub(crate) fn intrinsic_gas(action: &EvmAction) -> u64 {
 }
 
 /// The encoding that is hashed and signed.
-pub(super) fn unsigned(transaction: &EvmTransaction, facts: &Facts) -> Result<Vec<u8>, Fault> {
-    let nonce = one_of("nonce", transaction.nonce, facts.nonce)?;
-    let fees = match (&transaction.gas, &facts.fees) {
+pub(super) fn unsigned(
+    transaction: &EvmTransaction,
+    chain_data: &ChainData,
+) -> Result<Vec<u8>, Fault> {
+    let nonce = one_of("nonce", transaction.nonce, chain_data.nonce)?;
+    let fees = match (&transaction.gas, &chain_data.fees) {
         (Some(gas), None) => (gas.gas_limit, gas.max_fee, gas.max_priority_fee),
         (None, Some(fees)) => {
             let intrinsic = intrinsic_gas(&transaction.action);
@@ -100,7 +103,7 @@ pub(super) fn unsigned(transaction: &EvmTransaction, facts: &Facts) -> Result<Ve
                     ),
                 ));
             }
-            if facts.eip1559 {
+            if chain_data.eip1559 {
                 let max_fee = fees
                     .base_fee
                     .checked_mul(2)
@@ -116,7 +119,7 @@ pub(super) fn unsigned(transaction: &EvmTransaction, facts: &Facts) -> Result<Ve
     let Parts { to, value, input } = parts(&transaction.action);
     let (to, input) = (TxKind::from(to), Bytes::from(input));
     Ok(match fees {
-        (gas_limit, max_fee_per_gas, Some(max_priority_fee_per_gas)) if facts.eip1559 => {
+        (gas_limit, max_fee_per_gas, Some(max_priority_fee_per_gas)) if chain_data.eip1559 => {
             TxEip1559 {
                 chain_id: transaction.chain_id,
                 nonce,
@@ -144,8 +147,8 @@ pub(super) fn unsigned(transaction: &EvmTransaction, facts: &Facts) -> Result<Ve
 }
 
 /// Exactly one side brings it.
-fn one_of<T>(what: &str, request: Option<T>, facts: Option<T>) -> Result<T, Fault> {
-    match (request, facts) {
+fn one_of<T>(what: &str, request: Option<T>, chain_data: Option<T>) -> Result<T, Fault> {
+    match (request, chain_data) {
         (Some(value), None) | (None, Some(value)) => Ok(value),
         (Some(_), Some(_)) | (None, None) => Err(misfit(what)),
     }
@@ -179,7 +182,7 @@ pub(super) fn most_fee(unsigned: &[u8]) -> Result<U256, Fault> {
 
 /// What a node is to be told of a transaction to try it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trial {
+pub struct SimulationCall {
     /// The recipient or contract, EIP-55; `None` creates a contract.
     pub to: Option<String>,
     /// wei.
@@ -200,9 +203,9 @@ pub struct Trial {
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when it cannot be read.
-pub fn trial(unsigned: &[u8]) -> Result<Trial, Fault> {
+pub fn trial(unsigned: &[u8]) -> Result<SimulationCall, Fault> {
     let decoded = decode(unsigned).map_err(undecodable)?;
-    Ok(Trial {
+    Ok(SimulationCall {
         to: decoded.to.to().map(|to| to.to_checksum(None)),
         value: decoded.value,
         data: decoded.input.to_vec(),

@@ -29,12 +29,12 @@ use solana_pubkey::Pubkey;
 use solana_system_interface::instruction::transfer;
 
 use self::{
-    token::{TokenFacts, TokenNeeds},
+    token::{TokenChainData, TokenQueries},
     wire::WireTransaction,
 };
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
     payload::solana::{SendCustom, SendNative, SolanaPayload},
@@ -43,30 +43,30 @@ use crate::{
 
 /// What a Solana node must be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// 101 for Solana, 0 for Sonic SVM.
     pub chain_id: u64,
     /// Whether a recent blockhash is wanted.
     pub blockhash: bool,
     /// The token that is sent, if one is.
-    pub token: Option<TokenNeeds>,
+    pub token: Option<TokenQueries>,
 }
 
 /// What a Solana node said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ChainData {
     /// `getLatestBlockhash` at commitment confirmed, base58.
     pub recent_blockhash: String,
     /// About the token, when it was asked for.
-    pub token: Option<TokenFacts>,
+    pub token: Option<TokenChainData>,
 }
 
 /// Stands before the blockhash where facts about a token follow. It is no base58.
 const WITH_TOKEN: char = '+';
 
-/// Facts of requests from before there were tokens are a blockhash and nothing else, and must be
+/// ChainData of requests from before there were tokens are a blockhash and nothing else, and must be
 /// read for ever: BCS says neither what is there nor how much.
-impl Serialize for Facts {
+impl Serialize for ChainData {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self {
             recent_blockhash,
@@ -79,26 +79,26 @@ impl Serialize for Facts {
     }
 }
 
-impl<'de> Deserialize<'de> for Facts {
+impl<'de> Deserialize<'de> for ChainData {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Parts;
 
         impl<'de> Visitor<'de> for Parts {
-            type Value = Facts;
+            type Value = ChainData;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a blockhash, and facts about a token where it says so")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Facts, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<ChainData, A::Error> {
                 let missing = |place| A::Error::invalid_length(place, &self);
                 let text: String = parts.next_element()?.ok_or_else(|| missing(0))?;
                 Ok(match text.strip_prefix(WITH_TOKEN) {
-                    None => Facts {
+                    None => ChainData {
                         recent_blockhash: text,
                         token: None,
                     },
-                    Some(blockhash) => Facts {
+                    Some(blockhash) => ChainData {
                         recent_blockhash: blockhash.to_owned(),
                         token: Some(parts.next_element()?.ok_or_else(|| missing(1))?),
                     },
@@ -144,10 +144,10 @@ pub fn is_transaction_message(bytes: &[u8]) -> bool {
 /// The Solana rules.
 pub struct Solana;
 
-impl Rules for Solana {
+impl NetworkRules for Solana {
     type Payload = SolanaPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Solana;
 
@@ -171,17 +171,17 @@ impl Rules for Solana {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &SolanaPayload) -> Option<Needs> {
+    fn queries(&self, payload: &SolanaPayload) -> Option<Queries> {
         match payload {
-            SolanaPayload::SendNative(send) => Some(Needs {
+            SolanaPayload::SendNative(send) => Some(Queries {
                 chain_id: send.cluster.chain_id(),
                 blockhash: true,
                 token: None,
             }),
-            SolanaPayload::SendToken(send) => Some(Needs {
+            SolanaPayload::SendToken(send) => Some(Queries {
                 chain_id: send.cluster.chain_id(),
                 blockhash: true,
-                token: Some(TokenNeeds {
+                token: Some(TokenQueries {
                     mint: send.mint.clone(),
                     sender: send.from.clone(),
                     recipient: send.to.clone(),
@@ -193,7 +193,11 @@ impl Rules for Solana {
 
     /// The network knows a transaction by its message: two equal transfers with one blockhash are
     /// one transfer.
-    fn uses(&self, _payload: &SolanaPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        _payload: &SolanaPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         let whole = unsigned
             .signing
             .iter()
@@ -204,12 +208,12 @@ impl Rules for Solana {
     fn build(
         &self,
         payload: &SolanaPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         match payload {
-            SolanaPayload::SendNative(send) => send_native(send, facts.ok_or_else(not_those)?),
-            SolanaPayload::SendToken(send) => token::send(send, facts.ok_or_else(not_those)?),
+            SolanaPayload::SendNative(send) => send_native(send, chain_data.ok_or_else(not_those)?),
+            SolanaPayload::SendToken(send) => token::send(send, chain_data.ok_or_else(not_those)?),
             SolanaPayload::SendCustom(send) => send_custom(send),
             SolanaPayload::Message(message) => Ok(Unsigned {
                 bytes: Vec::new(),
@@ -279,7 +283,7 @@ impl Rules for Solana {
 const SEPARATOR: &str = ",";
 
 /// The transactions of a request one by one, in order: base64, and the hash, base58. `None` when
-/// [`Rules::assemble`] did not make it.
+/// [`NetworkRules::assemble`] did not make it.
 pub fn each(signed: &Signed) -> Option<Vec<(&str, &str)>> {
     let transactions = signed.transaction.split(SEPARATOR);
     let hashes = signed.tx_hash.split(SEPARATOR);
@@ -287,12 +291,12 @@ pub fn each(signed: &Signed) -> Option<Vec<(&str, &str)>> {
         .then(|| transactions.zip(hashes).collect())
 }
 
-fn send_native(send: &SendNative, facts: &Facts) -> Result<Unsigned, Fault> {
-    if facts.token.is_some() {
+fn send_native(send: &SendNative, chain_data: &ChainData) -> Result<Unsigned, Fault> {
+    if chain_data.token.is_some() {
         return Err(not_those());
     }
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
-    transfer_message(&from, &[transfer(&from, &to, send.lamports)], facts)
+    transfer_message(&from, &[transfer(&from, &to, send.lamports)], chain_data)
 }
 
 /// The transactions as they came, without a signature of the wallet, back to back.
@@ -316,9 +320,9 @@ fn send_custom(send: &SendCustom) -> Result<Unsigned, Fault> {
 fn transfer_message(
     from: &Pubkey,
     instructions: &[Instruction],
-    facts: &Facts,
+    chain_data: &ChainData,
 ) -> Result<Unsigned, Fault> {
-    let blockhash = bytes_32(&facts.recent_blockhash)
+    let blockhash = bytes_32(&chain_data.recent_blockhash)
         .map(Hash::new_from_array)
         .ok_or_else(|| Fault::bug("the recent blockhash is not base58 of 32 bytes"))?;
     let message = Message::new_with_blockhash(instructions, Some(from), &blockhash);

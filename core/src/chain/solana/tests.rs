@@ -12,14 +12,14 @@ use solana_message::{legacy, v0};
 
 use super::*;
 use crate::{
-    chain::Chain,
+    chain::DynNetworkRules,
     chain::{self, evm},
     payload::Payload,
     payload::WireKind,
     schema::wire,
 };
 
-const SOLANA: &dyn Chain = &Solana;
+const SOLANA: &dyn DynNetworkRules = &Solana;
 
 const BLOCKHASH: &str = "B6SMJHxrVJ3t3MXbarfPBmeBKs2k8EtpjZEo2uByrReR";
 
@@ -53,8 +53,8 @@ fn message(content: &[u8]) -> Result<Payload, Fault> {
     }))
 }
 
-fn facts() -> chain::Facts {
-    chain::Facts::Solana(Facts {
+fn chain_data() -> chain::ChainData {
+    chain::ChainData::Solana(ChainData {
         recent_blockhash: BLOCKHASH.into(),
         token: None,
     })
@@ -70,18 +70,21 @@ fn signature(message: &[u8]) -> Signature {
 
 #[test]
 fn transfer__should_ask_for_a_blockhash_and_nothing_else() {
-    let wanted = chain::Needs::Solana(Needs {
+    let wanted = chain::Queries::Solana(Queries {
         chain_id: 101,
         blockhash: true,
         token: None,
     });
-    assert_eq!(SOLANA.needs(&send()), wanted);
-    assert_eq!(SOLANA.needs(&message(b"x").unwrap()), chain::Needs::Nothing);
+    assert_eq!(SOLANA.queries(&send()), wanted);
+    assert_eq!(
+        SOLANA.queries(&message(b"x").unwrap()),
+        chain::Queries::Nothing
+    );
 }
 
 #[test]
 fn transfer__should_be_readable_by_the_sdk() {
-    let unsigned = SOLANA.build(&send(), &facts(), &public_key()).unwrap();
+    let unsigned = SOLANA.build(&send(), &chain_data(), &public_key()).unwrap();
     let signed = SOLANA
         .assemble(
             &send(),
@@ -106,37 +109,37 @@ fn transfer__should_be_readable_by_the_sdk() {
 #[test]
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     use crate::fault::Class;
-    let class = |payload: &Payload, facts: &chain::Facts, key: &[u8]| {
+    let class = |payload: &Payload, chain_data: &chain::ChainData, key: &[u8]| {
         SOLANA
-            .build(payload, facts, key)
+            .build(payload, chain_data, key)
             .unwrap_err()
             .class()
             .clone()
     };
-    let evm_facts = chain::Facts::Evm(evm::Facts {
+    let evm_facts = chain::ChainData::Evm(evm::ChainData {
         nonce: None,
         eip1559: true,
         fees: None,
     });
-    let short = chain::Facts::Solana(Facts {
+    let short = chain::ChainData::Solana(ChainData {
         recent_blockhash: "abc".into(),
         token: None,
     });
-    for facts in [&chain::Facts::Nothing, &evm_facts, &short] {
-        assert_eq!(class(&send(), facts, &public_key()), Class::Bug);
+    for chain_data in [&chain::ChainData::Nothing, &evm_facts, &short] {
+        assert_eq!(class(&send(), chain_data, &public_key()), Class::Bug);
     }
     assert_eq!(
-        class(&message(b"x").unwrap(), &facts(), &public_key()),
+        class(&message(b"x").unwrap(), &chain_data(), &public_key()),
         Class::Bug
     );
     let other = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
-    assert_eq!(class(&send(), &facts(), &other), Class::Invalid);
-    assert_eq!(class(&send(), &facts(), &[2; 31]), Class::Bug);
+    assert_eq!(class(&send(), &chain_data(), &other), Class::Invalid);
+    assert_eq!(class(&send(), &chain_data(), &[2; 31]), Class::Bug);
 }
 
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
-    let unsigned = SOLANA.build(&send(), &facts(), &public_key()).unwrap();
+    let unsigned = SOLANA.build(&send(), &chain_data(), &public_key()).unwrap();
     let good = signature(&unsigned.signing[0].message);
     let ecdsa = Signature::Ecdsa {
         r: [1; 32],
@@ -163,7 +166,7 @@ fn assemble__should_refuse_what_was_not_built() {
 fn assemble__should_give_nothing_for_a_message() {
     let payload = message(b"hello").unwrap();
     let unsigned = SOLANA
-        .build(&payload, &chain::Facts::Nothing, &public_key())
+        .build(&payload, &chain::ChainData::Nothing, &public_key())
         .unwrap();
     assert_eq!(unsigned.signing[0].message, b"hello");
     assert!(unsigned.bytes.is_empty());
@@ -192,7 +195,7 @@ fn message__should_not_be_a_transaction_of_any_version() {
         let fault = message(&content).unwrap_err();
         assert!(
             fault
-                .public()
+                .message()
                 .starts_with("solanaMessage.content: is a transaction message"),
             "{fault}"
         );
@@ -237,11 +240,11 @@ proptest! {
             chain_id: 101,
         }))
         .unwrap();
-        let facts = chain::Facts::Solana(Facts {
+        let chain_data = chain::ChainData::Solana(ChainData {
             recent_blockhash: Hash::new_from_array(hash).to_string(),
             token: None,
         });
-        let unsigned = SOLANA.build(&payload, &facts, &public_key()).unwrap();
+        let unsigned = SOLANA.build(&payload, &chain_data, &public_key()).unwrap();
         let transaction = WireTransaction::parse(&unsigned.bytes).unwrap();
         let message = transaction.message();
         prop_assert_eq!(message.header().num_required_signatures, 1);

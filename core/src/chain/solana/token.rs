@@ -15,7 +15,7 @@ use spl_token_interface::{
     state::{Account as TokenAccount, GenericTokenAccount as _},
 };
 
-use super::{Facts, field_key, parse_key, transfer_message};
+use super::{ChainData, field_key, parse_key, transfer_message};
 use crate::{
     chain::{Unsigned, rules::not_those},
     fault::{ExecuteCode, Fault},
@@ -36,7 +36,7 @@ pub fn associated_account(owner: &Pubkey, mint: &Pubkey, program: &Pubkey) -> Pu
 /// What must be known about a token and its accounts before it can be sent. All addresses are
 /// base58.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenNeeds {
+pub struct TokenQueries {
     /// The token.
     pub mint: String,
     /// Who sends it.
@@ -47,7 +47,7 @@ pub struct TokenNeeds {
 
 /// What is known about a token and its accounts. All addresses are base58.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenFacts {
+pub struct TokenChainData {
     /// The program that the mint belongs to.
     pub program: String,
     /// The mint's decimals.
@@ -86,9 +86,9 @@ const TYPE_ACCOUNT: u8 = 2;
 /// No token account has so many bytes: those are multisignature accounts.
 const MULTISIG_BYTES: usize = 355;
 
-impl TokenNeeds {
+impl TokenQueries {
     /// The accounts to ask for, base58, for one call of `getMultipleAccounts`. Its answers, in this
-    /// order, go to [`TokenNeeds::facts`].
+    /// order, go to [`TokenQueries::chain_data`].
     ///
     /// # Errors
     /// [`crate::fault::Class::Bug`] when these are not the needs of a payload.
@@ -109,8 +109,8 @@ impl TokenNeeds {
     /// # Errors
     /// [`crate::fault::Class::Invalid`] naming the field of the payload when there is no such
     /// token, and [`crate::fault::Class::Bug`] when the answers are not to
-    /// [`TokenNeeds::accounts`].
-    pub fn facts(&self, accounts: &[Option<Account>]) -> Result<TokenFacts, Fault> {
+    /// [`TokenQueries::accounts`].
+    pub fn chain_data(&self, accounts: &[Option<Account>]) -> Result<TokenChainData, Fault> {
         let [
             mint,
             recipient,
@@ -139,7 +139,7 @@ impl TokenNeeds {
             let (mint, owner) = holding(&program, &account.data).filter(|_| owned)?;
             (mint.to_string() == self.mint).then(|| owner.to_string())
         };
-        Ok(TokenFacts {
+        Ok(TokenChainData {
             program: program.to_string(),
             decimals,
             sender_account_owner: owner(sender),
@@ -178,8 +178,8 @@ fn extended(program: &Pubkey, data: &[u8], kind: u8) -> bool {
 }
 
 /// Builds the transfer of a token.
-pub(super) fn send(send: &SendToken, facts: &Facts) -> Result<Unsigned, Fault> {
-    let known = facts.token.as_ref().ok_or_else(not_those)?;
+pub(super) fn send(send: &SendToken, chain_data: &ChainData) -> Result<Unsigned, Fault> {
+    let known = chain_data.token.as_ref().ok_or_else(not_those)?;
     let (from, to) = (field_key("from", &send.from)?, field_key("to", &send.to)?);
     let mint = field_key("mintAddress", &send.mint)?;
     let program = token_program(&known.program)
@@ -233,5 +233,5 @@ pub(super) fn send(send: &SendToken, facts: &Facts) -> Result<Unsigned, Fault> {
     .map_err(Fault::bug)?;
     transfer.program_id = program;
     instructions.push(transfer);
-    transfer_message(&from, &instructions, facts)
+    transfer_message(&from, &instructions, chain_data)
 }

@@ -7,7 +7,7 @@ use stellar_xdr::{
     TransactionExt, TransactionV1Envelope, Uint256, WriteXdr as _,
 };
 
-use super::{Facts, address::address_key};
+use super::{ChainData, address::address_key};
 use crate::{
     chain::rules::not_those,
     fault::Fault,
@@ -216,10 +216,10 @@ pub(super) fn following(sequence: u64) -> Result<i64, Fault> {
 /// Builds a transaction of one operation.
 pub(super) fn build(
     transaction: &StellarTransaction,
-    facts: &Facts,
+    chain_data: &ChainData,
     source: [u8; 32],
 ) -> Result<TransactionEnvelope, Fault> {
-    let body = match (&transaction.action, facts.destination_exists) {
+    let body = match (&transaction.action, chain_data.destination_exists) {
         (StellarAction::SendNative { to, amount }, Some(true)) => {
             payment(to.clone(), stellar_xdr::Asset::Native, *amount)
         }
@@ -236,10 +236,10 @@ pub(super) fn build(
         _ => return Err(not_those()),
     };
     // 0 would mean that it is good for ever.
-    if facts.max_time == 0 {
+    if chain_data.max_time == 0 {
         return Err(not_those());
     }
-    if !(1..=MAX_BASE_FEE).contains(&facts.base_fee) {
+    if !(1..=MAX_BASE_FEE).contains(&chain_data.base_fee) {
         return Err(Fault::field("fee", "the chain node's base fee is absurd"));
     }
     let memo = match transaction.memo.as_str() {
@@ -252,11 +252,11 @@ pub(super) fn build(
     };
     Ok(TransactionEnvelope::from(Transaction {
         source_account: MuxedAccount::Ed25519(Uint256(source)),
-        fee: facts.base_fee,
-        seq_num: SequenceNumber(following(facts.sequence)?),
+        fee: chain_data.base_fee,
+        seq_num: SequenceNumber(following(chain_data.sequence)?),
         cond: Preconditions::Time(TimeBounds {
             min_time: TimePoint(0),
-            max_time: TimePoint(facts.max_time),
+            max_time: TimePoint(chain_data.max_time),
         }),
         memo,
         operations: [operation].try_into().map_err(Fault::bug)?,

@@ -26,7 +26,7 @@ pub use self::{
 };
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
     payload::{
@@ -38,7 +38,7 @@ use crate::{
 
 /// What a Stellar node must be asked, besides its base fee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// The sender (`G...`), whose sequence number is wanted.
     pub from: String,
     /// The account (`G...`, also where a muxed address was given) of which must be known whether
@@ -48,7 +48,7 @@ pub struct Needs {
 
 /// What a Stellar node said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ChainData {
     /// The sequence number before that of the transaction: the sender's present one, or the last
     /// that another request holds.
     pub sequence: u64,
@@ -58,17 +58,17 @@ pub struct Facts {
     /// Seconds since the Unix epoch after which the network refuses the transaction. Never 0,
     /// which would mean that it is good for ever.
     pub max_time: u64,
-    /// Whether [`Needs::destination`] exists; `None` where it was not asked.
+    /// Whether [`Queries::destination`] exists; `None` where it was not asked.
     pub destination_exists: Option<bool>,
 }
 
 /// The Stellar rules.
 pub struct Stellar;
 
-impl Rules for Stellar {
+impl NetworkRules for Stellar {
     type Payload = StellarPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Stellar;
 
@@ -99,11 +99,11 @@ impl Rules for Stellar {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &StellarPayload) -> Option<Needs> {
+    fn queries(&self, payload: &StellarPayload) -> Option<Queries> {
         let StellarPayload::Transaction(transaction) = payload else {
             return None;
         };
-        Some(Needs {
+        Some(Queries {
             from: transaction.from.clone(),
             destination: match &transaction.action {
                 StellarAction::SendNative { to, .. } => Some(to.clone().account_id().to_string()),
@@ -112,26 +112,36 @@ impl Rules for Stellar {
         })
     }
 
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Stellar(_))
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Stellar(_))
     }
 
     /// The lowest number after the account's that is free. The network takes the numbers of an
     /// account one after the other and without a gap.
-    fn settle(
+    fn allocate(
         &self,
         _payload: &StellarPayload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let next = envelope::following(facts.sequence)?.unsigned_abs();
+    ) -> Result<Allocation, Fault> {
+        let next = envelope::following(chain_data.sequence)?.unsigned_abs();
         let sequence = super::lowest_free(next, taken)?.saturating_sub(1);
-        Ok(Settled::Facts(Facts { sequence, ..facts }.into()))
+        Ok(Allocation::ChainData(
+            ChainData {
+                sequence,
+                ..chain_data
+            }
+            .into(),
+        ))
     }
 
     /// The sequence number, where it is the sender's. Else the envelope itself: whoever owns that
     /// number sees to it that nothing else uses it.
-    fn uses(&self, payload: &StellarPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        payload: &StellarPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         let envelope = envelope::decode_own(&unsigned.bytes)?;
         let parts = envelope::parts(&envelope);
         let from = parse_account(payload.from()).map_err(Fault::bug)?;
@@ -146,13 +156,13 @@ impl Rules for Stellar {
     fn build(
         &self,
         payload: &StellarPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         let (bytes, digest) = match payload {
             StellarPayload::Transaction(transaction) => {
-                let facts = facts.ok_or_else(not_those)?;
-                let envelope = envelope::build(transaction, facts, key_of(public_key)?)?;
+                let chain_data = chain_data.ok_or_else(not_those)?;
+                let envelope = envelope::build(transaction, chain_data, key_of(public_key)?)?;
                 (envelope::encode(&envelope)?, envelope::digest(&envelope)?)
             }
             StellarPayload::Custom(custom) => {

@@ -21,7 +21,7 @@ use super::{
     *,
 };
 use crate::{
-    chain::{self, Chain},
+    chain::{self, DynNetworkRules},
     payload::{
         Payload, WireKind,
         outflow::{Asset, Nature, Outflow, Place},
@@ -29,7 +29,7 @@ use crate::{
     schema::wire,
 };
 
-const STELLAR: &dyn Chain = &Stellar;
+const STELLAR: &dyn DynNetworkRules = &Stellar;
 
 const TO: &str = "GC2L7D2DLA4IGYCOLPD3X5IFSG2OWDJXVGHCH54WXFMYB5CKCILAD5CT";
 const MUXED: &str = "MA2PBV25UB5BFHT3PH7ME6RBTC3Z3KCEJZLT2AE4DGTXSRZJ4JOTWAAAAAAAAAAAA63GI";
@@ -100,8 +100,8 @@ fn custom(envelope: &TransactionEnvelope) -> Result<Payload, Fault> {
     custom_bytes(&envelope.to_xdr(Limits::none()).unwrap())
 }
 
-fn own_facts(destination_exists: Option<bool>) -> Facts {
-    Facts {
+fn own_facts(destination_exists: Option<bool>) -> ChainData {
+    ChainData {
         sequence: 41,
         base_fee: 100,
         max_time: 1_762_000_300,
@@ -109,12 +109,12 @@ fn own_facts(destination_exists: Option<bool>) -> Facts {
     }
 }
 
-fn facts(destination_exists: Option<bool>) -> chain::Facts {
+fn chain_data(destination_exists: Option<bool>) -> chain::ChainData {
     own_facts(destination_exists).into()
 }
 
-fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    STELLAR.build(payload, facts, &public_key())
+fn build(payload: &Payload, chain_data: &chain::ChainData) -> Result<Unsigned, Fault> {
+    STELLAR.build(payload, chain_data, &public_key())
 }
 
 fn signature(message: &[u8]) -> Signature {
@@ -203,16 +203,16 @@ fn own_muxed() -> String {
 
 #[test]
 fn valid_until_ms__should_be_the_second_after_the_time_bound() {
-    let of = |payload: &Payload, facts: &chain::Facts| {
-        let unsigned = build(payload, facts).unwrap();
+    let of = |payload: &Payload, chain_data: &chain::ChainData| {
+        let unsigned = build(payload, chain_data).unwrap();
         let made = [signature(&unsigned.signing[0].message)];
         let signed = STELLAR.assemble(payload, &unsigned, &made, &public_key());
         STELLAR.valid_until_ms(&signed.unwrap().unwrap())
     };
     let end_ms = Some(1_762_000_301_000);
-    assert_eq!(of(&send(), &facts(Some(true))), Ok(end_ms));
+    assert_eq!(of(&send(), &chain_data(Some(true))), Ok(end_ms));
     let unbound = custom(&v1(&from(), vec![native(TO, 1)])).unwrap();
-    assert_eq!(of(&unbound, &chain::Facts::Nothing), Ok(None));
+    assert_eq!(of(&unbound, &chain::ChainData::Nothing), Ok(None));
     let signed = Signed {
         transaction: "AAAA".into(),
         tx_hash: String::new(),
@@ -372,7 +372,7 @@ fn requests__should_name_the_field_that_is_wrong() {
     ] {
         let fault = Payload::parse(&kind).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
-        assert!(fault.public().starts_with(sentence), "{fault}");
+        assert!(fault.message().starts_with(sentence), "{fault}");
     }
 }
 

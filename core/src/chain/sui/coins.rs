@@ -7,7 +7,7 @@ use sui_sdk_types::{
     Address, Digest, MoveStruct, Object, ObjectData, ObjectReference, Owner, StructTag,
 };
 
-use super::{Facts, parse_address, parse_digest};
+use super::{ChainData, parse_address, parse_digest};
 use crate::{chain::rules::not_those, fault::Fault, payload::sui::Payment};
 
 /// Coin objects of one type that a node may name. A transaction with so many is far below the
@@ -53,7 +53,7 @@ impl Coin {
         Ok(ObjectReference::new(id, self.version, digest))
     }
 
-    /// The name that [`crate::chain::Resource::Piece`] has for it.
+    /// The name that [`crate::chain::Resource::Object`] has for it.
     pub(super) fn piece(&self) -> Result<String, Fault> {
         self.reference().map(|reference| piece(&reference))
     }
@@ -96,7 +96,7 @@ pub(super) fn sum(coins: &[Coin]) -> u128 {
     coins.iter().map(|coin| u128::from(coin.balance)).sum()
 }
 
-impl Facts {
+impl ChainData {
     /// Refuses what was not asked for: coins of no use, more than can be used, the same twice.
     pub(super) fn check(&self, payment: &Payment) -> Result<(), Fault> {
         let unasked = !self.coins.is_empty() || self.coin_address_balance > 0;

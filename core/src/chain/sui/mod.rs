@@ -28,7 +28,7 @@ pub(crate) use self::seen::{Seen, seen, sets_alias};
 pub use self::sent::{Owned, Sent, read_sent};
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
     payload::sui::{Payment, SuiPayload},
@@ -45,7 +45,7 @@ const MAX_TYPE_BYTES: usize = 2048;
 /// What a Sui node must be asked: always the sender's SUI coins and SUI address balance, those of
 /// the type that is paid where it is a token, the epoch and the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// What is to be paid.
     pub payment: Payment,
     /// Whether the reference gas price is wanted (the request brings no `gasFee.price`).
@@ -57,7 +57,7 @@ pub struct Needs {
 
 /// What a Sui node said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ChainData {
     /// The epoch's reference gas price, MIST per unit, where it was asked for.
     pub reference_gas_price: Option<u64>,
     /// The gas that the simulation took, where it was asked for. (In a box so that facts of other
@@ -94,7 +94,7 @@ pub struct Validity {
     pub epoch: u64,
     /// The digest of the chain's genesis checkpoint, base58.
     pub chain_identifier: String,
-    /// What tells two equal transactions apart: any number, best a random one. `settle` moves it
+    /// What tells two equal transactions apart: any number, best a random one. `allocate` moves it
     /// on to one that is free.
     pub nonce: Option<u32>,
 }
@@ -154,13 +154,13 @@ pub fn parse_coin_type(text: &str) -> Result<StructTag, CoinTypeError> {
 
 /// The transaction to simulate for its gas, BCS `TransactionData`: the payment with the greatest
 /// budget and no gas coins, which a node simulates with a coin of its own (gRPC
-/// `SimulateTransaction` without gas selection). `facts` are all but [`Facts::gas_used`].
+/// `SimulateTransaction` without gas selection). `chain_data` are all but [`ChainData::gas_used`].
 ///
 /// # Errors
 /// [`Class::Invalid`] when the facts cannot pay it, and [`Class::Bug`] when they are not those
 /// that were asked for.
-pub fn simulation(needs: &Needs, facts: &Facts) -> Result<Vec<u8>, Fault> {
-    tx::encode(&tx::simulation(&needs.payment, facts)?)
+pub fn simulation(queries: &Queries, chain_data: &ChainData) -> Result<Vec<u8>, Fault> {
+    tx::encode(&tx::simulation(&queries.payment, chain_data)?)
 }
 
 /// Reads what a suiSendCustom brings: BCS `TransactionData`, or the JSON of @mysten/sui. Both in
@@ -190,10 +190,10 @@ pub(crate) fn read_custom(payload: &[u8]) -> Result<(Vec<u8>, Transaction), Faul
 /// The Sui rules.
 pub struct Sui;
 
-impl Rules for Sui {
+impl NetworkRules for Sui {
     type Payload = SuiPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Sui;
 
@@ -218,9 +218,9 @@ impl Rules for Sui {
         token == SUI
     }
 
-    fn needs(&self, payload: &SuiPayload) -> Option<Needs> {
+    fn queries(&self, payload: &SuiPayload) -> Option<Queries> {
         match payload {
-            SuiPayload::Payment(payment) => Some(Needs {
+            SuiPayload::Payment(payment) => Some(Queries {
                 payment: payment.clone(),
                 price: payment.gas.price.is_none(),
                 simulation: payment.gas.budget.is_none(),
@@ -230,35 +230,35 @@ impl Rules for Sui {
     }
 
     /// Every payment takes coins, or needs a nonce of its own.
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Sui(_))
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Sui(_))
     }
 
     /// Without the coins that other transactions spend, and with a nonce that none has.
-    fn settle(
+    fn allocate(
         &self,
         payload: &SuiPayload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
+    ) -> Result<Allocation, Fault> {
         let SuiPayload::Payment(payment) = payload else {
             return Err(not_those());
         };
-        facts.check(payment)?;
-        self.vouch(payload, &facts)?;
-        let (_, budget) = tx::gas(payment, &facts)?;
-        let mut left = facts.clone();
-        left.sui_coins = free(&facts.sui_coins, taken)?;
-        left.coins = free(&facts.coins, taken)?;
-        left.validity = facts
+        chain_data.check(payment)?;
+        self.vouch(payload, &chain_data)?;
+        let (_, budget) = tx::gas(payment, &chain_data)?;
+        let mut left = chain_data.clone();
+        left.sui_coins = free(&chain_data.sui_coins, taken)?;
+        left.coins = free(&chain_data.coins, taken)?;
+        left.validity = chain_data
             .validity
             .as_ref()
-            .map(|_| free_validity(&facts, taken))
+            .map(|_| free_validity(&chain_data, taken))
             .transpose()?;
         match tx::funds(payment, &left, budget) {
-            Ok(()) => Ok(Settled::Facts(left.into())),
+            Ok(()) => Ok(Allocation::ChainData(left.into())),
             // Another transaction holds the coins; what it leaves may be enough.
-            Err(_) if tx::funds(payment, &facts, budget).is_ok() => Ok(Settled::Wait(
+            Err(_) if tx::funds(payment, &chain_data, budget).is_ok() => Ok(Allocation::Wait(
                 "other transactions of the wallet hold the coins that it needs; they are free \
                  again once those are done"
                     .into(),
@@ -267,10 +267,10 @@ impl Rules for Sui {
         }
     }
 
-    fn offered(&self, facts: &Facts) -> Result<Vec<Resource>, Fault> {
-        let coins = facts.sui_coins.iter().chain(&facts.coins);
+    fn candidate_inputs(&self, chain_data: &ChainData) -> Result<Vec<Resource>, Fault> {
+        let coins = chain_data.sui_coins.iter().chain(&chain_data.coins);
         coins
-            .map(|coin| Ok(Resource::Piece(coin.piece()?)))
+            .map(|coin| Ok(Resource::Object(coin.piece()?)))
             .collect()
     }
 
@@ -279,25 +279,29 @@ impl Rules for Sui {
     ///
     /// Objects that only functions take are left out: they may be immutable, and such a one has
     /// its one version for all transactions.
-    fn uses(&self, payload: &SuiPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        payload: &SuiPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         let transaction = tx::decode(&unsigned.bytes).ok_or_else(unreadable)?;
-        let mut uses = pieces(&transaction);
+        let mut reservations = pieces(&transaction);
         let nonce = match payload {
             SuiPayload::Payment(_) => tx::nonce(&transaction.expiration),
             SuiPayload::Custom(_) | SuiPayload::Message(_) => None,
         };
         if let Some((epoch, nonce)) = nonce {
-            uses.push(Resource::Nonce(numbered(epoch, nonce)?));
+            reservations.push(Resource::Nonce(numbered(epoch, nonce)?));
         }
-        if uses.is_empty() {
+        if reservations.is_empty() {
             let whole = Sha256::digest(transaction.signing_digest());
-            uses.push(Resource::Whole(whole.into()));
+            reservations.push(Resource::Whole(whole.into()));
         }
-        Ok(uses)
+        Ok(reservations)
     }
 
     /// Every coin object of a token must show its type: nothing else in the signed bytes does.
-    fn vouch(&self, payload: &SuiPayload, facts: &Facts) -> Result<(), Fault> {
+    fn vouch(&self, payload: &SuiPayload, chain_data: &ChainData) -> Result<(), Fault> {
         let SuiPayload::Payment(payment) = payload else {
             return Ok(());
         };
@@ -306,13 +310,13 @@ impl Rules for Sui {
         };
         let token = parse_coin_type(token).map_err(Fault::bug)?;
         let owner = parse_address(&payment.from).map_err(Fault::bug)?;
-        for coin in &facts.coins {
+        for coin in &chain_data.coins {
             if !coin.is_of(&token, owner)? {
                 let sentence = format_args!(
                     "do not show that {} is a coin of {token} that the wallet owns",
                     coin.object_id
                 );
-                return Err(Fault::field("facts", sentence));
+                return Err(Fault::field("chainData", sentence));
             }
         }
         Ok(())
@@ -321,12 +325,12 @@ impl Rules for Sui {
     fn build(
         &self,
         payload: &SuiPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
         let transaction = match payload {
             SuiPayload::Payment(payment) => {
-                Cow::Owned(tx::payment(payment, facts.ok_or_else(not_those)?)?)
+                Cow::Owned(tx::payment(payment, chain_data.ok_or_else(not_those)?)?)
             }
             SuiPayload::Custom(custom) => Cow::Borrowed(&*custom.transaction),
             SuiPayload::Message(message) => {
@@ -452,7 +456,7 @@ fn pieces(transaction: &Transaction) -> Vec<Resource> {
     let objects: BTreeSet<_> = gas
         .chain(inputs)
         .filter(|object| !coins::is_reservation(object.digest()))
-        .map(|object| Resource::Piece(coins::piece(object)))
+        .map(|object| Resource::Object(coins::piece(object)))
         .collect();
     objects.into_iter().collect()
 }
@@ -460,7 +464,7 @@ fn pieces(transaction: &Transaction) -> Vec<Resource> {
 fn free(coins: &[Coin], taken: &BTreeSet<Resource>) -> Result<Vec<Coin>, Fault> {
     let mut free = Vec::with_capacity(coins.len());
     for coin in coins {
-        if !taken.contains(&Resource::Piece(coin.piece()?)) {
+        if !taken.contains(&Resource::Object(coin.piece()?)) {
             free.push(coin.clone());
         }
     }
@@ -468,9 +472,9 @@ fn free(coins: &[Coin], taken: &BTreeSet<Resource>) -> Result<Vec<Coin>, Fault> 
 }
 
 /// The same epoch and chain with the next nonce that is free.
-fn free_validity(facts: &Facts, taken: &BTreeSet<Resource>) -> Result<Validity, Fault> {
-    let (epoch, chain) = tx::now(facts)?;
-    let nonce = facts.validity.as_ref().and_then(|now| now.nonce);
+fn free_validity(chain_data: &ChainData, taken: &BTreeSet<Resource>) -> Result<Validity, Fault> {
+    let (epoch, chain) = tx::now(chain_data)?;
+    let nonce = chain_data.validity.as_ref().and_then(|now| now.nonce);
     let nonce = nonce
         .map(|nonce| {
             let free = super::lowest_free(numbered(epoch, nonce)?, taken)?;

@@ -46,7 +46,7 @@ struct Text {
     signatures: Vec<String>,
 }
 
-/// Reads what [`crate::chain::Chain::assemble`] made.
+/// Reads what [`crate::chain::DynNetworkRules::assemble`] made.
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when it is something else.

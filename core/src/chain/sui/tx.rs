@@ -7,7 +7,7 @@ use sui_sdk_types::{
 };
 
 use super::{
-    Facts,
+    ChainData,
     coins::{Coin, is_reservation, sum},
     parse_address, parse_coin_type, parse_digest,
 };
@@ -56,18 +56,18 @@ pub(super) fn program_of(transaction: &Transaction) -> Option<&ProgrammableTrans
 }
 
 /// Builds a payment.
-pub(super) fn payment(payment: &Payment, facts: &Facts) -> Result<Transaction, Fault> {
-    facts.check(payment)?;
-    let (price, budget) = gas(payment, facts)?;
-    // SUI beyond 64 bits is refused by `settle`; here it is encoded as it is asked for, as the SDK
+pub(super) fn payment(payment: &Payment, chain_data: &ChainData) -> Result<Transaction, Fault> {
+    chain_data.check(payment)?;
+    let (price, budget) = gas(payment, chain_data)?;
+    // SUI beyond 64 bits is refused by `allocate`; here it is encoded as it is asked for, as the SDK
     // does.
     if payment.token().is_some() || payment.total().checked_add(budget).is_some() {
-        funds(payment, facts, budget)?;
+        funds(payment, chain_data, budget)?;
     }
     let sender = address(&payment.from)?;
-    let program = program(payment, facts, sender)?;
-    let objects = gas_objects(payment, facts, budget, sender)?;
-    let expiration = expiration(&program, &objects, facts)?;
+    let program = program(payment, chain_data, sender)?;
+    let objects = gas_objects(payment, chain_data, budget, sender)?;
+    let expiration = expiration(&program, &objects, chain_data)?;
     Ok(Transaction {
         kind: TransactionKind::ProgrammableTransaction(program),
         sender,
@@ -82,30 +82,30 @@ pub(super) fn payment(payment: &Payment, facts: &Facts) -> Result<Transaction, F
 }
 
 /// The payment with the greatest budget and without gas coins, as a node simulates it.
-pub(super) fn simulation(payment: &Payment, facts: &Facts) -> Result<Transaction, Fault> {
-    facts.check(payment)?;
+pub(super) fn simulation(payment: &Payment, chain_data: &ChainData) -> Result<Transaction, Fault> {
+    chain_data.check(payment)?;
     if payment.token().is_some() {
-        enough_tokens(payment, facts)?;
+        enough_tokens(payment, chain_data)?;
     }
     let sender = address(&payment.from)?;
     Ok(Transaction {
-        kind: TransactionKind::ProgrammableTransaction(program(payment, facts, sender)?),
+        kind: TransactionKind::ProgrammableTransaction(program(payment, chain_data, sender)?),
         sender,
         gas_payment: GasPayment {
             objects: Vec::new(),
             owner: sender,
-            price: price(payment, facts)?,
+            price: price(payment, chain_data)?,
             budget: MAX_BUDGET,
         },
-        expiration: valid_during(facts)?,
+        expiration: valid_during(chain_data)?,
     })
 }
 
 /// Price and budget: the request's, or what the network says.
-pub(super) fn gas(payment: &Payment, facts: &Facts) -> Result<(u64, u64), Fault> {
-    let price = price(payment, facts)?;
+pub(super) fn gas(payment: &Payment, chain_data: &ChainData) -> Result<(u64, u64), Fault> {
+    let price = price(payment, chain_data)?;
     let absurd = || Fault::field("gasFee", "the chain node's gas is absurd");
-    let budget = match (payment.gas.budget, &facts.gas_used) {
+    let budget = match (payment.gas.budget, &chain_data.gas_used) {
         (Some(budget), None) => budget,
         (None, Some(used)) => {
             let computation = price
@@ -123,8 +123,8 @@ pub(super) fn gas(payment: &Payment, facts: &Facts) -> Result<(u64, u64), Fault>
     Ok((price, budget))
 }
 
-fn price(payment: &Payment, facts: &Facts) -> Result<u64, Fault> {
-    match (payment.gas.price, facts.reference_gas_price) {
+fn price(payment: &Payment, chain_data: &ChainData) -> Result<u64, Fault> {
+    match (payment.gas.price, chain_data.reference_gas_price) {
         (Some(price), None) => Ok(price),
         (None, Some(price)) if (1..MAX_PRICE).contains(&price) => Ok(price),
         (None, Some(_)) => Err(Fault::field(
@@ -136,11 +136,14 @@ fn price(payment: &Payment, facts: &Facts) -> Result<u64, Fault> {
 }
 
 /// Refuses a payment that the facts cannot pay.
-pub(super) fn funds(payment: &Payment, facts: &Facts, budget: u64) -> Result<(), Fault> {
-    let (budget, address_balance) = (u128::from(budget), u128::from(facts.sui_address_balance));
-    let coins = sum(facts.gas_coins(payment));
+pub(super) fn funds(payment: &Payment, chain_data: &ChainData, budget: u64) -> Result<(), Fault> {
+    let (budget, address_balance) = (
+        u128::from(budget),
+        u128::from(chain_data.sui_address_balance),
+    );
+    let coins = sum(chain_data.gas_coins(payment));
     if payment.token().is_some() {
-        enough_tokens(payment, facts)?;
+        enough_tokens(payment, chain_data)?;
         if address_balance < budget && coins < budget {
             let have = coins.max(address_balance);
             return Err(no_gas(format_args!(
@@ -164,8 +167,8 @@ pub(super) fn funds(payment: &Payment, facts: &Facts, budget: u64) -> Result<(),
     Ok(())
 }
 
-fn enough_tokens(payment: &Payment, facts: &Facts) -> Result<(), Fault> {
-    let have = sum(&facts.coins).saturating_add(u128::from(facts.coin_address_balance));
+fn enough_tokens(payment: &Payment, chain_data: &ChainData) -> Result<(), Fault> {
+    let have = sum(&chain_data.coins).saturating_add(u128::from(chain_data.coin_address_balance));
     let need = payment.total();
     if have < u128::from(need) {
         let sentence = format_args!("needs {need}, and the wallet has {have}");
@@ -179,7 +182,7 @@ fn no_gas(problem: impl std::fmt::Display) -> Fault {
     Fault::field("gasFee", problem).with_code(ExecuteCode::InsufficientGasFee)
 }
 
-impl Facts {
+impl ChainData {
     /// The SUI coins that a payment's gas may be taken from, in order. Of SUI itself, the address
     /// balance is spent through the gas coin too and takes one of the places.
     fn gas_coins(&self, payment: &Payment) -> &[Coin] {
@@ -192,24 +195,24 @@ impl Facts {
 /// What pays the gas; nothing where the address balance pays it.
 fn gas_objects(
     payment: &Payment,
-    facts: &Facts,
+    chain_data: &ChainData,
     budget: u64,
     sender: Address,
 ) -> Result<Vec<ObjectReference>, Fault> {
-    let balance = facts.sui_address_balance;
+    let balance = chain_data.sui_address_balance;
     let spends_gas_coin = payment.token().is_none();
     if !spends_gas_coin && balance >= budget {
         return Ok(Vec::new());
     }
     let mut objects = Vec::new();
     if spends_gas_coin && balance > 0 {
-        let (epoch, chain) = now(facts)?;
+        let (epoch, chain) = now(chain_data)?;
         let sui = StructTag::sui();
         objects.push(ObjectReference::coin_reservation(
             &sui, balance, epoch, chain, sender,
         ));
     }
-    for coin in facts.gas_coins(payment) {
+    for coin in chain_data.gas_coins(payment) {
         objects.push(coin.reference()?);
     }
     if objects.is_empty() {
@@ -223,27 +226,27 @@ fn gas_objects(
 fn expiration(
     program: &ProgrammableTransaction,
     gas: &[ObjectReference],
-    facts: &Facts,
+    chain_data: &ChainData,
 ) -> Result<TransactionExpiration, Fault> {
     let spends_coin = gas.iter().any(|object| !is_reservation(object.digest()))
         || program
             .inputs
             .iter()
             .any(|input| matches!(input, Input::ImmutableOrOwned(_)));
-    let has_nonce = facts
+    let has_nonce = chain_data
         .validity
         .as_ref()
         .is_some_and(|now| now.nonce.is_some());
     if gas.is_empty() || (!spends_coin && has_nonce) {
-        return valid_during(facts);
+        return valid_during(chain_data);
     }
     Ok(TransactionExpiration::None)
 }
 
 /// This epoch and the next.
-fn valid_during(facts: &Facts) -> Result<TransactionExpiration, Fault> {
-    let (epoch, chain) = now(facts)?;
-    let nonce = facts.validity.as_ref().and_then(|now| now.nonce);
+fn valid_during(chain_data: &ChainData) -> Result<TransactionExpiration, Fault> {
+    let (epoch, chain) = now(chain_data)?;
+    let nonce = chain_data.validity.as_ref().and_then(|now| now.nonce);
     Ok(TransactionExpiration::ValidDuring {
         min_epoch: Some(epoch),
         max_epoch: Some(epoch.saturating_add(1)),
@@ -255,8 +258,8 @@ fn valid_during(facts: &Facts) -> Result<TransactionExpiration, Fault> {
 }
 
 /// Epoch and chain. The network's own encodings have 32 bits for an epoch.
-pub(super) fn now(facts: &Facts) -> Result<(u64, Digest), Fault> {
-    let now = facts.validity.as_ref().ok_or_else(not_those)?;
+pub(super) fn now(chain_data: &ChainData) -> Result<(u64, Digest), Fault> {
+    let now = chain_data.validity.as_ref().ok_or_else(not_those)?;
     if u32::try_from(now.epoch).is_err() {
         return Err(not_those());
     }
@@ -327,7 +330,7 @@ fn address(text: &str) -> Result<Address, Fault> {
 
 fn program(
     payment: &Payment,
-    facts: &Facts,
+    chain_data: &ChainData,
     sender: Address,
 ) -> Result<ProgrammableTransaction, Fault> {
     let mut program = Program::default();
@@ -335,7 +338,7 @@ fn program(
         None => pay_sui(&mut program, payment)?,
         Some(coin) => {
             let coin = parse_coin_type(coin).map_err(Fault::bug)?.into();
-            pay_token(&mut program, payment, facts, sender, &coin)?;
+            pay_token(&mut program, payment, chain_data, sender, &coin)?;
         }
     }
     let Program { inputs, commands } = program;
@@ -363,7 +366,7 @@ fn pay_sui(program: &mut Program, payment: &Payment) -> Result<(), Fault> {
 fn pay_token(
     program: &mut Program,
     payment: &Payment,
-    facts: &Facts,
+    chain_data: &ChainData,
     sender: Address,
     coin: &TypeTag,
 ) -> Result<(), Fault> {
@@ -379,11 +382,11 @@ fn pay_token(
 
     let mut sources = Vec::new();
     let mut there: u128 = 0;
-    if facts.coin_address_balance < total {
-        for coin in &facts.coins {
+    if chain_data.coin_address_balance < total {
+        for coin in &chain_data.coins {
             sources.push(program.input(Input::ImmutableOrOwned(coin.reference()?))?);
         }
-        there = sum(&facts.coins);
+        there = sum(&chain_data.coins);
     }
     let missing = u128::from(total).saturating_sub(there);
     if missing > 0 {

@@ -109,7 +109,7 @@ fn from_json(json: &[u8], from: &TonAddress) -> Result<Request, Fault> {
         .enumerate()
         .map(|(place, item)| {
             let path = format!("payload.messages[{place}]");
-            let cell = message_of(item).map_err(|fault| fault.under(&path))?;
+            let cell = message_of(item).map_err(|fault| fault.with_prefix(&path))?;
             out(&cell, from).map_err(|problem| Fault::field(path, problem))
         })
         .collect::<Result<_, _>>()?;

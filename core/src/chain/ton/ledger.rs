@@ -142,7 +142,7 @@ pub struct Sent {
     pub body_hash: [u8; 32],
 }
 
-/// Reads what [`crate::chain::Chain::assemble`] made.
+/// Reads what [`crate::chain::DynNetworkRules::assemble`] made.
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] for anything else.

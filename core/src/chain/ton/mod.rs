@@ -34,7 +34,7 @@ pub use self::{
 use self::{message::is_domain, wallet::Order};
 use crate::{
     amount::{AmountError, U256, parse_u128},
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, ExecuteCode, Fault},
     network::Network,
     payload::ton::{SendToken, TonMessage, TonPayload},
@@ -43,9 +43,9 @@ use crate::{
 
 /// What must be known before something is built.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Needs {
+pub enum Queries {
     /// For a transaction.
-    Transaction(TransactionNeeds),
+    Transaction(TransactionQueries),
     /// For a message that does not bring them. Nothing of the chain.
     Message {
         /// Whether the domain of configuration is wanted.
@@ -57,7 +57,7 @@ pub enum Needs {
 
 /// What a TON node must be asked for a transaction, besides seqno and state of the wallet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransactionNeeds {
+pub struct TransactionQueries {
     /// The wallet, `UQ...`.
     pub from: String,
     /// What its messages carry together, in nanoton: the wallet must have that and the fee.
@@ -65,12 +65,12 @@ pub struct TransactionNeeds {
     /// Whether a time until which the transaction is good is wanted (the request brings none).
     pub valid_until: bool,
     /// For tonSendToken.
-    pub jetton: Option<JettonNeeds>,
+    pub jetton: Option<JettonQueries>,
 }
 
 /// What must be known about a jetton.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JettonNeeds {
+pub struct JettonQueries {
     /// The jetton's master contract, `EQ...`.
     pub master: String,
     /// What is to be sent, in the jetton's smallest unit: the wallet must have it.
@@ -81,10 +81,10 @@ pub struct JettonNeeds {
 
 /// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Facts {
+pub enum ChainData {
     /// For a transaction.
-    Transaction(TransactionFacts),
-    /// For a message: what [`Needs::Message`] asked for, and nothing else.
+    Transaction(TransactionChainData),
+    /// For a message: what [`Queries::Message`] asked for, and nothing else.
     Message {
         /// The domain that is signed for: of configuration.
         domain: Option<String>,
@@ -95,7 +95,7 @@ pub enum Facts {
 
 /// What a TON node said, and the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransactionFacts {
+pub struct TransactionChainData {
     /// The number that was assigned to this transaction; from the node, the wallet's present one
     /// (get-method `seqno`; 0 when the wallet is not on the chain).
     pub seqno: u32,
@@ -105,12 +105,12 @@ pub struct TransactionFacts {
     /// Until when the transaction is good, in seconds since the Unix epoch: by the clock.
     pub valid_until: Option<u32>,
     /// For tonSendToken.
-    pub jetton: Option<JettonFacts>,
+    pub jetton: Option<JettonChainData>,
 }
 
 /// What a TON node said about a jetton.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JettonFacts {
+pub struct JettonChainData {
     /// The sender's jetton wallet (get-method `get_wallet_address` of the master).
     pub wallet: String,
     /// The master that this jetton wallet names (its get-method `get_wallet_data`). `None` when
@@ -135,10 +135,10 @@ pub fn parse_coins(text: &str) -> Result<u128, AmountError> {
 /// The TON rules.
 pub struct Ton;
 
-impl Rules for Ton {
+impl NetworkRules for Ton {
     type Payload = TonPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Ton;
 
@@ -167,9 +167,9 @@ impl Rules for Ton {
             .map_err(|error| Fault::new(Class::Invalid, error.to_string()))
     }
 
-    fn needs(&self, payload: &TonPayload) -> Option<Needs> {
+    fn queries(&self, payload: &TonPayload) -> Option<Queries> {
         let transaction = |from: &str, value, valid_until, jetton| {
-            Some(Needs::Transaction(TransactionNeeds {
+            Some(Queries::Transaction(TransactionQueries {
                 from: from.to_owned(),
                 value,
                 valid_until,
@@ -179,7 +179,7 @@ impl Rules for Ton {
         match payload {
             TonPayload::SendNative(send) => transaction(&send.from, send.value, true, None),
             TonPayload::SendToken(send) => {
-                let jetton = JettonNeeds {
+                let jetton = JettonQueries {
                     master: send.master.contract_form(),
                     amount: send.amount,
                     decimals: send.decimals.is_some(),
@@ -194,35 +194,42 @@ impl Rules for Ton {
             TonPayload::Message(message) => {
                 let (domain, timestamp) = (message.domain.is_none(), message.timestamp.is_none());
                 let wanted = message.form.has_domain() && (domain || timestamp);
-                wanted.then_some(Needs::Message { domain, timestamp })
+                wanted.then_some(Queries::Message { domain, timestamp })
             }
         }
     }
 
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Ton(Needs::Transaction(_)))
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Ton(Queries::Transaction(_)))
     }
 
     /// The lowest seqno from the wallet's present one up that is free.
-    fn settle(
+    fn allocate(
         &self,
         _payload: &TonPayload,
-        facts: Facts,
+        chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let facts = match facts {
-            Facts::Transaction(facts) => {
-                let seqno = super::lowest_free(facts.seqno.into(), taken)?;
+    ) -> Result<Allocation, Fault> {
+        let chain_data = match chain_data {
+            ChainData::Transaction(chain_data) => {
+                let seqno = super::lowest_free(chain_data.seqno.into(), taken)?;
                 let seqno = u32::try_from(seqno)
                     .map_err(|_| Fault::field("from", "the wallet has no numbers left"))?;
-                Facts::Transaction(TransactionFacts { seqno, ..facts })
+                ChainData::Transaction(TransactionChainData {
+                    seqno,
+                    ..chain_data
+                })
             }
-            message @ Facts::Message { .. } => message,
+            message @ ChainData::Message { .. } => message,
         };
-        Ok(Settled::Facts(facts.into()))
+        Ok(Allocation::ChainData(chain_data.into()))
     }
 
-    fn uses(&self, _payload: &TonPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        _payload: &TonPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         let order = Order::read(&unsigned.bytes).ok_or_else(unreadable)?;
         Ok(vec![Resource::Nonce(order.seqno.into())])
     }
@@ -230,15 +237,15 @@ impl Rules for Ton {
     fn build(
         &self,
         payload: &TonPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let facts = match (payload, facts) {
-            (TonPayload::Message(message), facts) => return sign_message(message, facts),
-            (_, Some(Facts::Transaction(facts))) => facts,
-            (_, Some(Facts::Message { .. }) | None) => return Err(not_those()),
+        let chain_data = match (payload, chain_data) {
+            (TonPayload::Message(message), chain_data) => return sign_message(message, chain_data),
+            (_, Some(ChainData::Transaction(chain_data))) => chain_data,
+            (_, Some(ChainData::Message { .. }) | None) => return Err(not_those()),
         };
-        let order = order(payload, facts, &key(public_key)?)?;
+        let order = order(payload, chain_data, &key(public_key)?)?;
         let body = order.body().map_err(Fault::bug)?;
         Ok(Unsigned {
             bytes: order.unsigned().map_err(Fault::bug)?,
@@ -300,28 +307,32 @@ impl Rules for Ton {
 }
 
 /// Builds the order of any kind that makes a transaction.
-fn order(payload: &TonPayload, facts: &TransactionFacts, key: &[u8; 32]) -> Result<Order, Fault> {
+fn order(
+    payload: &TonPayload,
+    chain_data: &TransactionChainData,
+    key: &[u8; 32],
+) -> Result<Order, Fault> {
     let sender = crate::payload::Family::from(payload);
     let version = version_of(key, sender)?
         .ok_or_else(|| Fault::field("from", "is not the wallet's address"))?;
     let wallet = version.address(key)?;
     // A number above 0 is only good when the contract is there.
-    let init = (!facts.deployed && facts.seqno == 0)
+    let init = (!chain_data.deployed && chain_data.seqno == 0)
         .then(|| version.state_init(key))
         .transpose()?;
     let brought = match payload {
         TonPayload::SendCustom(send) => send.valid_until,
         _ => None,
     };
-    let valid_until = one_of(brought, facts.valid_until)?;
-    let (field, messages) = match (payload, &facts.jetton) {
+    let valid_until = one_of(brought, chain_data.valid_until)?;
+    let (field, messages) = match (payload, &chain_data.jetton) {
         (TonPayload::SendNative(send), None) => {
             let body = jetton::comment(&send.comment).map_err(Fault::bug)?;
             let message = wallet::internal(&send.to, send.value, None, body);
             ("comment", vec![message.map_err(Fault::bug)?])
         }
-        (TonPayload::SendToken(send), Some(facts)) => {
-            ("comment", vec![send_token(send, facts, &wallet)?])
+        (TonPayload::SendToken(send), Some(chain_data)) => {
+            ("comment", vec![send_token(send, chain_data, &wallet)?])
         }
         (TonPayload::SendCustom(send), None) => ("payload", connect::cells_of(&send.messages)?),
         _ => return Err(not_those()),
@@ -338,7 +349,7 @@ fn order(payload: &TonPayload, facts: &TransactionFacts, key: &[u8; 32]) -> Resu
         version,
         init,
         valid_until,
-        seqno: facts.seqno,
+        seqno: chain_data.seqno,
         messages,
     };
     order
@@ -348,13 +359,17 @@ fn order(payload: &TonPayload, facts: &TransactionFacts, key: &[u8; 32]) -> Resu
 }
 
 /// The message to the sender's jetton wallet.
-fn send_token(send: &SendToken, facts: &JettonFacts, from: &TonAddress) -> Result<Cell, Fault> {
+fn send_token(
+    send: &SendToken,
+    chain_data: &JettonChainData,
+    from: &TonAddress,
+) -> Result<Cell, Fault> {
     let address = |text: &str| parse_address(text).map_err(Fault::bug);
     let wallet = TonAddress {
         bounce: true,
-        ..address(&facts.wallet)?
+        ..address(&chain_data.wallet)?
     };
-    let Some(master) = &facts.master else {
+    let Some(master) = &chain_data.master else {
         let problem = "the wallet holds none of this jetton";
         return Err(Fault::field("mintAddress", problem).with_code(ExecuteCode::InsufficientFunds));
     };
@@ -365,7 +380,7 @@ fn send_token(send: &SendToken, facts: &JettonFacts, from: &TonAddress) -> Resul
             "is not a sound jetton: it names a wallet of another one as the sender's",
         ));
     }
-    match (send.decimals, facts.decimals) {
+    match (send.decimals, chain_data.decimals) {
         (Some(given), Some(real)) if given == real => {}
         (Some(_), Some(_)) => {
             return Err(Fault::field("decimals", "are not those of the jetton"));
@@ -383,11 +398,11 @@ fn send_token(send: &SendToken, facts: &JettonFacts, from: &TonAddress) -> Resul
     wallet::internal(&wallet, jetton::ATTACHED, None, body).map_err(Fault::bug)
 }
 
-fn sign_message(message: &TonMessage, facts: Option<&Facts>) -> Result<Unsigned, Fault> {
-    let (domain, timestamp) = match facts {
+fn sign_message(message: &TonMessage, chain_data: Option<&ChainData>) -> Result<Unsigned, Fault> {
+    let (domain, timestamp) = match chain_data {
         None => (None, None),
-        Some(Facts::Message { domain, timestamp }) => (domain.as_deref(), *timestamp),
-        Some(Facts::Transaction(_)) => return Err(not_those()),
+        Some(ChainData::Message { domain, timestamp }) => (domain.as_deref(), *timestamp),
+        Some(ChainData::Transaction(_)) => return Err(not_those()),
     };
     let at = if message.form.has_domain() {
         let domain = one_of(message.domain.as_deref(), domain)?;
@@ -406,8 +421,8 @@ fn sign_message(message: &TonMessage, facts: Option<&Facts>) -> Result<Unsigned,
 }
 
 /// Exactly one side brings it.
-fn one_of<T>(request: Option<T>, facts: Option<T>) -> Result<T, Fault> {
-    match (request, facts) {
+fn one_of<T>(request: Option<T>, chain_data: Option<T>) -> Result<T, Fault> {
+    match (request, chain_data) {
         (Some(value), None) | (None, Some(value)) => Ok(value),
         (Some(_), Some(_)) | (None, None) => Err(not_those()),
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::address::{Address, AddressError, AssetIdError, parse_address, parse_asset_id};
 use crate::{
     amount::U256,
-    chain::{Resource, Rules, Settled, Signed, SigningInput, Unsigned, rules::not_those},
+    chain::{Allocation, NetworkRules, Resource, Signed, SigningInput, Unsigned, rules::not_those},
     fault::{Class, Fault},
     network::Network,
     payload::tron::TronPayload,
@@ -27,7 +27,7 @@ use crate::{
 
 /// What a Tron node must be asked: always its head block, and whether this call goes through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Needs {
+pub struct Queries {
     /// The call that the transaction makes, to be tried on the node (`triggerconstantcontract`)
     /// before it is built. `None` where no contract is called: nodes take such transactions only
     /// when they can be paid. They take a call unseen, and one that fails costs its energy too.
@@ -50,7 +50,7 @@ pub struct Call {
 
 /// What a Tron node said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ChainData {
     /// The node's head block: reference of the transaction, and start of the 60 seconds in which
     /// it can be mined.
     pub block: Block,
@@ -60,7 +60,7 @@ pub struct Facts {
     pub timestamp_ms: u64,
 }
 
-impl Facts {
+impl ChainData {
     /// When the transaction that is built from these has expired, in milliseconds since the Unix
     /// epoch: it is not mined on top of a block of this time or later.
     pub fn expires_ms(&self) -> u64 {
@@ -79,7 +79,7 @@ pub struct Block {
     pub timestamp_ms: u64,
 }
 
-impl From<Block> for Facts {
+impl From<Block> for ChainData {
     fn from(block: Block) -> Self {
         Self {
             timestamp_ms: block.timestamp_ms,
@@ -91,10 +91,10 @@ impl From<Block> for Facts {
 /// The Tron rules.
 pub struct Tron;
 
-impl Rules for Tron {
+impl NetworkRules for Tron {
     type Payload = TronPayload;
-    type Needs = Needs;
-    type Facts = Facts;
+    type Queries = Queries;
+    type ChainData = ChainData;
 
     const NETWORK: Network = Network::Tron;
 
@@ -128,51 +128,55 @@ impl Rules for Tron {
             })
     }
 
-    fn needs(&self, payload: &TronPayload) -> Option<Needs> {
-        Some(Needs {
+    fn queries(&self, payload: &TronPayload) -> Option<Queries> {
+        Some(Queries {
             call: tx::call(payload),
         })
     }
 
     /// The network knows a transaction by its bytes, and two equal payments on one block would be
-    /// one: see [`Rules::settle`].
-    fn is_sequenced(&self, needs: &super::Needs) -> bool {
-        matches!(needs, super::Needs::Tron(_))
+    /// one: see [`NetworkRules::allocate`].
+    fn is_sequenced(&self, queries: &super::Queries) -> bool {
+        matches!(queries, super::Queries::Tron(_))
     }
 
     /// Tells equal payments on one block apart by their timestamps, a millisecond each.
-    fn settle(
+    fn allocate(
         &self,
         payload: &TronPayload,
-        mut facts: Facts,
+        mut chain_data: ChainData,
         taken: &BTreeSet<Resource>,
-    ) -> Result<Settled, Fault> {
-        let end_ms = facts.expires_ms();
+    ) -> Result<Allocation, Fault> {
+        let end_ms = chain_data.expires_ms();
         loop {
-            let id = tx::id(&tx::unsigned(payload, &facts)?);
+            let id = tx::id(&tx::unsigned(payload, &chain_data)?);
             if !taken.contains(&Resource::Whole(id)) {
-                return Ok(Settled::Facts(facts.into()));
+                return Ok(Allocation::ChainData(chain_data.into()));
             }
-            facts.timestamp_ms = facts.timestamp_ms.saturating_add(1);
-            if facts.timestamp_ms >= end_ms {
-                return Ok(Settled::Wait(
+            chain_data.timestamp_ms = chain_data.timestamp_ms.saturating_add(1);
+            if chain_data.timestamp_ms >= end_ms {
+                return Ok(Allocation::Wait(
                     "too many equal payments on one block: waiting for the next block".into(),
                 ));
             }
         }
     }
 
-    fn uses(&self, _payload: &TronPayload, unsigned: &Unsigned) -> Result<Vec<Resource>, Fault> {
+    fn reservations(
+        &self,
+        _payload: &TronPayload,
+        unsigned: &Unsigned,
+    ) -> Result<Vec<Resource>, Fault> {
         Ok(vec![Resource::Whole(tx::id(&unsigned.bytes))])
     }
 
     fn build(
         &self,
         payload: &TronPayload,
-        facts: Option<&Facts>,
+        chain_data: Option<&ChainData>,
         _public_key: &[u8],
     ) -> Result<Unsigned, Fault> {
-        let bytes = tx::unsigned(payload, facts.ok_or_else(not_those)?)?;
+        let bytes = tx::unsigned(payload, chain_data.ok_or_else(not_those)?)?;
         Ok(Unsigned {
             signing: vec![SigningInput {
                 curve: Curve::Secp256k1,

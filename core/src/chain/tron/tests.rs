@@ -8,12 +8,12 @@ use prost::Message as _;
 
 use super::*;
 use crate::{
-    chain::{self, Chain, evm},
+    chain::{self, DynNetworkRules, evm},
     payload::{Payload, WireKind},
     schema::wire,
 };
 
-const TRON: &dyn Chain = &Tron;
+const TRON: &dyn DynNetworkRules = &Tron;
 const BOB: &str = "TX39nY681TTGNLgVkaX7Nkq56F5YRePoMB";
 const USDT: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
 
@@ -83,16 +83,16 @@ fn block(number: u64) -> Block {
     }
 }
 
-fn facts() -> chain::Facts {
-    Facts::from(block(75_123_456)).into()
+fn chain_data() -> chain::ChainData {
+    ChainData::from(block(75_123_456)).into()
 }
 
-fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    TRON.build(payload, facts, &public_key())
+fn build(payload: &Payload, chain_data: &chain::ChainData) -> Result<Unsigned, Fault> {
+    TRON.build(payload, chain_data, &public_key())
 }
 
 fn bytes(kind: &WireKind) -> Vec<u8> {
-    build(&payload(kind), &facts()).unwrap().bytes
+    build(&payload(kind), &chain_data()).unwrap().bytes
 }
 
 fn sign(unsigned: &Unsigned) -> Signature {
@@ -107,8 +107,8 @@ fn sign(unsigned: &Unsigned) -> Signature {
 
 #[test]
 fn needs__should_name_the_call_of_a_contract_only() {
-    let call = |kind: &WireKind| match TRON.needs(&payload(kind)) {
-        chain::Needs::Tron(needs) => needs.call,
+    let call = |kind: &WireKind| match TRON.queries(&payload(kind)) {
+        chain::Queries::Tron(queries) => queries.call,
         other => panic!("{other:?}"),
     };
     let [native, trc10, trc20] = kinds();
@@ -122,9 +122,9 @@ fn needs__should_name_the_call_of_a_contract_only() {
     let word = "000000000000000000000000e7199eed514888c6ee11a7a93bdee0207d5054d7";
     assert_eq!(hex::encode(call.data), format!("a9059cbb{word}{:064x}", 7));
     for kind in kinds() {
-        assert!(TRON.is_sequenced(&TRON.needs(&payload(&kind))));
+        assert!(TRON.is_sequenced(&TRON.queries(&payload(&kind))));
     }
-    assert!(!TRON.is_sequenced(&chain::Needs::Nothing));
+    assert!(!TRON.is_sequenced(&chain::Queries::Nothing));
 }
 
 #[test]
@@ -141,16 +141,16 @@ fn build__should_name_its_block_and_end_a_minute_after_it() {
 
 #[test]
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
-    let class = |facts: &chain::Facts| {
+    let class = |chain_data: &chain::ChainData| {
         let payload = payload(&WireKind::TronSendNative(native()));
-        build(&payload, facts).unwrap_err().class().clone()
+        build(&payload, chain_data).unwrap_err().class().clone()
     };
-    let good = Facts::from(block(75_123_456));
-    let other_number = Facts::from(Block {
+    let good = ChainData::from(block(75_123_456));
+    let other_number = ChainData::from(Block {
         number: 75_123_457,
         ..good.block.clone()
     });
-    let at = |block_ms, timestamp_ms| Facts {
+    let at = |block_ms, timestamp_ms| ChainData {
         block: Block {
             timestamp_ms: block_ms,
             ..good.block.clone()
@@ -158,37 +158,41 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         timestamp_ms,
     };
     let last = i64::MAX as u64 - 60_000;
-    for facts in [
+    for chain_data in [
         other_number,
         at(u64::MAX, u64::MAX),
         at(last + 1, last + 1),
         at(100_000, 99_999),
         at(100_000, 160_000),
     ] {
-        assert_eq!(class(&facts.clone().into()), Class::Bug, "{facts:?}");
+        assert_eq!(
+            class(&chain_data.clone().into()),
+            Class::Bug,
+            "{chain_data:?}"
+        );
     }
-    let evm_facts = chain::Facts::Evm(evm::Facts {
+    let evm_facts = chain::ChainData::Evm(evm::ChainData {
         nonce: None,
         eip1559: true,
         fees: None,
     });
-    for facts in [chain::Facts::Nothing, evm_facts] {
-        assert_eq!(class(&facts), Class::Bug);
+    for chain_data in [chain::ChainData::Nothing, evm_facts] {
+        assert_eq!(class(&chain_data), Class::Bug);
     }
     let payload = payload(&WireKind::TronSendNative(native()));
-    for facts in [at(last, last), at(0, 59_999)] {
-        assert!(build(&payload, &facts.into()).is_ok());
+    for chain_data in [at(last, last), at(0, 59_999)] {
+        assert!(build(&payload, &chain_data.into()).is_ok());
     }
     let other = SigningKey::from_slice(&[8; 32]).unwrap();
     let other = other.verifying_key().to_sec1_point(true);
     let fault = TRON
-        .build(&payload, &facts(), other.as_bytes())
+        .build(&payload, &chain_data(), other.as_bytes())
         .unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "tronSendNative.from: is not the wallet's address"
     );
-    assert!(TRON.build(&payload, &facts(), &[2; 32]).is_err());
+    assert!(TRON.build(&payload, &chain_data(), &[2; 32]).is_err());
 }
 
 #[test]
@@ -197,19 +201,21 @@ fn equal_payments__should_become_two_transactions() {
         let payload = payload(&kind);
         let mut taken = BTreeSet::new();
         for later in 0..3 {
-            let Settled::Facts(settled) = TRON.settle(&payload, facts(), &taken).unwrap() else {
+            let Allocation::ChainData(settled) =
+                TRON.allocate(&payload, chain_data(), &taken).unwrap()
+            else {
                 panic!("{taken:?}")
             };
             let unsigned = build(&payload, &settled).unwrap();
             let decoded = tx::decode(&unsigned.bytes).unwrap();
             assert_eq!(decoded.timestamp, 1_762_000_000_000 + later);
             assert_eq!(decoded.expiration, 1_762_000_060_000);
-            let uses = TRON.uses(&payload, &unsigned).unwrap();
-            let [Resource::Whole(id)] = uses.as_slice() else {
-                panic!("{uses:?}")
+            let reservations = TRON.reservations(&payload, &unsigned).unwrap();
+            let [Resource::Whole(id)] = reservations.as_slice() else {
+                panic!("{reservations:?}")
             };
             assert_eq!(id.as_slice(), unsigned.signing[0].message);
-            assert!(taken.insert(uses[0].clone()));
+            assert!(taken.insert(reservations[0].clone()));
         }
     }
 }
@@ -217,25 +223,29 @@ fn equal_payments__should_become_two_transactions() {
 #[test]
 fn settle__should_wait_when_the_time_of_a_block_is_used_up() {
     let native = payload(&WireKind::TronSendNative(native()));
-    let last = Facts {
+    let last = ChainData {
         timestamp_ms: 1_762_000_059_999,
-        ..Facts::from(block(75_123_456))
+        ..ChainData::from(block(75_123_456))
     };
-    let settle = |facts: &Facts, taken: &BTreeSet<Resource>| {
-        TRON.settle(&native, facts.clone().into(), taken)
+    let allocate = |chain_data: &ChainData, taken: &BTreeSet<Resource>| {
+        TRON.allocate(&native, chain_data.clone().into(), taken)
     };
     assert_eq!(
-        settle(&last, &BTreeSet::new()),
-        Ok(Settled::Facts(last.clone().into()))
+        allocate(&last, &BTreeSet::new()),
+        Ok(Allocation::ChainData(last.clone().into()))
     );
     let unsigned = build(&native, &last.clone().into()).unwrap();
-    let taken = TRON.uses(&native, &unsigned).unwrap().into_iter().collect();
-    assert!(matches!(settle(&last, &taken), Ok(Settled::Wait(_))));
-    let past = Facts {
+    let taken = TRON
+        .reservations(&native, &unsigned)
+        .unwrap()
+        .into_iter()
+        .collect();
+    assert!(matches!(allocate(&last, &taken), Ok(Allocation::Wait(_))));
+    let past = ChainData {
         timestamp_ms: 1_762_000_060_000,
         ..last
     };
-    assert_eq!(settle(&past, &taken).unwrap_err().class(), &Class::Bug);
+    assert_eq!(allocate(&past, &taken).unwrap_err().class(), &Class::Bug);
 }
 
 #[test]
@@ -323,14 +333,14 @@ fn difference__should_be_named() {
         Some("token")
     );
     let at = |number, block_ms, timestamp_ms| {
-        let facts = Facts {
+        let chain_data = ChainData {
             block: Block {
                 timestamp_ms: block_ms,
                 ..block(number)
             },
             timestamp_ms,
         };
-        build(&payload(&trc20), &facts.into()).unwrap().bytes
+        build(&payload(&trc20), &chain_data.into()).unwrap().bytes
     };
     let base = at(5, 100, 101);
     for (shown, name) in [
@@ -360,7 +370,7 @@ fn difference__should_be_named() {
 fn assemble__should_give_the_transaction_and_its_id() {
     for kind in kinds() {
         let payload = payload(&kind);
-        let unsigned = build(&payload, &facts()).unwrap();
+        let unsigned = build(&payload, &chain_data()).unwrap();
         let signature = sign(&unsigned);
         let signed = TRON
             .assemble(
@@ -389,7 +399,7 @@ fn assemble__should_give_the_transaction_and_its_id() {
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
     let payload = payload(&WireKind::TronSendNative(native()));
-    let unsigned = build(&payload, &facts()).unwrap();
+    let unsigned = build(&payload, &chain_data()).unwrap();
     let good = sign(&unsigned);
     let assemble = |unsigned: &Unsigned, signatures: &[Signature]| {
         TRON.assemble(&payload, unsigned, signatures, &public_key())
@@ -439,7 +449,7 @@ proptest! {
         words: [u64; 4], fee_limit in 1..=15_000_000_000_u64, number: u64,
         block_ms in 0..=1_u64 << 62, later in 0..60_000_u64,
     ) {
-        let facts = Facts {
+        let chain_data = ChainData {
             block: Block { timestamp_ms: block_ms, ..block(number) },
             timestamp_ms: block_ms + later,
         };
@@ -463,7 +473,7 @@ proptest! {
             }),
         ];
         for ((kind, token), amount) in kinds.iter().zip(tokens).zip(amounts) {
-            let unsigned = build(&payload(kind), &facts.clone().into()).unwrap();
+            let unsigned = build(&payload(kind), &chain_data.clone().into()).unwrap();
             let fee_limit = match token {
                 tx::Token::Trc20(_) => fee_limit,
                 _ => 0,

@@ -4,7 +4,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Address, Call, Facts, parse_address,
+    Address, Call, ChainData, parse_address,
     proto::{self, Parameter, Raw, TransferAssetContract, TransferContract, TriggerSmartContract},
 };
 use crate::{
@@ -32,7 +32,7 @@ const SUN_PER_BYTE: u64 = 1_000;
 const ACTIVATION_SUN: u64 = 1_100_000;
 
 /// The encoded `Transaction.raw`, which is hashed and signed.
-pub(super) fn unsigned(payload: &TronPayload, facts: &Facts) -> Result<Vec<u8>, Fault> {
+pub(super) fn unsigned(payload: &TronPayload, chain_data: &ChainData) -> Result<Vec<u8>, Fault> {
     let owner_address = parse_address(&payload.from)
         .map_err(|error| Fault::field("from", error))?
         .to_bytes()
@@ -69,14 +69,14 @@ pub(super) fn unsigned(payload: &TronPayload, facts: &Facts) -> Result<Vec<u8>, 
             (contract.contract(), *fee_limit)
         }
     };
-    let Reference { bytes, hash } = reference(facts)?;
-    let expiration_ms = facts
+    let Reference { bytes, hash } = reference(chain_data)?;
+    let expiration_ms = chain_data
         .block
         .timestamp_ms
         .checked_add(LIFETIME_MS)
         .ok_or_else(|| Fault::bug("the block's timestamp is absurd"))?;
     // Past its expiration, or before its block, it would not be what was asked for.
-    if !(facts.block.timestamp_ms..expiration_ms).contains(&facts.timestamp_ms) {
+    if !(chain_data.block.timestamp_ms..expiration_ms).contains(&chain_data.timestamp_ms) {
         return Err(Fault::bug("the timestamp is not within the lifetime"));
     }
     let int64 =
@@ -86,7 +86,7 @@ pub(super) fn unsigned(payload: &TronPayload, facts: &Facts) -> Result<Vec<u8>, 
         ref_block_hash: hash.to_vec(),
         expiration: int64(expiration_ms)?,
         contract: vec![contract],
-        timestamp: int64(facts.timestamp_ms)?,
+        timestamp: int64(chain_data.timestamp_ms)?,
         fee_limit,
     };
     Ok(raw.encode_to_vec())
@@ -98,9 +98,9 @@ struct Reference {
     hash: [u8; 8],
 }
 
-fn reference(facts: &Facts) -> Result<Reference, Fault> {
-    let (parts, _) = facts.block.id.as_chunks::<8>();
-    let number = facts.block.number.to_be_bytes();
+fn reference(chain_data: &ChainData) -> Result<Reference, Fault> {
+    let (parts, _) = chain_data.block.id.as_chunks::<8>();
+    let number = chain_data.block.number.to_be_bytes();
     match parts {
         // A block's id begins with its number.
         [first, hash, ..] if *first == number => {

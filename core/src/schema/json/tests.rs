@@ -13,7 +13,7 @@ type KindOf = wire::create_signing_request_request::Type;
 fn refused<T: prost::Message + prost::Name + Default + std::fmt::Debug>(json: &str) -> String {
     let fault = decode::<T>(json.as_bytes()).expect_err(json);
     assert_eq!(*fault.class(), Class::Invalid, "{json}: {fault:?}");
-    fault.public().to_owned()
+    fault.message().to_owned()
 }
 
 fn native(json: &str) -> wire::EvmSendNative {
@@ -134,12 +134,12 @@ fn decode__should_take_enums_by_name_or_number_and_refuse_unknown_ones() {
         "true",
     ] {
         let problem = by(text).expect_err(text);
-        assert!(problem.public().starts_with("networkType: "), "{problem}");
+        assert!(problem.message().starts_with("networkType: "), "{problem}");
     }
     assert!(
         by("\"MD5\"")
             .expect_err("unknown")
-            .public()
+            .message()
             .contains("NETWORK_TYPE_EVM")
     );
 }
@@ -158,7 +158,7 @@ fn decode__should_take_base64_of_both_alphabets_padded_or_not() {
         assert!(
             content(text)
                 .expect_err(text)
-                .public()
+                .message()
                 .starts_with("content: ")
         );
     }
@@ -172,7 +172,12 @@ fn decode__should_demand_padded_standard_base64_of_call_data() {
     };
     assert_eq!(input("qrs=").expect("padded"), [0xaa, 0xbb]);
     for text in ["qrs", "-_8=", "0xa9059cbb", "not base64!!"] {
-        assert!(input(text).expect_err(text).public().starts_with("input: "));
+        assert!(
+            input(text)
+                .expect_err(text)
+                .message()
+                .starts_with("input: ")
+        );
     }
 }
 

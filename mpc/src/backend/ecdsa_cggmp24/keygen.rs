@@ -113,7 +113,7 @@ fn run(
     let key = drive(machine, &wire, link, |_, _| true)?.ok_or_else(over)?;
 
     // Not before the key is there: a run that fails early costs no primes.
-    let primes = primes().map_err(|fault| Abort::new(fault.public()))?;
+    let primes = primes().map_err(|fault| Abort::new(fault.message()))?;
     let primes = read_primes(&primes)?;
     let wire = aux_wire(order);
     let id = execution(b"covault/cggmp24/aux", setup);

@@ -164,7 +164,7 @@ fn cggmp24__should_refuse_a_refresh() {
     let share = backend.plain(&shares[&1]).unwrap();
     let fault = backend.reshare(setup, Some(share)).err().unwrap();
     assert!(
-        fault.public().contains("cggmp24 keys have no refresh"),
+        fault.message().contains("cggmp24 keys have no refresh"),
         "{fault:?}"
     );
 }

@@ -235,7 +235,7 @@ impl Node {
         let sentence = format!(
             "old: is not the generation of this node's share nor one that is proven to follow it, \
              so the node keeps its share; {}",
-            fault.public()
+            fault.message()
         );
         Err(Fault::new(fault.class().clone(), sentence))
     }

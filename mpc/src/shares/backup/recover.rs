@@ -177,7 +177,7 @@ fn one_key(candidates: &[Candidate<'_>]) -> Result<(RecoveredKey, Vec<Misfit>), 
     let epochs: BTreeSet<u32> = faults.iter().map(|(first, _)| first.epoch).collect();
     let told = faults
         .iter()
-        .map(|(first, fault)| format!("epoch {}: {}", first.epoch, fault.public()));
+        .map(|(first, fault)| format!("epoch {}: {}", first.epoch, fault.message()));
     let told = told.collect::<Vec<_>>().join("; ");
     Err(match faults.as_slice() {
         [(_, only)] => only.clone(),

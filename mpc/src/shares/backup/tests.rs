@@ -133,7 +133,7 @@ fn recover__should_give_the_key_from_any_threshold_of_backups() {
 fn recover__should_say_why_there_is_no_key() {
     let says = |backups: &[Backup], words: &str| {
         let fault = recover(backups).err().unwrap();
-        assert!(fault.public().contains(words), "{fault:?}");
+        assert!(fault.message().contains(words), "{fault:?}");
     };
     says(&[], "no backups");
     says(&backups(|_, _, _| {})[1..2], "too few");
@@ -252,7 +252,7 @@ fn check_sealed__should_tell_backups_from_other_bytes() {
     assert_eq!(check_sealed(&whole, 2), Ok(()));
     let says = |sealed: &[u8], words: &str| {
         let fault = check_sealed(sealed, 2).unwrap_err();
-        assert!(fault.public().contains(words), "{fault:?}");
+        assert!(fault.message().contains(words), "{fault:?}");
     };
     says(b"", "no age file");
     says(b"age-encryption.org/v1\nanything", "no age file");
@@ -278,7 +278,7 @@ fn backup__should_be_refused_when_damaged_or_not_ours() {
     assert!(open(&sealed, &one).is_err());
     let foreign = age::encrypt(&identity.to_public(), b"covault-backup\x09rest").unwrap();
     let fault = open(&foreign, &one).err().unwrap();
-    assert!(fault.public().contains("version"), "{fault:?}");
+    assert!(fault.message().contains("version"), "{fault:?}");
     let foreign = age::encrypt(&identity.to_public(), b"a letter").unwrap();
     assert!(open(&foreign, &one).is_err());
 }
@@ -291,7 +291,7 @@ fn restore__should_refuse_a_share_that_could_never_sign() {
     let passphrase = SecretString::from("a passphrase");
     let fault = restore(folder.path(), &passphrase, 2, &backup.node, &backup).unwrap_err();
     assert_eq!(fault.class(), &Class::WrongState);
-    assert!(fault.public().contains("covault recover"), "{fault:?}");
+    assert!(fault.message().contains("covault recover"), "{fault:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -304,7 +304,7 @@ fn identities__should_be_read_from_a_file_and_never_quoted() {
     let fault = identities("AGE-SECRET-KEY-1WRONG").err().unwrap();
     assert!(!format!("{fault:?}").contains("WRONG"), "{fault:?}");
     let fault = recipients(&["age1nonsense".into()]).err().unwrap();
-    assert!(fault.public().contains("age1nonsense"), "{fault:?}");
+    assert!(fault.message().contains("age1nonsense"), "{fault:?}");
 }
 
 /// A backup of every version ever written opens for ever. The sample: an identity, made for it,

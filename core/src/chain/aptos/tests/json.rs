@@ -20,13 +20,13 @@ fn payload(function: &str, ty_args: &[&str], arguments: Value) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-fn abi(params: &[&str], type_parameters: u64) -> Facts {
-    Facts {
+fn abi(params: &[&str], type_parameters: u64) -> ChainData {
+    ChainData {
         abi: Some(Abi {
             params: params.iter().map(|param| (*param).to_owned()).collect(),
             type_parameters,
         }),
-        ..facts()
+        ..chain_data()
     }
 }
 
@@ -184,11 +184,11 @@ fn arguments__should_be_refused_by_name() {
         assert_eq!(fault.class(), &Class::Invalid);
         let path = "aptosSendCustom.payload.arguments[0]: ";
         assert!(
-            fault.public().starts_with(path),
+            fault.message().starts_with(path),
             "{param} {argument}: {fault}"
         );
         assert!(
-            fault.public().contains(problem),
+            fault.message().contains(problem),
             "{param} {argument}: {fault}"
         );
     }
@@ -202,8 +202,8 @@ fn arguments__should_be_refused_by_name() {
 #[test]
 fn abi__should_fit_the_call() {
     let payload = call(&["u8"], json!([1])).unwrap();
-    let needs = asked(&payload);
-    let function = needs.abi.unwrap();
+    let queries = asked(&payload);
+    let function = queries.abi.unwrap();
     assert_eq!(function.address, special_address("5"));
     assert_eq!(
         (function.module.as_str(), function.name.as_str()),
@@ -240,7 +240,7 @@ fn abi__should_fit_the_call() {
         build(&["<T0".repeat(900).as_str()], 1),
         &format!("{path}.arguments[0]: is of"),
     );
-    let missing = super::build(&payload, facts()).unwrap_err();
+    let missing = super::build(&payload, chain_data()).unwrap_err();
     assert_eq!(missing.class(), &Class::Bug);
     let large = call(&[], json!(["a".repeat(tx::MAX_BYTES)])).unwrap();
     refused(
@@ -418,23 +418,23 @@ fn simulation__should_encode_json_by_the_abi() {
         gas_fee: None,
     }))
     .unwrap();
-    let needs = asked(&payload);
-    let known = Facts {
+    let queries = asked(&payload);
+    let known = ChainData {
         gas_unit_price: Some(100),
         ..abi(&["&signer", "u8"], 1)
     };
-    let simulated = simulation(&needs, &known, 12_300, None).unwrap();
+    let simulated = simulation(&queries, &known, 12_300, None).unwrap();
     let built = build(
         &payload,
-        Facts {
+        ChainData {
             gas_used: Some(82),
             ..known.clone()
         },
     )
     .unwrap();
     assert_eq!(bytes_with_gas(&simulated), built.bytes);
-    let unknown = Facts { abi: None, ..known };
-    let fault = simulation(&needs, &unknown, 12_300, None).unwrap_err();
+    let unknown = ChainData { abi: None, ..known };
+    let fault = simulation(&queries, &unknown, 12_300, None).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
 }
 
@@ -494,7 +494,7 @@ fn build__should_refuse_texts_and_options_that_are_as_long_as_numbers_alone() {
     }
     let fault = encoded(string, json!("1234567")).unwrap_err();
     let problem = "arguments[0]: could be taken for another number or address";
-    assert!(fault.public().contains(problem), "{fault}");
+    assert!(fault.message().contains(problem), "{fault}");
     for (param, argument) in [
         (string, json!("12345678")),
         (string, json!("0x1234567")),

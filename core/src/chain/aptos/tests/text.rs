@@ -215,9 +215,9 @@ pub fn type_tag() -> impl Strategy<Value = TypeTag> {
 #[test]
 fn parse_token__should_take_only_types_whose_canonical_form_it_takes() {
     let long = |count: usize| format!("0x1::a::B<{}>", vec!["0x1::a::B"; count].join(","));
-    let canonical = Rules::parse_token(&Aptos, &long(20)).unwrap();
-    assert_eq!(Rules::parse_token(&Aptos, &canonical), Ok(canonical));
+    let canonical = NetworkRules::parse_token(&Aptos, &long(20)).unwrap();
+    assert_eq!(NetworkRules::parse_token(&Aptos, &canonical), Ok(canonical));
     // Short enough as it is, and not with addresses in full.
     assert!(long(100).len() < 4096);
-    assert!(Rules::parse_token(&Aptos, &long(100)).is_err());
+    assert!(NetworkRules::parse_token(&Aptos, &long(100)).is_err());
 }

@@ -224,9 +224,9 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
         }
         assert!(payload.account_changes().is_empty());
         // Signed as it came, with nothing asked.
-        assert_eq!(APTOS.needs(&payload), chain::Needs::Nothing);
+        assert_eq!(APTOS.queries(&payload), chain::Queries::Nothing);
         let unsigned = APTOS
-            .build(&payload, &chain::Facts::Nothing, &public_key())
+            .build(&payload, &chain::ChainData::Nothing, &public_key())
             .unwrap();
         assert_eq!(unsigned.bytes, raw.encode().unwrap());
         assert_eq!(
@@ -235,14 +235,14 @@ fn custom_transactions__should_count_what_is_plain_to_see() {
         );
         assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload);
         let fault = APTOS
-            .build(&payload, &facts().into(), &public_key())
+            .build(&payload, &chain_data().into(), &public_key())
             .unwrap_err();
         assert_eq!(fault.class(), &Class::Bug);
-        let uses = APTOS.uses(&payload, &unsigned).unwrap();
-        let whole = matches!(uses.as_slice(), [Resource::Whole(_)]);
+        let reservations = APTOS.reservations(&payload, &unsigned).unwrap();
+        let whole = matches!(reservations.as_slice(), [Resource::Whole(_)]);
         assert_eq!(whole, raw.is_orderless());
         if !whole {
-            assert_eq!(uses, [Resource::Nonce(9)]);
+            assert_eq!(reservations, [Resource::Nonce(9)]);
         }
     }
 }
@@ -481,7 +481,7 @@ proptest! {
             gas_fee: None,
         })).unwrap();
         prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
-        let unsigned = APTOS.build(&payload, &chain::Facts::Nothing, &public_key()).unwrap();
+        let unsigned = APTOS.build(&payload, &chain::ChainData::Nothing, &public_key()).unwrap();
         prop_assert_eq!(&unsigned.bytes, &bytes);
         let fee = u128::from(raw.max_gas_amount) * u128::from(raw.gas_unit_price);
         prop_assert_eq!(APTOS.most_fee(&bytes).unwrap(), U256::from(fee));
@@ -512,12 +512,12 @@ proptest! {
         let payload = Payload::parse(&kind).unwrap();
         prop_assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload.clone());
         prop_assert_eq!(payload.to_wire(), kind);
-        let facts = Facts {
+        let chain_data = ChainData {
             sequence_number: numbers[2],
             expiration_timestamp_secs: numbers[3],
-            ..facts()
+            ..chain_data()
         };
-        let unsigned = build(&payload, facts).unwrap();
+        let unsigned = build(&payload, chain_data).unwrap();
         let raw = RawTransaction::decode(&unsigned.bytes).unwrap();
         prop_assert_eq!(raw.sender, sender());
         prop_assert_eq!(u64::from(raw.chain_id), chain_id);
@@ -544,7 +544,7 @@ proptest! {
         let at = at % close.len();
         close[at] = value;
         if let Ok(payload) = custom(&close) {
-            let unsigned = APTOS.build(&payload, &chain::Facts::Nothing, &public_key()).unwrap();
+            let unsigned = APTOS.build(&payload, &chain::ChainData::Nothing, &public_key()).unwrap();
             prop_assert_eq!(unsigned.bytes, close);
         }
     }

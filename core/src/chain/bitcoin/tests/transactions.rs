@@ -16,10 +16,10 @@ fn build__should_not_depend_on_the_order_of_the_facts() {
     let mut built = BTreeSet::new();
     for _ in 0..5 {
         outputs.rotate_left(1);
-        let facts = chain::Facts::Bitcoin(Facts {
+        let chain_data = chain::ChainData::Bitcoin(ChainData {
             outputs: outputs.clone(),
         });
-        built.insert(build(&payload, &facts).unwrap().bytes);
+        built.insert(build(&payload, &chain_data).unwrap().bytes);
         outputs.reverse();
     }
     assert_eq!(built.len(), 1);
@@ -36,13 +36,13 @@ fn inputs__should_be_the_largest_then_the_first_by_shown_txid() {
         output(txid("01", "ff"), 0, 10_000),
         output(txid("ff", "00"), 9, 10_001),
     ];
-    let facts = chain::Facts::Bitcoin(Facts { outputs });
+    let chain_data = chain::ChainData::Bitcoin(ChainData { outputs });
     let payload = send(P2WPKH, 35_000, 1);
-    let unsigned = build(&payload, &facts).unwrap();
-    let uses = BITCOIN.uses(&payload, &unsigned).unwrap();
-    let piece = |txid: String, vout: u32| Resource::Piece(format!("{txid}:{vout}"));
+    let unsigned = build(&payload, &chain_data).unwrap();
+    let reservations = BITCOIN.reservations(&payload, &unsigned).unwrap();
+    let piece = |txid: String, vout: u32| Resource::Object(format!("{txid}:{vout}"));
     assert_eq!(
-        uses,
+        reservations,
         [
             piece(txid("ff", "00"), 9),
             piece(txid("01", "ff"), 0),
@@ -62,7 +62,7 @@ fn change__should_go_back_unless_it_is_dust() {
         (60_000, vec![50_000, 9859], 141),
     ] {
         let payload = send(P2WPKH, 50_000, 1);
-        let (transaction, psbt) = run(&payload, &facts(&[value]));
+        let (transaction, psbt) = run(&payload, &chain_data(&[value]));
         assert_eq!(values(&transaction.output), outputs);
         assert_eq!(
             BITCOIN.most_fee(&psbt.serialize()).unwrap(),
@@ -90,7 +90,7 @@ fn batch__should_pay_for_the_longer_count_of_its_outputs() {
         } else {
             value
         };
-        let (transaction, psbt) = run(&payload, &facts(&[value]));
+        let (transaction, psbt) = run(&payload, &chain_data(&[value]));
         assert_eq!(transaction.output.len(), outputs);
         let vsize = (42 + 272 + 124 * outputs as u64).div_ceil(4);
         let fee = BITCOIN.most_fee(&psbt.serialize()).unwrap();
@@ -101,11 +101,11 @@ fn batch__should_pay_for_the_longer_count_of_its_outputs() {
 
 #[test]
 fn difference__should_name_the_first_thing() {
-    let rich = facts(&[100_000]);
+    let rich = chain_data(&[100_000]);
     let built = build(&send(P2WPKH, 50_000, 2), &rich).unwrap().bytes;
-    let two = |facts: &chain::Facts, recipients: &[(&str, u64)]| {
+    let two = |chain_data: &chain::ChainData, recipients: &[(&str, u64)]| {
         let payload = many(recipients, 2);
-        build(&payload, facts).unwrap().bytes
+        build(&payload, chain_data).unwrap().bytes
     };
     let mut locked = Psbt::deserialize(&built).unwrap();
     locked.unsigned_tx.lock_time = bitcoin::absolute::LockTime::from_consensus(1);
@@ -123,13 +123,13 @@ fn difference__should_name_the_first_thing() {
             Some("amount"),
         ),
         (
-            build(&send(P2WPKH, 50_000, 2), &facts(&[99_999]))
+            build(&send(P2WPKH, 50_000, 2), &chain_data(&[99_999]))
                 .unwrap()
                 .bytes,
             Some("inputs"),
         ),
         (
-            build(&send(P2WPKH, 50_000, 2), &facts(&[1, 100_000]))
+            build(&send(P2WPKH, 50_000, 2), &chain_data(&[1, 100_000]))
                 .unwrap()
                 .bytes,
             Some("inputs"),
@@ -149,7 +149,7 @@ fn difference__should_name_the_first_thing() {
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
     let payload = send(P2WPKH, 50_000, 1);
-    let unsigned = build(&payload, &facts(&[30_000, 31_000])).unwrap();
+    let unsigned = build(&payload, &chain_data(&[30_000, 31_000])).unwrap();
     let good = signatures(&unsigned);
     let assemble = |unsigned: &Unsigned, signatures: &[Signature]| {
         BITCOIN.assemble(&payload, unsigned, signatures, &public_key())
@@ -189,7 +189,7 @@ fn assemble__should_refuse_what_was_not_built() {
 
 #[test]
 fn read__should_take_what_was_written_and_nothing_else() {
-    let unsigned = build(&send(P2WPKH, 50_000, 1), &facts(&[60_000])).unwrap();
+    let unsigned = build(&send(P2WPKH, 50_000, 1), &chain_data(&[60_000])).unwrap();
     let good = Psbt::deserialize(&unsigned.bytes).unwrap();
     let changed = |change: fn(&mut Psbt)| {
         let mut psbt = good.clone();
@@ -261,9 +261,9 @@ proptest! {
         let payload = parsed(&payment);
         let (recipients, rate) = &payment;
         let amount: u64 = recipients.iter().map(|(_, amount)| amount).sum();
-        match build(&payload, &facts(&coins)) {
+        match build(&payload, &chain_data(&coins)) {
             Ok(unsigned) => {
-                let (transaction, psbt) = run(&payload, &facts(&coins));
+                let (transaction, psbt) = run(&payload, &chain_data(&coins));
                 let mut unsigned_tx = transaction.clone();
                 for (index, input) in unsigned_tx.input.iter_mut().enumerate() {
                     let witness = std::mem::take(&mut input.witness).to_vec();
@@ -300,24 +300,24 @@ proptest! {
                 prop_assert!(spent.is_sorted_by(|a, b| a >= b));
                 let fewer: u64 = spent.iter().take(spent.len() - 1).sum();
                 prop_assert!(fewer < amount + fee);
-                let uses: BTreeSet<_> = BITCOIN.uses(&payload, &unsigned).unwrap().into_iter().collect();
-                prop_assert_eq!(uses.len(), transaction.input.len());
-                let settled = BITCOIN.settle(&payload, facts(&coins), &BTreeSet::new()).unwrap();
-                let Settled::Facts(settled) = settled else { panic!() };
+                let reservations: BTreeSet<_> = BITCOIN.reservations(&payload, &unsigned).unwrap().into_iter().collect();
+                prop_assert_eq!(reservations.len(), transaction.input.len());
+                let settled = BITCOIN.allocate(&payload, chain_data(&coins), &BTreeSet::new()).unwrap();
+                let Allocation::ChainData(settled) = settled else { panic!() };
                 prop_assert_eq!(build(&payload, &settled).unwrap(), unsigned);
                 // Whatever else is taken is not touched.
-                match BITCOIN.settle(&payload, facts(&coins), &uses).unwrap() {
-                    Settled::Wait(_) => {}
-                    Settled::Facts(rest) => {
+                match BITCOIN.allocate(&payload, chain_data(&coins), &reservations).unwrap() {
+                    Allocation::Wait(_) => {}
+                    Allocation::ChainData(rest) => {
                         let rest = build(&payload, &rest).unwrap();
-                        let rest = BITCOIN.uses(&payload, &rest).unwrap();
-                        prop_assert!(rest.iter().all(|piece| !uses.contains(piece)));
+                        let rest = BITCOIN.reservations(&payload, &rest).unwrap();
+                        prop_assert!(rest.iter().all(|piece| !reservations.contains(piece)));
                     }
                 }
             }
             Err(fault) => {
                 prop_assert_eq!(fault.code(), ExecuteCode::InsufficientFunds);
-                let all = tx::coins(&Facts { outputs: unspent(&coins) }).unwrap();
+                let all = tx::coins(&ChainData { outputs: unspent(&coins) }).unwrap();
                 let mut sum = 0;
                 for (count, coin) in (1..).zip(&all) {
                     sum += coin.value;
@@ -333,7 +333,7 @@ proptest! {
     #[test]
     fn unsigned__should_never_panic(bytes: Vec<u8>, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut: prop::sample::Index) {
         let payload = send(P2WPKH, 50_000, 1);
-        let built = build(&payload, &facts(&[30_000, 31_000])).unwrap();
+        let built = build(&payload, &chain_data(&[30_000, 31_000])).unwrap();
         let mut changed = built.bytes.clone();
         for (at, value) in changes {
             let at = at.index(changed.len());
@@ -345,7 +345,7 @@ proptest! {
             let _ = BITCOIN.most_fee(&bytes);
             let _ = BITCOIN.difference(&built.bytes, &bytes);
             let unsigned = Unsigned { bytes, signing: built.signing.clone() };
-            let _ = BITCOIN.uses(&payload, &unsigned);
+            let _ = BITCOIN.reservations(&payload, &unsigned);
             let _ = BITCOIN.assemble(&payload, &unsigned, &signatures(&built), &public_key());
         }
     }

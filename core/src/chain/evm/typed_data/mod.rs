@@ -60,7 +60,7 @@ pub(crate) fn signing_hash(content: &[u8], chain_id: Option<u64>) -> Result<B256
         ));
     }
     let object = unique::parse(content).map_err(|problem| Fault::field("content", problem))?;
-    digest(&object, chain_id).map_err(|fault| fault.under("content"))
+    digest(&object, chain_id).map_err(|fault| fault.with_prefix("content"))
 }
 
 /// The parts of a content; their own contents are not checked yet.

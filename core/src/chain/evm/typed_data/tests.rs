@@ -59,7 +59,7 @@ fn with(pointer: &str, value: Option<Value>) -> Value {
 fn refused(content: &Value, sentence: &str) {
     let fault = hash(content, Some(1)).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    let path = fault.public().strip_prefix("content").unwrap();
+    let path = fault.message().strip_prefix("content").unwrap();
     assert!(path[1..].trim_start().starts_with(sentence), "{fault}");
 }
 
@@ -454,7 +454,7 @@ fn typed_data__should_be_for_the_chain_of_the_request() {
     assert!(hash(&with("/domain/chainId", None), Some(137)).is_ok());
     let fault = hash(&mail(), Some(137)).unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "content.domain.chainId: is not the chainId of the request, 137"
     );
 }
@@ -472,7 +472,7 @@ fn typed_data__should_refuse_a_key_that_is_given_twice() {
         assert!(once.contains(key));
         let fault = signing_hash(once.replace(key, twice).as_bytes(), None).unwrap_err();
         assert_eq!(
-            fault.public(),
+            fault.message(),
             "content: has an object with the same key twice"
         );
     }

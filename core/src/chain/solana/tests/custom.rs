@@ -80,7 +80,7 @@ pub(super) fn payload(transactions: &[WireTransaction]) -> Payload {
 
 fn build(payload: &Payload) -> Unsigned {
     SOLANA
-        .build(payload, &chain::Facts::Nothing, &public_key())
+        .build(payload, &chain::ChainData::Nothing, &public_key())
         .unwrap()
 }
 
@@ -102,7 +102,7 @@ fn refused(texts: Vec<String>, sentence: &str) {
     let fault = parse(texts).unwrap_err();
     assert_eq!(*fault.class(), Class::Invalid);
     let sentence = format!("solanaSendCustom.{sentence}");
-    assert!(fault.public().starts_with(&sentence), "{fault}");
+    assert!(fault.message().starts_with(&sentence), "{fault}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn build__should_take_the_wallets_signature_out_and_leave_the_others() {
     let sponsored = sponsored().signed(&at(2), &[8; 64]).unwrap();
     let resigned = sponsored.signed(&wallet(), &[9; 64]).unwrap();
     let payload = payload(&[ready, resigned]);
-    assert_eq!(SOLANA.needs(&payload), chain::Needs::Nothing);
+    assert_eq!(SOLANA.queries(&payload), chain::Queries::Nothing);
     let unsigned = build(&payload);
     let expected = [simple(1), sponsored.clone()];
     assert_eq!(
@@ -199,9 +199,9 @@ fn build__should_take_the_wallets_signature_out_and_leave_the_others() {
         messages,
         expected.each_ref().map(WireTransaction::message_bytes)
     );
-    let uses = SOLANA.uses(&payload, &unsigned).unwrap();
+    let reservations = SOLANA.reservations(&payload, &unsigned).unwrap();
     let whole = |one: &WireTransaction| Resource::Whole(Sha256::digest(one.message_bytes()).into());
-    assert_eq!(uses, expected.each_ref().map(whole));
+    assert_eq!(reservations, expected.each_ref().map(whole));
 
     let signed = sign(&payload);
     let texts: Vec<_> = signed.transaction.split(',').collect();
@@ -217,8 +217,8 @@ fn build__should_take_the_wallets_signature_out_and_leave_the_others() {
     let ids = whole.map(|one| bs58::encode(one.id().unwrap()).into_string());
     assert_eq!(signed.tx_hash, ids.join(","));
     assert_eq!(ids[1], bs58::encode([8; 64]).into_string());
-    let facts = SOLANA.build(&payload, &facts(), &public_key());
-    assert_eq!(*facts.unwrap_err().class(), Class::Bug);
+    let chain_data = SOLANA.build(&payload, &chain_data(), &public_key());
+    assert_eq!(*chain_data.unwrap_err().class(), Class::Bug);
 }
 
 #[test]

@@ -3,7 +3,7 @@ use solana_message::compiled_instruction::CompiledInstruction;
 use super::{
     super::{
         effect,
-        token::{Account, TOKEN, TOKEN_2022, TokenFacts, TokenNeeds, associated_account},
+        token::{Account, TOKEN, TOKEN_2022, TokenChainData, TokenQueries, associated_account},
     },
     *,
 };
@@ -35,8 +35,8 @@ fn payload(change: impl FnOnce(&mut wire::SolanaSendSplToken)) -> Payload {
     Payload::parse(&WireKind::SolanaSendSplToken(wire)).unwrap()
 }
 
-fn known() -> TokenFacts {
-    TokenFacts {
+fn known() -> TokenChainData {
+    TokenChainData {
         program: TOKEN.to_string(),
         decimals: 6,
         sender_account_owner: Some(from()),
@@ -45,22 +45,22 @@ fn known() -> TokenFacts {
     }
 }
 
-fn facts(change: impl FnOnce(&mut TokenFacts)) -> chain::Facts {
+fn chain_data(change: impl FnOnce(&mut TokenChainData)) -> chain::ChainData {
     let mut token = known();
     change(&mut token);
-    chain::Facts::Solana(Facts {
+    chain::ChainData::Solana(ChainData {
         recent_blockhash: BLOCKHASH.into(),
         token: Some(token),
     })
 }
 
-fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    SOLANA.build(payload, facts, &public_key())
+fn build(payload: &Payload, chain_data: &chain::ChainData) -> Result<Unsigned, Fault> {
+    SOLANA.build(payload, chain_data, &public_key())
 }
 
-fn needs() -> TokenNeeds {
-    match SOLANA.needs(&payload(|_| {})) {
-        chain::Needs::Solana(Needs {
+fn queries() -> TokenQueries {
+    match SOLANA.queries(&payload(|_| {})) {
+        chain::Queries::Solana(Queries {
             chain_id: 101,
             blockhash: true,
             token: Some(token),
@@ -103,7 +103,7 @@ fn account(owner: &Pubkey, data: Vec<u8>) -> Option<Account> {
 #[test]
 fn needs__should_name_the_token_and_all_accounts_of_both_programs() {
     let (sender, recipient, mint) = keys();
-    let accounts = needs().accounts().unwrap();
+    let accounts = queries().accounts().unwrap();
     let expected = [
         mint,
         recipient,
@@ -113,12 +113,12 @@ fn needs__should_name_the_token_and_all_accounts_of_both_programs() {
         associated_account(&recipient, &mint, &TOKEN_2022),
     ];
     assert_eq!(accounts, expected.map(|key| key.to_string()));
-    let broken = TokenNeeds {
+    let broken = TokenQueries {
         mint: "no".into(),
-        ..needs()
+        ..queries()
     };
     assert_eq!(*broken.accounts().unwrap_err().class(), Class::Bug);
-    assert!(!SOLANA.is_sequenced(&SOLANA.needs(&payload(|_| {}))));
+    assert!(!SOLANA.is_sequenced(&SOLANA.queries(&payload(|_| {}))));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn facts__should_come_of_the_accounts() {
             Some(account) if account.owner == TOKEN_2022.to_string() => [none, (sender, recipient)],
             _ => [(sender, recipient), none],
         };
-        needs().facts(&[mint, wallet, one.0, one.1, two.0, two.1])
+        queries().chain_data(&[mint, wallet, one.0, one.1, two.0, two.1])
     };
     let usual = token(
         account(&TOKEN, mint_data(6)),
@@ -144,22 +144,22 @@ fn facts__should_come_of_the_accounts() {
     let recipient_program = Some(system.to_string());
     assert_eq!(
         usual,
-        Ok(TokenFacts {
+        Ok(TokenChainData {
             recipient_program,
             ..known()
         })
     );
     // Extended or not, for a mint as for an account.
     for data in [mint_data(0), extended(mint_data(0), 1)] {
-        let facts = token(
+        let chain_data = token(
             account(&TOKEN_2022, data),
             None,
             held_2022(&sender),
             account(&TOKEN_2022, account_data(&mint, &recipient)),
         );
         assert_eq!(
-            facts,
-            Ok(TokenFacts {
+            chain_data,
+            Ok(TokenChainData {
                 program: TOKEN_2022.to_string(),
                 decimals: 0,
                 ..known()
@@ -177,8 +177,8 @@ fn facts__should_come_of_the_accounts() {
         account(&TOKEN, vec![1; 355]),
     ] {
         let mint = account(&TOKEN, mint_data(6));
-        let facts = token(mint, None, held(&sender), nothing).unwrap();
-        assert_eq!(facts.recipient_account_owner, None);
+        let chain_data = token(mint, None, held(&sender), nothing).unwrap();
+        assert_eq!(chain_data.recipient_account_owner, None);
     }
     let stolen = token(
         account(&TOKEN, mint_data(6)),
@@ -220,52 +220,55 @@ fn facts__should_come_of_the_accounts() {
     ] {
         let fault = token(mint, None, None, None).unwrap_err();
         assert_eq!(*fault.class(), Class::Invalid);
-        assert!(fault.public().starts_with(sentence), "{fault}");
+        assert!(fault.message().starts_with(sentence), "{fault}");
     }
-    assert_eq!(*needs().facts(&[]).unwrap_err().class(), Class::Bug);
+    assert_eq!(*queries().chain_data(&[]).unwrap_err().class(), Class::Bug);
 }
 
 #[test]
 fn build__should_refuse_what_the_chain_contradicts() {
-    type Change = fn(&mut TokenFacts);
+    type Change = fn(&mut TokenChainData);
     let cases: [(Change, &str); 8] = [
         (
-            |facts| facts.program = Pubkey::default().to_string(),
+            |chain_data| chain_data.program = Pubkey::default().to_string(),
             "mintAddress: is not a token",
         ),
         (
-            |facts| facts.program = "no".into(),
+            |chain_data| chain_data.program = "no".into(),
             "mintAddress: is not a token",
         ),
-        (|facts| facts.decimals = 7, "decimals: are not those"),
         (
-            |facts| facts.recipient_program = Some(TOKEN.to_string()),
+            |chain_data| chain_data.decimals = 7,
+            "decimals: are not those",
+        ),
+        (
+            |chain_data| chain_data.recipient_program = Some(TOKEN.to_string()),
             "to: belongs to a token program",
         ),
         (
-            |facts| facts.recipient_program = Some(TOKEN_2022.to_string()),
+            |chain_data| chain_data.recipient_program = Some(TOKEN_2022.to_string()),
             "to: belongs to a token program",
         ),
         (
-            |facts| facts.sender_account_owner = None,
+            |chain_data| chain_data.sender_account_owner = None,
             "from: has none of this token",
         ),
         (
-            |facts| facts.sender_account_owner = Some(MINT.into()),
+            |chain_data| chain_data.sender_account_owner = Some(MINT.into()),
             "from: has given its account",
         ),
         (
-            |facts| facts.recipient_account_owner = Some(MINT.into()),
+            |chain_data| chain_data.recipient_account_owner = Some(MINT.into()),
             "to: has an account for this token that belongs to somebody else",
         ),
     ];
     let given = payload(|wire| wire.decimals = Some(6));
-    assert!(build(&given, &facts(|_| {})).is_ok());
+    assert!(build(&given, &chain_data(|_| {})).is_ok());
     for (change, sentence) in cases {
-        let fault = build(&given, &facts(change)).unwrap_err();
+        let fault = build(&given, &chain_data(change)).unwrap_err();
         assert_eq!(*fault.class(), Class::Invalid);
         let sentence = format!("solanaSendSplToken.{sentence}");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
         let poor = sentence.contains("has none");
         assert_eq!(fault.code() == ExecuteCode::InsufficientFunds, poor);
     }
@@ -274,7 +277,7 @@ fn build__should_refuse_what_the_chain_contradicts() {
     assert!(
         build(
             &given,
-            &facts(|facts| facts.recipient_program = Some(system))
+            &chain_data(|chain_data| chain_data.recipient_program = Some(system))
         )
         .is_ok()
     );
@@ -282,12 +285,12 @@ fn build__should_refuse_what_the_chain_contradicts() {
 
 #[test]
 fn build__should_refuse_facts_that_were_not_asked_for() {
-    for (payload, facts) in [
-        (payload(|_| {}), super::facts()),
-        (payload(|_| {}), chain::Facts::Nothing),
-        (send(), facts(|_| {})),
+    for (payload, chain_data) in [
+        (payload(|_| {}), super::chain_data()),
+        (payload(|_| {}), chain::ChainData::Nothing),
+        (send(), chain_data(|_| {})),
     ] {
-        let fault = build(&payload, &facts).unwrap_err();
+        let fault = build(&payload, &chain_data).unwrap_err();
         assert_eq!(*fault.class(), Class::Bug, "{fault:?}");
     }
 }
@@ -315,55 +318,61 @@ fn outflow__should_name_the_mint_and_the_wallet() {
 
 #[test]
 fn most_fee__should_count_the_deposit_of_an_account_that_is_opened() {
-    let fee = |facts: &chain::Facts| {
-        let unsigned = build(&payload(|_| {}), facts).unwrap();
+    let fee = |chain_data: &chain::ChainData| {
+        let unsigned = build(&payload(|_| {}), chain_data).unwrap();
         SOLANA.most_fee(&unsigned.bytes).unwrap()
     };
-    assert_eq!(fee(&facts(|_| {})), U256::from(5000));
-    let new = |facts: &mut TokenFacts| facts.recipient_account_owner = None;
-    assert_eq!(fee(&facts(new)), U256::from(5000 + DEPOSIT));
-    let new_2022 = facts(|facts| {
-        facts.program = TOKEN_2022.to_string();
-        facts.recipient_account_owner = None;
+    assert_eq!(fee(&chain_data(|_| {})), U256::from(5000));
+    let new = |chain_data: &mut TokenChainData| chain_data.recipient_account_owner = None;
+    assert_eq!(fee(&chain_data(new)), U256::from(5000 + DEPOSIT));
+    let new_2022 = chain_data(|chain_data| {
+        chain_data.program = TOKEN_2022.to_string();
+        chain_data.recipient_account_owner = None;
     });
     assert_eq!(fee(&new_2022), U256::from(5000 + DEPOSIT_2022));
 }
 
 #[test]
 fn difference__should_be_named() {
-    let built = |payload: &Payload, facts: &chain::Facts| build(payload, facts).unwrap().bytes;
-    let usual = built(&payload(|_| {}), &facts(|_| {}));
+    let built = |payload: &Payload, chain_data: &chain::ChainData| {
+        build(payload, chain_data).unwrap().bytes
+    };
+    let usual = built(&payload(|_| {}), &chain_data(|_| {}));
     let difference = |shown: &[u8]| SOLANA.difference(&usual, shown);
     assert_eq!(difference(&usual), None);
     let other = || Pubkey::new_from_array([4; 32]).to_string();
-    let elsewhere = facts(|facts| facts.recipient_account_owner = Some(other()));
-    for (payload, facts, name) in [
+    let elsewhere = chain_data(|chain_data| chain_data.recipient_account_owner = Some(other()));
+    for (payload, chain_data, name) in [
         (payload(|wire| wire.to = other()), &elsewhere, "recipient"),
         (
             payload(|wire| wire.mint_address = other()),
-            &facts(|_| {}),
+            &chain_data(|_| {}),
             "token",
         ),
         (
             payload(|wire| wire.amount = "1501".into()),
-            &facts(|_| {}),
+            &chain_data(|_| {}),
             "amount",
         ),
         (
             payload(|_| {}),
-            &facts(|facts| facts.program = TOKEN_2022.to_string()),
+            &chain_data(|chain_data| chain_data.program = TOKEN_2022.to_string()),
             "program",
         ),
-        (payload(|_| {}), &facts(|facts| facts.decimals = 7), "data"),
         (
             payload(|_| {}),
-            &facts(|facts| facts.recipient_account_owner = None),
+            &chain_data(|chain_data| chain_data.decimals = 7),
+            "data",
+        ),
+        (
+            payload(|_| {}),
+            &chain_data(|chain_data| chain_data.recipient_account_owner = None),
             "instructions",
         ),
     ] {
-        assert_eq!(difference(&built(&payload, facts)), Some(name));
+        assert_eq!(difference(&built(&payload, chain_data)), Some(name));
     }
-    let native = SOLANA.build(&send(), &super::facts(), &public_key());
+    let native = SOLANA.build(&send(), &super::chain_data(), &public_key());
     assert_eq!(difference(&native.unwrap().bytes), Some("program"));
     assert_eq!(difference(&usual[1..]), None);
 }
@@ -380,17 +389,17 @@ proptest! {
             (wire.to, wire.mint_address) = (to.to_string(), mint.to_string());
             wire.amount = amount.to_string();
         });
-        let facts = chain::Facts::Solana(Facts {
+        let chain_data = chain::ChainData::Solana(ChainData {
             recent_blockhash: Hash::new_from_array(hash).to_string(),
-            token: Some(TokenFacts {
+            token: Some(TokenChainData {
                 program: program.to_string(),
                 decimals,
                 recipient_account_owner: (!opens).then(|| to.to_string()),
                 ..known()
             }),
         });
-        let unsigned = build(&payload, &facts).unwrap();
-        prop_assert_eq!(build(&payload, &facts).unwrap(), unsigned.clone());
+        let unsigned = build(&payload, &chain_data).unwrap();
+        prop_assert_eq!(build(&payload, &chain_data).unwrap(), unsigned.clone());
         let transaction = WireTransaction::parse(&unsigned.bytes).unwrap();
         let message = transaction.message();
         let from = keys().0;
@@ -437,21 +446,21 @@ proptest! {
         let mut data = data;
         data.resize(length, 1);
         let account = account(&owner, data);
-        let _ = needs().facts(&vec![account; 6]);
+        let _ = queries().chain_data(&vec![account; 6]);
     }
 }
 
 #[test]
 fn facts__should_be_read_from_before_there_were_tokens() {
-    let plain = Facts {
+    let plain = ChainData {
         recent_blockhash: BLOCKHASH.into(),
         token: None,
     };
     let old = bcs::to_bytes(&(BLOCKHASH,)).unwrap();
     assert_eq!(bcs::to_bytes(&plain).unwrap(), old);
-    assert_eq!(bcs::from_bytes::<Facts>(&old).unwrap(), plain);
-    let whole = facts(|_| {});
+    assert_eq!(bcs::from_bytes::<ChainData>(&old).unwrap(), plain);
+    let whole = chain_data(|_| {});
     let bytes = bcs::to_bytes(&whole).unwrap();
-    assert_eq!(bcs::from_bytes::<chain::Facts>(&bytes).unwrap(), whole);
-    assert!(bcs::from_bytes::<chain::Facts>(&bytes[..bytes.len() - 1]).is_err());
+    assert_eq!(bcs::from_bytes::<chain::ChainData>(&bytes).unwrap(), whole);
+    assert!(bcs::from_bytes::<chain::ChainData>(&bytes[..bytes.len() - 1]).is_err());
 }

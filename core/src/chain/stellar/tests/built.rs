@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn needs__should_ask_for_the_sender_and_who_may_have_to_be_created() {
-    let asked = |payload: &Payload| match STELLAR.needs(payload) {
-        chain::Needs::Stellar(needs) => needs,
+    let asked = |payload: &Payload| match STELLAR.queries(payload) {
+        chain::Queries::Stellar(queries) => queries,
         other => panic!("{other:?}"),
     };
-    let wanted = |destination: Option<&str>| Needs {
+    let wanted = |destination: Option<&str>| Queries {
         from: from(),
         destination: destination.map(Into::into),
     };
@@ -17,26 +17,26 @@ fn needs__should_ask_for_the_sender_and_who_may_have_to_be_created() {
     assert_eq!(asked(&send_to(MUXED, "1").unwrap()), wanted(Some(&account)));
     assert_eq!(asked(&send_asset()), wanted(None));
     assert_eq!(asked(&trust()), wanted(None));
-    assert!(STELLAR.is_sequenced(&STELLAR.needs(&trust())));
+    assert!(STELLAR.is_sequenced(&STELLAR.queries(&trust())));
     let custom = custom(&v1(&from(), vec![native(TO, 1)])).unwrap();
-    assert_eq!(STELLAR.needs(&custom), chain::Needs::Nothing);
-    assert!(!STELLAR.is_sequenced(&chain::Needs::Nothing));
+    assert_eq!(STELLAR.queries(&custom), chain::Queries::Nothing);
+    assert!(!STELLAR.is_sequenced(&chain::Queries::Nothing));
 }
 
 #[test]
 fn settle__should_give_the_lowest_free_number() {
     let settled = |sequence, taken: &[u64]| {
-        let facts = Facts {
+        let chain_data = ChainData {
             sequence,
             ..own_facts(Some(true))
         };
         let taken = taken.iter().copied().map(Resource::Nonce).collect();
-        STELLAR.settle(&send(), facts.into(), &taken)
+        STELLAR.allocate(&send(), chain_data.into(), &taken)
     };
     let given = |sequence, taken: &[u64]| match settled(sequence, taken) {
-        Ok(Settled::Facts(facts)) => {
-            let unsigned = build(&send(), &facts).unwrap();
-            STELLAR.uses(&send(), &unsigned).unwrap()
+        Ok(Allocation::ChainData(chain_data)) => {
+            let unsigned = build(&send(), &chain_data).unwrap();
+            STELLAR.reservations(&send(), &unsigned).unwrap()
         }
         other => panic!("{other:?}"),
     };
@@ -54,7 +54,7 @@ fn settle__should_give_the_lowest_free_number() {
 #[test]
 fn transaction__should_be_what_was_asked_for() {
     let decoded = |payload: &Payload, exists| {
-        let unsigned = build(payload, &facts(exists)).unwrap();
+        let unsigned = build(payload, &chain_data(exists)).unwrap();
         assert_eq!(STELLAR.most_fee(&unsigned.bytes), Ok(U256::from(100)));
         match decode(&unsigned.bytes).unwrap() {
             TransactionEnvelope::Tx(envelope) => envelope.tx,
@@ -104,43 +104,44 @@ fn transaction__should_be_what_was_asked_for() {
 
 #[test]
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
-    let fault = |payload: &Payload, facts: &chain::Facts| build(payload, facts).unwrap_err();
-    let solana = chain::solana::Facts {
+    let fault =
+        |payload: &Payload, chain_data: &chain::ChainData| build(payload, chain_data).unwrap_err();
+    let solana = chain::solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
     };
-    let endless = Facts {
+    let endless = ChainData {
         max_time: 0,
         ..own_facts(Some(true))
     };
-    for (payload, facts) in [
-        (send(), chain::Facts::Nothing),
+    for (payload, chain_data) in [
+        (send(), chain::ChainData::Nothing),
         (send(), solana.into()),
-        (send(), facts(None)),
+        (send(), chain_data(None)),
         (send(), endless.into()),
-        (send_asset(), facts(Some(true))),
-        (trust(), facts(Some(false))),
+        (send_asset(), chain_data(Some(true))),
+        (trust(), chain_data(Some(false))),
         (
             custom(&v1(&from(), vec![native(TO, 1)])).unwrap(),
-            facts(None),
+            chain_data(None),
         ),
     ] {
-        assert_eq!(fault(&payload, &facts).class(), &Class::Bug);
+        assert_eq!(fault(&payload, &chain_data).class(), &Class::Bug);
     }
-    let with = |change: fn(&mut Facts)| {
-        let mut facts = own_facts(Some(true));
-        change(&mut facts);
-        facts.into()
+    let with = |change: fn(&mut ChainData)| {
+        let mut chain_data = own_facts(Some(true));
+        change(&mut chain_data);
+        chain_data.into()
     };
-    for (payload, facts, sentence) in [
+    for (payload, chain_data, sentence) in [
         (
             send_to(MUXED, "5").unwrap(),
-            facts(Some(false)),
+            chain_data(Some(false)),
             "stellarSendNative.to: is a muxed address",
         ),
         (
             send_to(TO, "0.9999999").unwrap(),
-            facts(Some(false)),
+            chain_data(Some(false)),
             "stellarSendNative.value: must be at least 1",
         ),
         (
@@ -164,36 +165,36 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
             "stellarSendNative.sequence: the chain node",
         ),
     ] {
-        let fault = fault(&payload, &facts);
+        let fault = fault(&payload, &chain_data);
         assert_eq!(fault.class(), &Class::Invalid);
-        assert!(fault.public().starts_with(sentence), "{fault}");
+        assert!(fault.message().starts_with(sentence), "{fault}");
     }
     let other = key(8).verifying_key().to_bytes();
     let fault = STELLAR
-        .build(&send(), &facts(Some(true)), &other)
+        .build(&send(), &chain_data(Some(true)), &other)
         .unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "stellarSendNative.from: is not the wallet's address"
     );
     assert!(
         STELLAR
-            .build(&send(), &facts(Some(true)), &[2; 31])
+            .build(&send(), &chain_data(Some(true)), &[2; 31])
             .is_err()
     );
 }
 
 #[test]
 fn difference__should_name_the_first_thing() {
-    let bytes = |payload: &Payload, change: &dyn Fn(&mut Facts)| {
-        let chain::Needs::Stellar(needs) = STELLAR.needs(payload) else {
+    let bytes = |payload: &Payload, change: &dyn Fn(&mut ChainData)| {
+        let chain::Queries::Stellar(queries) = STELLAR.queries(payload) else {
             unreachable!()
         };
-        let mut facts = own_facts(needs.destination.map(|_| true));
-        change(&mut facts);
-        build(payload, &facts.into()).unwrap().bytes
+        let mut chain_data = own_facts(queries.destination.map(|_| true));
+        change(&mut chain_data);
+        build(payload, &chain_data.into()).unwrap().bytes
     };
-    let same = |_: &mut Facts| {};
+    let same = |_: &mut ChainData| {};
     let native = bytes(&send(), &same);
     let asset = |to: &str, code: &str, amount: &str| {
         bytes(
@@ -282,7 +283,7 @@ fn outflow__should_be_all_of_what_is_built_here() {
 
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
-    let unsigned = build(&send(), &facts(Some(true))).unwrap();
+    let unsigned = build(&send(), &chain_data(Some(true))).unwrap();
     let good = signature(&unsigned.signing[0].message);
     let ecdsa = Signature::Ecdsa {
         r: [1; 32],
@@ -349,11 +350,11 @@ proptest! {
         let payload = Payload::parse(&wire).unwrap();
         prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
         let exists = exists || matches!(to, MuxedAccount::MuxedEd25519(_));
-        let facts = Facts {
+        let chain_data = ChainData {
             sequence, base_fee, max_time, destination_exists: (kind == 0).then_some(exists),
         };
-        let unsigned = build(&payload, &facts.clone().into()).unwrap();
-        prop_assert_eq!(&unsigned, &build(&payload, &facts.into()).unwrap());
+        let unsigned = build(&payload, &chain_data.clone().into()).unwrap();
+        prop_assert_eq!(&unsigned, &build(&payload, &chain_data.into()).unwrap());
         let TransactionEnvelope::Tx(envelope) = decode(&unsigned.bytes).unwrap() else {
             panic!("{unsigned:?}")
         };
@@ -391,7 +392,7 @@ proptest! {
         );
         prop_assert_eq!(STELLAR.most_fee(&unsigned.bytes), Ok(U256::from(base_fee)));
         prop_assert_eq!(
-            STELLAR.uses(&payload, &unsigned), Ok(vec![Resource::Nonce(sequence + 1)])
+            STELLAR.reservations(&payload, &unsigned), Ok(vec![Resource::Nonce(sequence + 1)])
         );
     }
 }

@@ -26,7 +26,7 @@ fn custom__should_be_signed_as_it_is() {
 
         let payload = custom(&envelope).unwrap();
         assert_eq!(Payload::decode(&payload.encode()).unwrap(), payload);
-        let unsigned = build(&payload, &chain::Facts::Nothing).unwrap();
+        let unsigned = build(&payload, &chain::ChainData::Nothing).unwrap();
         assert_eq!(unsigned.bytes, envelope.to_xdr(Limits::none()).unwrap());
         assert_eq!(unsigned.signing[0].message, digest);
         let ours = signature(&digest);
@@ -50,7 +50,7 @@ fn custom_v0__should_be_signed_as_the_v1_that_it_means() {
     // CAP-15: between type and count of signatures, v0 lacks only the type of the source's key.
     let transaction = &bytes[4..bytes.len() - 4];
     let preimage = [&NETWORK_ID, &[0, 0, 0, 2][..], &[0; 4], transaction].concat();
-    let unsigned = build(&custom(&envelope).unwrap(), &chain::Facts::Nothing).unwrap();
+    let unsigned = build(&custom(&envelope).unwrap(), &chain::ChainData::Nothing).unwrap();
     assert_eq!(
         unsigned.signing[0].message,
         Sha256::digest(preimage).as_slice()
@@ -75,7 +75,7 @@ fn custom__should_be_one_that_the_wallet_has_to_sign() {
         let fault = custom(&envelope).unwrap_err();
         assert!(
             fault
-                .public()
+                .message()
                 .starts_with("stellarSendCustom.from: must be the source"),
             "{fault}"
         );
@@ -103,7 +103,7 @@ fn custom__should_be_refused_when_no_network_takes_it() {
     ] {
         let fault = custom(&envelope).unwrap_err();
         let sentence = format!("stellarSendCustom.txBase64: {problem}");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     }
     let bytes = good.to_xdr(Limits::none()).unwrap();
     assert!(custom_bytes(&bytes).is_ok());
@@ -126,7 +126,7 @@ fn custom__should_be_refused_when_no_network_takes_it() {
         });
         let fault = Payload::parse(&kind).unwrap_err();
         assert!(
-            fault.public().starts_with("stellarSendCustom.txBase64: "),
+            fault.message().starts_with("stellarSendCustom.txBase64: "),
             "{fault}"
         );
     }
@@ -222,14 +222,14 @@ fn custom__should_have_room_for_a_signature() {
     };
     let empty = upload(0).to_xdr(Limits::none()).unwrap().len();
     let payload = custom(&upload(MAX_BYTES - empty)).unwrap();
-    let unsigned = build(&payload, &chain::Facts::Nothing).unwrap();
+    let unsigned = build(&payload, &chain::ChainData::Nothing).unwrap();
     assert_eq!(unsigned.bytes.len(), MAX_BYTES);
     let ours = signature(&unsigned.signing[0].message);
     let signed = STELLAR.assemble(&payload, &unsigned, &[ours], &public_key());
     assert!(signed.is_ok());
     let fault = custom(&upload(MAX_BYTES - empty + 1)).unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "stellarSendCustom.txBase64: is larger than any transaction that the network takes"
     );
 }
@@ -239,9 +239,9 @@ fn uses__should_be_the_number_where_it_is_the_senders() {
     let op = || vec![by(None, native(TO, 1))];
     let used = |envelope: &TransactionEnvelope| {
         let payload = custom(envelope).unwrap();
-        let unsigned = build(&payload, &chain::Facts::Nothing).unwrap();
+        let unsigned = build(&payload, &chain::ChainData::Nothing).unwrap();
         let [resource] = STELLAR
-            .uses(&payload, &unsigned)
+            .reservations(&payload, &unsigned)
             .unwrap()
             .try_into()
             .unwrap();
@@ -262,9 +262,9 @@ fn uses__should_be_the_number_where_it_is_the_senders() {
         let whole = Resource::Whole(Sha256::digest(digest).into());
         assert_eq!(used(&envelope), whole);
     }
-    let mut unsigned = build(&send(), &facts(Some(true))).unwrap();
+    let mut unsigned = build(&send(), &chain_data(Some(true))).unwrap();
     unsigned.bytes.pop();
-    let fault = STELLAR.uses(&send(), &unsigned).unwrap_err();
+    let fault = STELLAR.reservations(&send(), &unsigned).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
 }
 
@@ -537,11 +537,11 @@ proptest! {
             let _ = (STELLAR.most_fee(&bytes), STELLAR.difference(&bytes, &good[envelope]));
             if let Ok(payload) = custom_bytes(&bytes) {
                 prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
-                let unsigned = build(&payload, &chain::Facts::Nothing).unwrap();
+                let unsigned = build(&payload, &chain::ChainData::Nothing).unwrap();
                 prop_assert_eq!(&unsigned.bytes, &bytes);
                 prop_assert_eq!(payload.outflow(Network::Stellar).nature, Nature::Custom);
                 STELLAR.most_fee(&bytes).unwrap();
-                STELLAR.uses(&payload, &unsigned).unwrap();
+                STELLAR.reservations(&payload, &unsigned).unwrap();
                 let signature = signature(&unsigned.signing[0].message);
                 STELLAR
                     .assemble(&payload, &unsigned, &[signature], &public_key())

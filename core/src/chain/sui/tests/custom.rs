@@ -88,7 +88,7 @@ fn json__should_be_refused_where_something_is_left_open() {
         let fault = custom_of(SDK_FROM, json.to_string().into_bytes()).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         let sentence = format!("suiSendCustom.payload: {sentence}");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     };
     refused(
         &|json| json["sender"] = Value::Null,
@@ -218,7 +218,7 @@ fn custom__should_be_a_programmable_transaction_in_its_one_encoding() {
     ] {
         let fault = custom(bytes).unwrap_err();
         let sentence = format!("suiSendCustom.payload: {sentence}");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     }
 }
 
@@ -226,15 +226,15 @@ fn custom__should_be_a_programmable_transaction_in_its_one_encoding() {
 fn custom__should_be_signed_as_it_is() {
     let bytes = tx::encode(&transaction(vec![], vec![])).unwrap();
     let payload = custom(bytes.clone()).unwrap();
-    assert_eq!(SUI_CHAIN.needs(&payload), chain::Needs::Nothing);
+    assert_eq!(SUI_CHAIN.queries(&payload), chain::Queries::Nothing);
     let unsigned = SUI_CHAIN
-        .build(&payload, &chain::Facts::Nothing, &public_key())
+        .build(&payload, &chain::ChainData::Nothing, &public_key())
         .unwrap();
     assert_eq!(unsigned.bytes, bytes);
     assert_eq!(SUI_CHAIN.most_fee(&bytes), Ok(U256::from(1_000)));
-    let fault = build(&payload, &facts(&[], &[])).unwrap_err();
+    let fault = build(&payload, &chain_data(&[], &[])).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
-    let settled = SUI_CHAIN.settle(&payload, facts(&[], &[]).into(), &BTreeSet::new());
+    let settled = SUI_CHAIN.allocate(&payload, chain_data(&[], &[]).into(), &BTreeSet::new());
     assert_eq!(settled.unwrap_err().class(), &Class::Bug);
     let signature = sign(&unsigned.signing[0].message);
     let signed = SUI_CHAIN.assemble(&payload, &unsigned, &[signature], &public_key());
@@ -264,15 +264,15 @@ fn split(coin: Argument, amounts: Vec<Argument>) -> Command {
 
 #[test]
 fn uses__should_name_the_objects_that_are_spent() {
-    let uses = |mut transaction: Transaction, gas: Vec<ObjectReference>| {
+    let reservations = |mut transaction: Transaction, gas: Vec<ObjectReference>| {
         transaction.gas_payment.objects = gas;
         let payload = custom(tx::encode(&transaction).unwrap()).unwrap();
         let unsigned = SUI_CHAIN
-            .build(&payload, &chain::Facts::Nothing, &public_key())
+            .build(&payload, &chain::ChainData::Nothing, &public_key())
             .unwrap();
-        SUI_CHAIN.uses(&payload, &unsigned).unwrap()
+        SUI_CHAIN.reservations(&payload, &unsigned).unwrap()
     };
-    let piece = |number: u8| Resource::Piece(format!("{}:3", Address::new([number; 32])));
+    let piece = |number: u8| Resource::Object(format!("{}:3", Address::new([number; 32])));
     let owned = |number| Input::ImmutableOrOwned(object(number));
     let inputs = vec![
         owned(10),
@@ -300,7 +300,7 @@ fn uses__should_name_the_objects_that_are_spent() {
         // May be immutable, and then everybody uses it at this version.
         call("0xabc", vec![input(5), input(6), input(7)]),
     ];
-    let all = uses(transaction(inputs, commands), vec![object(1), object(2)]);
+    let all = reservations(transaction(inputs, commands), vec![object(1), object(2)]);
     assert_eq!(all, [1, 2, 10, 11, 12, 13, 14, 16].map(piece));
     let reserved = [&[1; 12][..], &[0xac; 20]].concat();
     let reserved = Digest::from_bytes(reserved).unwrap();
@@ -309,15 +309,15 @@ fn uses__should_name_the_objects_that_are_spent() {
         vec![ObjectReference::new(Address::TWO, 0, reserved)],
     ] {
         let none = transaction(vec![], vec![]);
-        let alone = uses(none.clone(), gas.clone());
+        let alone = reservations(none.clone(), gas.clone());
         assert!(
             matches!(alone.as_slice(), [Resource::Whole(_)]),
             "{alone:?}"
         );
-        assert_eq!(uses(none.clone(), gas.clone()), alone);
+        assert_eq!(reservations(none.clone(), gas.clone()), alone);
         let mut other = none;
         other.expiration = TransactionExpiration::Epoch(1);
-        assert_ne!(uses(other, gas), alone);
+        assert_ne!(reservations(other, gas), alone);
     }
 }
 

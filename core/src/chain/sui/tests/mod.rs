@@ -8,7 +8,7 @@ use sui_sdk_types::{
 
 use super::*;
 use crate::{
-    chain::{self, Chain, solana},
+    chain::{self, DynNetworkRules, solana},
     payload::{
         Payload, WireKind,
         outflow::{Asset, Nature, Place},
@@ -21,7 +21,7 @@ mod custom;
 mod payments;
 mod settling;
 
-const SUI_CHAIN: &dyn Chain = &Sui;
+const SUI_CHAIN: &dyn DynNetworkRules = &Sui;
 const TO: &str = "0x2e11e011732dddf470541604330633038cccb0c199170662795b0dd34bf742da";
 const TOKEN: &str = "0xabc::tok::TOK";
 const CHAIN: [u8; 32] = [7; 32];
@@ -100,8 +100,8 @@ fn coin(kind: &str, number: u8, balance: u64) -> Coin {
     }
 }
 
-fn facts(sui: &[u64], tokens: &[u64]) -> Facts {
-    Facts {
+fn chain_data(sui: &[u64], tokens: &[u64]) -> ChainData {
+    ChainData {
         reference_gas_price: None,
         gas_used: None,
         sui_coins: (1..).zip(sui).map(|(n, one)| coin(SUI, n, *one)).collect(),
@@ -119,8 +119,8 @@ fn facts(sui: &[u64], tokens: &[u64]) -> Facts {
     }
 }
 
-fn build(payload: &Payload, facts: &Facts) -> Result<Unsigned, Fault> {
-    SUI_CHAIN.build(payload, &facts.clone().into(), &public_key())
+fn build(payload: &Payload, chain_data: &ChainData) -> Result<Unsigned, Fault> {
+    SUI_CHAIN.build(payload, &chain_data.clone().into(), &public_key())
 }
 
 fn read(unsigned: &Unsigned) -> Transaction {
@@ -196,8 +196,8 @@ fn coin_type__should_have_one_form() {
 
 #[test]
 fn needs__should_name_what_the_request_does_not_bring() {
-    let asked = |payload: &Payload| match SUI_CHAIN.needs(payload) {
-        chain::Needs::Sui(needs) => (needs.price, needs.simulation),
+    let asked = |payload: &Payload| match SUI_CHAIN.queries(payload) {
+        chain::Queries::Sui(queries) => (queries.price, queries.simulation),
         other => panic!("{other:?}"),
     };
     assert_eq!(asked(&native(1)), (false, false));
@@ -210,13 +210,13 @@ fn needs__should_name_what_the_request_does_not_bring() {
         asked(&native_with("1", gas(None, Some("1")))),
         (false, true)
     );
-    assert!(SUI_CHAIN.is_sequenced(&SUI_CHAIN.needs(&native(1))));
-    assert!(!SUI_CHAIN.is_sequenced(&chain::Needs::Nothing));
+    assert!(SUI_CHAIN.is_sequenced(&SUI_CHAIN.queries(&native(1))));
+    assert!(!SUI_CHAIN.is_sequenced(&chain::Queries::Nothing));
 }
 
 #[test]
 fn message__should_be_a_message_whatever_it_says() {
-    let transaction = build(&native(5), &facts(&[10_000], &[])).unwrap();
+    let transaction = build(&native(5), &chain_data(&[10_000], &[])).unwrap();
     for (content, nature) in [
         (&b""[..], (Nature::Message, 0)),
         (b"hello", (Nature::Message, 0)),
@@ -228,11 +228,11 @@ fn message__should_be_a_message_whatever_it_says() {
             content: content.to_vec(),
         }))
         .unwrap();
-        assert_eq!(SUI_CHAIN.needs(&payload), chain::Needs::Nothing);
+        assert_eq!(SUI_CHAIN.queries(&payload), chain::Queries::Nothing);
         let outflow = payload.outflow(Network::Sui);
         assert_eq!((outflow.nature, outflow.spends.len()), nature);
         let unsigned = SUI_CHAIN
-            .build(&payload, &chain::Facts::Nothing, &public_key())
+            .build(&payload, &chain::ChainData::Nothing, &public_key())
             .unwrap();
         assert!(unsigned.bytes.is_empty());
         let [input] = unsigned.signing.as_slice() else {

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn gas__should_come_from_the_chain_by_the_conventions() {
     let of = |payload: &Payload, price: Option<u64>, used: Option<(u64, u64, u64)>| {
-        let facts = Facts {
+        let chain_data = ChainData {
             reference_gas_price: price,
             gas_used: used.map(|(computation_cost, storage_cost, storage_rebate)| {
                 Box::new(GasUsed {
@@ -14,9 +14,9 @@ fn gas__should_come_from_the_chain_by_the_conventions() {
                     storage_rebate,
                 })
             }),
-            ..facts(&[u64::MAX], &[])
+            ..chain_data(&[u64::MAX], &[])
         };
-        build(payload, &facts).map(|unsigned| {
+        build(payload, &chain_data).map(|unsigned| {
             let gas = read(&unsigned).gas_payment;
             (gas.price, gas.budget)
         })
@@ -37,7 +37,7 @@ fn gas__should_come_from_the_chain_by_the_conventions() {
         let fault = of(&open, Some(price), Some(used)).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         assert!(
-            fault.public().starts_with("suiSendNative.gasFee"),
+            fault.message().starts_with("suiSendNative.gasFee"),
             "{fault}"
         );
     }
@@ -58,40 +58,44 @@ const MAX_BUDGET_USED: u64 = 50_000_000_000 - 1000;
 
 #[test]
 fn build__should_refuse_facts_that_do_not_fit() {
-    type Change = fn(&mut Facts);
+    type Change = fn(&mut ChainData);
     let cases: [(&Payload, Change); 9] = [
-        (&native(1), |facts| facts.coins = vec![coin(TOKEN, 50, 1)]),
-        (&native(1), |facts| facts.coin_address_balance = 1),
-        (&native(1), |facts| {
-            facts.sui_coins.push(facts.sui_coins[0].clone())
+        (&native(1), |chain_data| {
+            chain_data.coins = vec![coin(TOKEN, 50, 1)]
         }),
-        (&token(1), |facts| {
-            facts.coins.push(facts.sui_coins[0].clone())
+        (&native(1), |chain_data| chain_data.coin_address_balance = 1),
+        (&native(1), |chain_data| {
+            chain_data.sui_coins.push(chain_data.sui_coins[0].clone())
         }),
-        (&native(1), |facts| {
-            facts.sui_coins[0].object_id = "0x2".into()
+        (&token(1), |chain_data| {
+            chain_data.coins.push(chain_data.sui_coins[0].clone())
         }),
-        (&native(1), |facts| facts.sui_coins[0].digest = "abc".into()),
-        (&native(1), |facts| {
+        (&native(1), |chain_data| {
+            chain_data.sui_coins[0].object_id = "0x2".into()
+        }),
+        (&native(1), |chain_data| {
+            chain_data.sui_coins[0].digest = "abc".into()
+        }),
+        (&native(1), |chain_data| {
             let reserved = [&[1; 12][..], &[0xac; 20]].concat();
-            facts.sui_coins[0].digest = bs58::encode(reserved).into_string();
+            chain_data.sui_coins[0].digest = bs58::encode(reserved).into_string();
         }),
-        (&native(1), |facts| {
-            (facts.sui_address_balance, facts.validity) = (1, None);
+        (&native(1), |chain_data| {
+            (chain_data.sui_address_balance, chain_data.validity) = (1, None);
         }),
-        (&native(1), |facts| {
-            facts.sui_address_balance = 1;
-            facts.validity.as_mut().unwrap().epoch = 1 << 32;
+        (&native(1), |chain_data| {
+            chain_data.sui_address_balance = 1;
+            chain_data.validity.as_mut().unwrap().epoch = 1 << 32;
         }),
     ];
     for (index, (payload, change)) in cases.into_iter().enumerate() {
         let tokens: &[u64] = if payload == &token(1) { &[10] } else { &[] };
-        let mut facts = facts(&[10_000], tokens);
-        change(&mut facts);
-        let fault = build(payload, &facts).unwrap_err();
+        let mut chain_data = chain_data(&[10_000], tokens);
+        change(&mut chain_data);
+        let fault = build(payload, &chain_data).unwrap_err();
         assert_eq!(fault.class(), &Class::Bug, "{index}: {fault:?}");
     }
-    let mut many = facts(&[10_000], &[]);
+    let mut many = chain_data(&[10_000], &[]);
     for number in 0..MAX_COINS {
         let mut id = [1; 32];
         id[..8].copy_from_slice(&number.to_le_bytes());
@@ -106,21 +110,21 @@ fn build__should_refuse_facts_that_do_not_fit() {
     let gas = read(&build(&native(1), &many).unwrap()).gas_payment;
     assert_eq!(gas.objects.len(), 256);
 
-    let others = chain::Facts::Solana(solana::Facts {
+    let others = chain::ChainData::Solana(solana::ChainData {
         recent_blockhash: String::new(),
         token: None,
     });
-    for facts in [&chain::Facts::Nothing, &others] {
+    for chain_data in [&chain::ChainData::Nothing, &others] {
         let fault = SUI_CHAIN
-            .build(&native(1), facts, &public_key())
+            .build(&native(1), chain_data, &public_key())
             .unwrap_err();
         assert_eq!(fault.class(), &Class::Bug);
     }
     let key = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
-    let good = facts(&[10_000], &[]).into();
+    let good = chain_data(&[10_000], &[]).into();
     let fault = SUI_CHAIN.build(&native(1), &good, &key).unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "suiSendNative.from: is not the wallet's address"
     );
 }
@@ -128,47 +132,55 @@ fn build__should_refuse_facts_that_do_not_fit() {
 #[test]
 fn build__should_refuse_what_the_wallet_cannot_pay() {
     use crate::fault::ExecuteCode::{InsufficientFunds, InsufficientGasFee};
-    let with_balance = |facts: Facts, sui, tokens| Facts {
+    let with_balance = |chain_data: ChainData, sui, tokens| ChainData {
         sui_address_balance: sui,
         coin_address_balance: tokens,
-        ..facts
+        ..chain_data
     };
-    for (payload, facts, refusal) in [
-        (native(9_000), facts(&[4_000, 6_000], &[]), None),
+    for (payload, chain_data, refusal) in [
+        (native(9_000), chain_data(&[4_000, 6_000], &[]), None),
         (
             native(9_001),
-            facts(&[4_000, 6_000], &[]),
+            chain_data(&[4_000, 6_000], &[]),
             Some(InsufficientFunds),
         ),
         (
             native(9_001),
-            with_balance(facts(&[4_000, 6_000], &[]), 1, 0),
+            with_balance(chain_data(&[4_000, 6_000], &[]), 1, 0),
             None,
         ),
-        (native(0), facts(&[], &[]), Some(InsufficientFunds)),
-        (native(1), with_balance(facts(&[], &[]), 1_001, 0), None),
-        (token(30), facts(&[1_000], &[10, 20]), None),
+        (native(0), chain_data(&[], &[]), Some(InsufficientFunds)),
+        (
+            native(1),
+            with_balance(chain_data(&[], &[]), 1_001, 0),
+            None,
+        ),
+        (token(30), chain_data(&[1_000], &[10, 20]), None),
         (
             token(31),
-            facts(&[1_000], &[10, 20]),
+            chain_data(&[1_000], &[10, 20]),
             Some(InsufficientFunds),
         ),
         (
             token(31),
-            with_balance(facts(&[1_000], &[10, 20]), 0, 1),
+            with_balance(chain_data(&[1_000], &[10, 20]), 0, 1),
             None,
         ),
-        (token(1), facts(&[999], &[1]), Some(InsufficientGasFee)),
+        (token(1), chain_data(&[999], &[1]), Some(InsufficientGasFee)),
         // Gas is taken from coins or from the balance, not from both.
         (
             token(1),
-            with_balance(facts(&[999], &[1]), 999, 0),
+            with_balance(chain_data(&[999], &[1]), 999, 0),
             Some(InsufficientGasFee),
         ),
-        (token(1), with_balance(facts(&[], &[1]), 1_000, 0), None),
-        (token(0), facts(&[1_000], &[]), None),
+        (
+            token(1),
+            with_balance(chain_data(&[], &[1]), 1_000, 0),
+            None,
+        ),
+        (token(0), chain_data(&[1_000], &[]), None),
     ] {
-        let built = build(&payload, &facts);
+        let built = build(&payload, &chain_data);
         assert_eq!(built.as_ref().err().map(Fault::code), refusal, "{built:?}");
         if let Err(fault) = built {
             assert_eq!(fault.class(), &Class::Invalid);
@@ -176,15 +188,15 @@ fn build__should_refuse_what_the_wallet_cannot_pay() {
     }
     // Nobody has so much: encoded as asked for, and refused where it is decided.
     let most = native(u64::MAX);
-    let facts = facts(&[1], &[]);
-    assert!(build(&most, &facts).is_ok());
-    let fault = SUI_CHAIN.settle(&most, facts.into(), &BTreeSet::new());
+    let chain_data = chain_data(&[1], &[]);
+    assert!(build(&most, &chain_data).is_ok());
+    let fault = SUI_CHAIN.allocate(&most, chain_data.into(), &BTreeSet::new());
     assert_eq!(fault.unwrap_err().code(), InsufficientFunds);
 }
 
 #[test]
 fn expiration__should_tell_payments_apart_that_spend_no_coin() {
-    let from_balance = |nonce| Facts {
+    let from_balance = |nonce| ChainData {
         sui_address_balance: 10_000,
         coin_address_balance: 10,
         validity: Some(Validity {
@@ -192,7 +204,7 @@ fn expiration__should_tell_payments_apart_that_spend_no_coin() {
             chain_identifier: Digest::new(CHAIN).to_base58(),
             nonce,
         }),
-        ..facts(&[], &[])
+        ..chain_data(&[], &[])
     };
     let valid = |nonce| TransactionExpiration::ValidDuring {
         min_epoch: Some(5),
@@ -202,7 +214,7 @@ fn expiration__should_tell_payments_apart_that_spend_no_coin() {
         chain: Digest::new(CHAIN),
         nonce,
     };
-    let sui = |nonce| Facts {
+    let sui = |nonce| ChainData {
         coin_address_balance: 0,
         ..from_balance(nonce)
     };
@@ -211,22 +223,25 @@ fn expiration__should_tell_payments_apart_that_spend_no_coin() {
         assert_eq!(read(&unsigned).expiration, valid(nonce));
         assert!(read(&unsigned).gas_payment.objects.is_empty());
         let used = vec![Resource::Nonce(5 << 32 | u64::from(nonce))];
-        assert_eq!(SUI_CHAIN.uses(&token(1), &unsigned), Ok(used.clone()));
+        assert_eq!(
+            SUI_CHAIN.reservations(&token(1), &unsigned),
+            Ok(used.clone())
+        );
         // A coin reservation is no object.
         let unsigned = build(&native(1), &sui(Some(nonce))).unwrap();
         assert_eq!(read(&unsigned).expiration, valid(nonce));
         assert_eq!(read(&unsigned).gas_payment.objects.len(), 1);
-        assert_eq!(SUI_CHAIN.uses(&native(1), &unsigned), Ok(used));
+        assert_eq!(SUI_CHAIN.reservations(&native(1), &unsigned), Ok(used));
     }
     // As the SDK has it, which sets none beside a coin reservation.
     let unsigned = build(&native(1), &sui(None)).unwrap();
     assert_eq!(read(&unsigned).expiration, TransactionExpiration::None);
-    let uses = SUI_CHAIN.uses(&native(1), &unsigned).unwrap();
-    assert!(matches!(uses.as_slice(), [Resource::Whole(_)]));
+    let reservations = SUI_CHAIN.reservations(&native(1), &unsigned).unwrap();
+    assert!(matches!(reservations.as_slice(), [Resource::Whole(_)]));
     let fault = build(&token(1), &from_balance(None)).unwrap_err();
     assert_eq!(fault.class(), &Class::Bug);
     // Coins that change are enough.
-    let unsigned = build(&native(1), &facts(&[10_000], &[])).unwrap();
+    let unsigned = build(&native(1), &chain_data(&[10_000], &[])).unwrap();
     assert_eq!(read(&unsigned).expiration, TransactionExpiration::None);
 }
 
@@ -242,7 +257,7 @@ fn simulation__should_be_the_sdks() {
         amount: "700".into(),
         gas_fee: None,
     }));
-    let chain::Needs::Sui(needs) = SUI_CHAIN.needs(&payload.unwrap()) else {
+    let chain::Queries::Sui(queries) = SUI_CHAIN.queries(&payload.unwrap()) else {
         unreachable!()
     };
     let coin = |id: u8, version, digest, balance| Coin {
@@ -252,7 +267,7 @@ fn simulation__should_be_the_sdks() {
         balance,
         origin: None,
     };
-    let mut facts = Facts {
+    let mut chain_data = ChainData {
         reference_gas_price: Some(505),
         gas_used: None,
         sui_coins: vec![coin(0x23, 5, 10, 100_000_000)],
@@ -265,13 +280,13 @@ fn simulation__should_be_the_sdks() {
             nonce: Some(sdk["nonce"].as_u64().unwrap().try_into().unwrap()),
         }),
     };
-    let bytes = simulation(&needs, &facts).unwrap();
+    let bytes = simulation(&queries, &chain_data).unwrap();
     assert_eq!(STANDARD.encode(bytes), sdk["bcs"].as_str().unwrap());
-    facts.coins.pop();
-    let fault = simulation(&needs, &facts).unwrap_err();
+    chain_data.coins.pop();
+    let fault = simulation(&queries, &chain_data).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    facts.validity = None;
-    assert!(simulation(&needs, &facts).is_err());
+    chain_data.validity = None;
+    assert!(simulation(&queries, &chain_data).is_err());
 }
 
 fn batch(amounts: &[&str]) -> Result<Payment, Fault> {
@@ -299,10 +314,10 @@ fn batch__should_pay_everybody_in_one_transaction() {
     assert_eq!(outflow.nature, Nature::Transfer);
     let amounts: Vec<_> = outflow.spends.iter().map(|spend| spend.amount).collect();
     assert_eq!(amounts, [1, 2, 3].map(U256::from));
-    assert!(build(&payload, &facts(&[1_006], &[])).is_ok());
-    let fault = build(&payload, &facts(&[1_005], &[])).unwrap_err();
+    assert!(build(&payload, &chain_data(&[1_006], &[])).is_ok());
+    let fault = build(&payload, &chain_data(&[1_005], &[])).unwrap_err();
     assert!(
-        fault.public().starts_with("suiSendNative.recipients: "),
+        fault.message().starts_with("suiSendNative.recipients: "),
         "{fault}"
     );
     // It has no wire form that could be read as another payment.
@@ -320,7 +335,7 @@ fn batch__should_pay_everybody_in_one_transaction() {
         ),
     ] {
         let fault = batch(&amounts).unwrap_err();
-        assert!(fault.public().starts_with(sentence), "{fault}");
+        assert!(fault.message().starts_with(sentence), "{fault}");
     }
 }
 
@@ -351,18 +366,18 @@ proptest! {
         let payment = payment.unwrap().with_gas(gas(Some("1000"), Some("10")).as_ref()).unwrap();
         let total = payment.total();
         let payload: Payload = SuiPayload::Payment(payment).into();
-        let facts = Facts {
+        let chain_data = ChainData {
             sui_address_balance: balances.0,
             coin_address_balance: if of_token { balances.1 } else { 0 },
-            ..if of_token { facts(&[1_000], &coins) } else { facts(&coins, &[]) }
+            ..if of_token { chain_data(&[1_000], &coins) } else { chain_data(&coins, &[]) }
         };
         let have: u64 = coins.iter().sum::<u64>()
             + if of_token { balances.1 } else { balances.0 };
         let need = if of_token { total } else { total + 1_000 };
-        let built = build(&payload, &facts);
+        let built = build(&payload, &chain_data);
         prop_assert_eq!(built.is_ok(), have >= need);
         let Ok(unsigned) = built else { return Ok(()) };
-        prop_assert_eq!(build(&payload, &facts).unwrap(), unsigned.clone());
+        prop_assert_eq!(build(&payload, &chain_data).unwrap(), unsigned.clone());
         let transaction = read(&unsigned);
         prop_assert_eq!(tx::encode(&transaction).unwrap(), unsigned.bytes.clone());
         prop_assert_eq!(transaction.sender.to_string(), from());
@@ -392,8 +407,8 @@ proptest! {
                 prop_assert_eq!(call.module.as_str(), "coin");
             }
         }
-        let uses = SUI_CHAIN.uses(&payload, &unsigned).unwrap();
-        prop_assert!(!uses.is_empty());
+        let reservations = SUI_CHAIN.reservations(&payload, &unsigned).unwrap();
+        prop_assert!(!reservations.is_empty());
     }
 
     #[test]
@@ -405,15 +420,15 @@ proptest! {
 
     #[test]
     fn facts__should_never_panic(id in "\\PC{0,70}", digest in "\\PC{0,50}", balance: u64, epoch: u64, chain in "\\PC{0,50}", price: u64) {
-        let mut facts = facts(&[u64::MAX, u64::MAX], &[]);
-        facts.sui_coins[0].object_id = id;
-        facts.sui_coins[1].digest = digest;
-        facts.sui_address_balance = balance;
-        facts.reference_gas_price = Some(price);
-        facts.gas_used = Some(Box::new(GasUsed { computation_cost: balance, storage_cost: epoch, storage_rebate: price }));
-        facts.validity = Some(Validity { epoch, chain_identifier: chain, nonce: Some(1) });
+        let mut chain_data = chain_data(&[u64::MAX, u64::MAX], &[]);
+        chain_data.sui_coins[0].object_id = id;
+        chain_data.sui_coins[1].digest = digest;
+        chain_data.sui_address_balance = balance;
+        chain_data.reference_gas_price = Some(price);
+        chain_data.gas_used = Some(Box::new(GasUsed { computation_cost: balance, storage_cost: epoch, storage_rebate: price }));
+        chain_data.validity = Some(Validity { epoch, chain_identifier: chain, nonce: Some(1) });
         let payload = native_with("5", None);
-        let _ = build(&payload, &facts);
-        let _ = SUI_CHAIN.settle(&payload, facts.into(), &BTreeSet::new());
+        let _ = build(&payload, &chain_data);
+        let _ = SUI_CHAIN.allocate(&payload, chain_data.into(), &BTreeSet::new());
     }
 }

@@ -4,60 +4,69 @@ use super::*;
 
 #[test]
 fn settle__should_leave_out_what_others_hold() {
-    let settle = |payload: &Payload, facts: &Facts, taken: &[Resource]| {
-        SUI_CHAIN.settle(
+    let allocate = |payload: &Payload, chain_data: &ChainData, taken: &[Resource]| {
+        SUI_CHAIN.allocate(
             payload,
-            facts.clone().into(),
+            chain_data.clone().into(),
             &taken.iter().cloned().collect(),
         )
     };
-    let left = |settled: Result<Settled, Fault>| match settled.unwrap() {
-        Settled::Facts(chain::Facts::Sui(facts)) => facts,
+    let left = |settled: Result<Allocation, Fault>| match settled.unwrap() {
+        Allocation::ChainData(chain::ChainData::Sui(chain_data)) => chain_data,
         other => panic!("{other:?}"),
     };
-    let two = facts(&[2_000, 3_000], &[]);
-    assert_eq!(left(settle(&native(1), &two, &[])), two);
-    let first = build(&native(1), &facts(&[2_000], &[])).unwrap();
-    let taken = SUI_CHAIN.uses(&native(1), &first).unwrap();
+    let two = chain_data(&[2_000, 3_000], &[]);
+    assert_eq!(left(allocate(&native(1), &two, &[])), two);
+    let first = build(&native(1), &chain_data(&[2_000], &[])).unwrap();
+    let taken = SUI_CHAIN.reservations(&native(1), &first).unwrap();
     let name = format!("{}:3", two.sui_coins[0].object_id);
-    assert_eq!(taken, [Resource::Piece(name)]);
-    let kept = left(settle(&native(1), &two, &taken));
+    assert_eq!(taken, [Resource::Object(name)]);
+    let kept = left(allocate(&native(1), &two, &taken));
     assert_eq!(kept.sui_coins, two.sui_coins[1..]);
     let second = build(&native(1), &kept).unwrap();
-    let both: Vec<_> = [taken.clone(), SUI_CHAIN.uses(&native(1), &second).unwrap()].concat();
+    let both: Vec<_> = [
+        taken.clone(),
+        SUI_CHAIN.reservations(&native(1), &second).unwrap(),
+    ]
+    .concat();
     assert_eq!(both.iter().collect::<BTreeSet<_>>().len(), 2);
     // What others hold would be enough: it comes back.
     for taken in [&taken, &both] {
-        let waiting = settle(&native(3_000), &two, taken).unwrap();
-        assert!(matches!(waiting, Settled::Wait(_)), "{waiting:?}");
+        let waiting = allocate(&native(3_000), &two, taken).unwrap();
+        assert!(matches!(waiting, Allocation::Wait(_)), "{waiting:?}");
     }
-    assert!(settle(&native(4_001), &two, &both).is_err());
+    assert!(allocate(&native(4_001), &two, &both).is_err());
     // Another version is another object.
     let mut moved = two.clone();
     moved.sui_coins[0].version = 4;
-    assert_eq!(left(settle(&native(1), &moved, &taken)).sui_coins.len(), 2);
+    assert_eq!(
+        left(allocate(&native(1), &moved, &taken)).sui_coins.len(),
+        2
+    );
 
-    let tokens = facts(&[5_000], &[10, 20]);
-    let held = Resource::Piece(format!("{}:3", tokens.coins[1].object_id));
-    let kept = left(settle(&token(10), &tokens, std::slice::from_ref(&held)));
+    let tokens = chain_data(&[5_000], &[10, 20]);
+    let held = Resource::Object(format!("{}:3", tokens.coins[1].object_id));
+    let kept = left(allocate(&token(10), &tokens, std::slice::from_ref(&held)));
     assert_eq!(kept.coins, tokens.coins[..1]);
-    let waiting = settle(&token(11), &tokens, &[held]).unwrap();
-    assert!(matches!(waiting, Settled::Wait(_)));
+    let waiting = allocate(&token(11), &tokens, &[held]).unwrap();
+    assert!(matches!(waiting, Allocation::Wait(_)));
 }
 
 #[test]
 fn settle__should_take_a_nonce_that_is_free() {
     let nonce = |start, taken: &[u32]| {
-        let mut facts = facts(&[2_000], &[]);
-        facts.validity.as_mut().unwrap().nonce = start;
+        let mut chain_data = chain_data(&[2_000], &[]);
+        chain_data.validity.as_mut().unwrap().nonce = start;
         let taken = taken
             .iter()
             .map(|nonce| Resource::Nonce(5 << 32 | u64::from(*nonce)));
         match SUI_CHAIN
-            .settle(&native(1), facts.into(), &taken.collect())
+            .allocate(&native(1), chain_data.into(), &taken.collect())
             .unwrap()
         {
-            Settled::Facts(chain::Facts::Sui(facts)) => facts.validity.unwrap().nonce,
+            Allocation::ChainData(chain::ChainData::Sui(chain_data)) => {
+                chain_data.validity.unwrap().nonce
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -71,10 +80,10 @@ fn settle__should_take_a_nonce_that_is_free() {
 fn vouch__should_want_tokens_that_show_their_type() {
     type Change = fn(&mut Coin);
     let vouched = |payload: &Payload, change: Change| {
-        let mut facts = facts(&[5_000], &[10, 20]);
-        change(&mut facts.coins[1]);
-        let vouched = SUI_CHAIN.vouch(payload, &facts.clone().into());
-        let settled = SUI_CHAIN.settle(payload, facts.into(), &BTreeSet::new());
+        let mut chain_data = chain_data(&[5_000], &[10, 20]);
+        change(&mut chain_data.coins[1]);
+        let vouched = SUI_CHAIN.vouch(payload, &chain_data.clone().into());
+        let settled = SUI_CHAIN.allocate(payload, chain_data.into(), &BTreeSet::new());
         assert_eq!(vouched.is_ok(), settled.is_ok());
         vouched
     };
@@ -94,22 +103,27 @@ fn vouch__should_want_tokens_that_show_their_type() {
     for change in changes {
         let fault = vouched(&token(5), change).unwrap_err();
         assert!(
-            fault.public().starts_with("facts: do not show that 0x6"),
+            fault
+                .message()
+                .starts_with("chainData: do not show that 0x6"),
             "{fault}"
         );
     }
     // The same coins, called something else.
     assert!(vouched(&coin_of("0xabc::tok::KOT", 5), |_| ()).is_err());
     // Of SUI nothing has to be shown.
-    let facts = Facts {
+    let chain_data = ChainData {
         sui_coins: vec![Coin {
             origin: None,
             ..coin(SUI, 1, 5_000)
         }],
-        ..facts(&[], &[])
+        ..chain_data(&[], &[])
     };
-    assert_eq!(SUI_CHAIN.vouch(&native(1), &facts.into()), Ok(()));
-    assert_eq!(SUI_CHAIN.vouch(&native(1), &chain::Facts::Nothing), Ok(()));
+    assert_eq!(SUI_CHAIN.vouch(&native(1), &chain_data.into()), Ok(()));
+    assert_eq!(
+        SUI_CHAIN.vouch(&native(1), &chain::ChainData::Nothing),
+        Ok(())
+    );
 }
 
 /// A coin of mainnet's genesis.
@@ -135,7 +149,7 @@ fn coin__should_have_the_digest_of_its_object() {
 
 #[test]
 fn most_fee__should_be_the_budget() {
-    let unsigned = build(&native(1), &facts(&[10_000], &[])).unwrap();
+    let unsigned = build(&native(1), &chain_data(&[10_000], &[])).unwrap();
     assert_eq!(SUI_CHAIN.most_fee(&unsigned.bytes), Ok(U256::from(1_000)));
     assert_eq!(SUI_CHAIN.most_fee(&[]), Ok(U256::ZERO));
     for bytes in [
@@ -149,15 +163,15 @@ fn most_fee__should_be_the_budget() {
 
 #[test]
 fn difference__should_be_named() {
-    let (payload, facts) = (
+    let (payload, chain_data) = (
         token(5),
-        Facts {
+        ChainData {
             coin_address_balance: 10,
             sui_address_balance: 10_000,
-            ..facts(&[], &[])
+            ..chain_data(&[], &[])
         },
     );
-    let built = build(&payload, &facts).unwrap();
+    let built = build(&payload, &chain_data).unwrap();
     let shown = |change: fn(&mut Transaction)| {
         let mut transaction = read(&built);
         change(&mut transaction);
@@ -219,15 +233,15 @@ fn difference__should_be_named() {
 #[test]
 fn sent__should_name_its_last_epoch_and_objects_but_no_reservation() {
     // Gas out of the address balance; then a reservation of it beside a coin.
-    let mut rich = facts(&[], &[10, 20]);
+    let mut rich = chain_data(&[], &[10, 20]);
     rich.sui_address_balance = 5_000;
-    let mut both = facts(&[10_000], &[]);
+    let mut both = chain_data(&[10_000], &[]);
     both.sui_address_balance = 5_000;
-    for (payload, facts, last_epoch, objects, next) in [
+    for (payload, chain_data, last_epoch, objects, next) in [
         (token(25), &rich, Some(6), &rich.coins, 4),
         (native(5), &both, None, &both.sui_coins, 4),
     ] {
-        let unsigned = build(&payload, facts).unwrap();
+        let unsigned = build(&payload, chain_data).unwrap();
         let signature = sign(&unsigned.signing[0].message);
         let signed = SUI_CHAIN
             .assemble(&payload, &unsigned, &[signature], &public_key())
@@ -249,8 +263,8 @@ fn sent__should_name_its_last_epoch_and_objects_but_no_reservation() {
 
 #[test]
 fn assemble__should_give_what_a_node_takes() {
-    let (payload, facts) = (native(5), facts(&[10_000], &[]));
-    let unsigned = build(&payload, &facts).unwrap();
+    let (payload, chain_data) = (native(5), chain_data(&[10_000], &[]));
+    let unsigned = build(&payload, &chain_data).unwrap();
     let good = sign(&unsigned.signing[0].message);
     let assemble = |unsigned: &Unsigned, signatures: &[Signature]| {
         SUI_CHAIN.assemble(&payload, unsigned, signatures, &public_key())
@@ -269,7 +283,7 @@ fn assemble__should_give_what_a_node_takes() {
     assert_eq!(sent.signatures, [signature.to_bytes()]);
     assert_eq!(sent.last_epoch, None);
     let gas = Owned {
-        object_id: facts.sui_coins[0].object_id.clone(),
+        object_id: chain_data.sui_coins[0].object_id.clone(),
         version: 3,
     };
     assert_eq!(

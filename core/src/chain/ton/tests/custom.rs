@@ -80,7 +80,7 @@ fn custom__should_be_json_that_says_nothing_else() {
         let fault = custom(&bad).unwrap_err();
         assert_eq!(*fault.class(), Class::Invalid);
         let sentence = format!("tonSendCustom.{sentence}");
-        assert!(fault.public().starts_with(&sentence), "{bad}: {fault}");
+        assert!(fault.message().starts_with(&sentence), "{bad}: {fault}");
     }
     // A state with something behind it.
     let init = Version::V4r2.state_init(&[1; 32]).unwrap();
@@ -164,7 +164,7 @@ fn custom__should_be_one_message_that_hides_nothing() {
         let fault = with(&bad).unwrap_err();
         assert_eq!(*fault.class(), Class::Invalid);
         assert!(
-            fault.public().starts_with("tonSendCustom.payload: "),
+            fault.message().starts_with("tonSendCustom.payload: "),
             "{fault}"
         );
     }
@@ -179,7 +179,7 @@ fn custom__should_carry_library_references() {
     let boc = STANDARD.encode(cells::write(body.as_ref()));
     let json = format!(r#"{{"messages":[{{"address":"{BOB}","amount":"1","payload":"{boc}"}}]}}"#);
     let payload = custom(json).unwrap();
-    let unsigned = build(&payload, &facts(1)).unwrap();
+    let unsigned = build(&payload, &chain_data(1)).unwrap();
     assert!(TON.most_fee(&unsigned.bytes).is_ok());
     let (_, _, messages) = sent(&payload, &unsigned, Version::V5r1);
     let sent = internal_of(&messages[0]).4;
@@ -203,11 +203,11 @@ fn custom__should_fit_into_one_message() {
     };
     // The first message lies below all the others.
     let payload = asked(200).unwrap();
-    let unsigned = build(&payload, &facts(1)).unwrap();
+    let unsigned = build(&payload, &chain_data(1)).unwrap();
     assert!(TON.most_fee(&unsigned.bytes).is_ok());
     let fault = asked(255).unwrap_err();
     assert!(
-        fault.public().contains("is too large for a message"),
+        fault.message().contains("is too large for a message"),
         "{fault}"
     );
 }
@@ -226,7 +226,7 @@ proptest! {
         let json = format!(r#"{{"messages":[{}]}}"#, items.join(","));
         let payload = custom_of(&from(version), json.as_bytes()).unwrap();
         prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
-        let unsigned = build(&payload, &facts(1)).unwrap();
+        let unsigned = build(&payload, &chain_data(1)).unwrap();
         let (_, _, messages) = sent(&payload, &unsigned, version);
         prop_assert_eq!(messages.len(), asked.len());
         for (message, (to, value, comment)) in messages.iter().zip(asked) {
@@ -237,7 +237,7 @@ proptest! {
         // Given as cells, one by one, they are the same messages.
         for message in &messages {
             let again = custom_of(&from(version), &Boc::encode(message)).unwrap();
-            let unsigned = build(&again, &facts(1)).unwrap();
+            let unsigned = build(&again, &chain_data(1)).unwrap();
             prop_assert_eq!(sent(&again, &unsigned, version).2, vec![message.clone()]);
         }
     }

@@ -148,17 +148,17 @@ fn message__should_be_in_the_form_that_it_names() {
     ] {
         let fault = message(bad).unwrap_err();
         let sentence = format!("tonMessage.{field}");
-        assert!(fault.public().starts_with(&sentence), "{bad}: {fault}");
+        assert!(fault.message().starts_with(&sentence), "{bad}: {fault}");
     }
 }
 
 #[test]
 fn message__should_never_be_an_order_to_the_wallet() {
-    let unsigned = build(&native(), &facts(1)).unwrap();
+    let unsigned = build(&native(), &chain_data(1)).unwrap();
     let order = Order::read(&unsigned.bytes).unwrap().body().unwrap();
     let boc = cells::write(order.as_ref());
     let base64 = STANDARD.encode(&boc);
-    let of_message = Facts::Message {
+    let of_message = ChainData::Message {
         domain: Some("a.b".into()),
         timestamp: Some(1),
     };
@@ -171,11 +171,11 @@ fn message__should_never_be_an_order_to_the_wallet() {
         format!(r#"{{"type":"binary","bytes":"{base64}"}}"#).into_bytes(),
     ] {
         let payload = message(&content).unwrap();
-        let facts = match TON.needs(&payload) {
-            chain::Needs::Nothing => chain::Facts::Nothing,
+        let chain_data = match TON.queries(&payload) {
+            chain::Queries::Nothing => chain::ChainData::Nothing,
             _ => of_message.clone().into(),
         };
-        let built = build(&payload, &facts).unwrap();
+        let built = build(&payload, &chain_data).unwrap();
         assert!(built.bytes.is_empty());
         assert_ne!(built.signing, unsigned.signing);
         assert_eq!(

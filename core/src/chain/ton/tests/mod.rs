@@ -19,7 +19,7 @@ use tycho_types::{
 
 use super::*;
 use crate::{
-    chain::{self, Chain},
+    chain::{self, DynNetworkRules},
     derive::{ChildKey, KeyPath, RootKey},
     ids::{RequestId, VaultId},
     order::SigningOrder,
@@ -30,7 +30,7 @@ use crate::{
     schema::wire,
 };
 
-const TON: &dyn Chain = &Ton;
+const TON: &dyn DynNetworkRules = &Ton;
 
 const BOB: &str = "UQCzhX8UMF-q7gamM_JgyU9yb1RojCQoua8cjcuufiMYwNKp";
 const USDT: &str = "EQCxE6mUtQJKFnGfaROTKOt1lZbDiiX1kCixRv7Nw2Id_sDs";
@@ -103,8 +103,8 @@ fn message(content: impl AsRef<[u8]>) -> Result<Payload, Fault> {
     }))
 }
 
-fn transaction_facts(seqno: u32) -> TransactionFacts {
-    TransactionFacts {
+fn transaction_facts(seqno: u32) -> TransactionChainData {
+    TransactionChainData {
         seqno,
         deployed: true,
         valid_until: Some(1_762_000_000),
@@ -112,13 +112,13 @@ fn transaction_facts(seqno: u32) -> TransactionFacts {
     }
 }
 
-fn facts(seqno: u32) -> chain::Facts {
-    Facts::Transaction(transaction_facts(seqno)).into()
+fn chain_data(seqno: u32) -> chain::ChainData {
+    ChainData::Transaction(transaction_facts(seqno)).into()
 }
 
-fn jetton_facts(decimals: Option<u8>) -> TransactionFacts {
-    TransactionFacts {
-        jetton: Some(JettonFacts {
+fn jetton_facts(decimals: Option<u8>) -> TransactionChainData {
+    TransactionChainData {
+        jetton: Some(JettonChainData {
             wallet: JETTON_WALLET.into(),
             master: Some(USDT.into()),
             decimals,
@@ -127,8 +127,8 @@ fn jetton_facts(decimals: Option<u8>) -> TransactionFacts {
     }
 }
 
-fn build(payload: &Payload, facts: &chain::Facts) -> Result<Unsigned, Fault> {
-    TON.build(payload, facts, &public_key())
+fn build(payload: &Payload, chain_data: &chain::ChainData) -> Result<Unsigned, Fault> {
+    TON.build(payload, chain_data, &public_key())
 }
 
 fn sign(unsigned: &Unsigned) -> Signature {
@@ -271,7 +271,7 @@ fn order__should_hold_for_the_older_wallet_too() {
         (Version::V4r2, Version::V5r1),
     ] {
         let payload = native_of(&from(version), BOB, 1, "");
-        let unsigned = build(&payload, &facts(1)).unwrap();
+        let unsigned = build(&payload, &chain_data(1)).unwrap();
         let order = SigningOrder {
             request: RequestId::from_bytes([1; 16]),
             vault: VaultId::from_bytes([2; 16]),
@@ -282,7 +282,7 @@ fn order__should_hold_for_the_older_wallet_too() {
             public_key: root.public_key.clone(),
             address: from(version),
             payload: payload.encode(),
-            facts: facts(1),
+            chain_data: chain_data(1),
             unsigned: unsigned.bytes,
             inputs: unsigned.signing,
             recipient_indices: Vec::new(),
@@ -296,7 +296,7 @@ fn order__should_hold_for_the_older_wallet_too() {
         };
         let fault = swapped.verify_child(&root, &child).unwrap_err();
         assert_eq!(
-            fault.public(),
+            fault.message(),
             "payload.tonSendNative.from: is not the address of the wallet"
         );
         let foreign = SigningOrder {
@@ -304,7 +304,7 @@ fn order__should_hold_for_the_older_wallet_too() {
             ..order
         };
         let fault = foreign.verify_child(&root, &child).unwrap_err();
-        assert!(fault.public().starts_with("address: "), "{fault}");
+        assert!(fault.message().starts_with("address: "), "{fault}");
     }
     // A rawMessage as well.
     let raw = Payload::parse(&WireKind::RawMessage(wire::RawMessage {
@@ -313,12 +313,14 @@ fn order__should_hold_for_the_older_wallet_too() {
         ecdsa_hash_function: 0,
     }))
     .unwrap();
-    let unsigned = build(&raw, &chain::Facts::Nothing).unwrap();
+    let unsigned = build(&raw, &chain::ChainData::Nothing).unwrap();
     assert_eq!(unsigned.signing[0].message, [1]);
     let other = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
-    let fault = TON.build(&raw, &chain::Facts::Nothing, &other).unwrap_err();
+    let fault = TON
+        .build(&raw, &chain::ChainData::Nothing, &other)
+        .unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "rawMessage.from: is not the wallet's address"
     );
 }
@@ -326,7 +328,7 @@ fn order__should_hold_for_the_older_wallet_too() {
 #[test]
 fn needs__should_name_what_the_request_does_not_bring() {
     let transaction = |value, valid_until, jetton| {
-        chain::Needs::Ton(Needs::Transaction(TransactionNeeds {
+        chain::Queries::Ton(Queries::Transaction(TransactionQueries {
             from: from(Version::V5r1),
             value,
             valid_until,
@@ -334,7 +336,7 @@ fn needs__should_name_what_the_request_does_not_bring() {
         }))
     };
     let jetton = |amount, decimals| {
-        Some(JettonNeeds {
+        Some(JettonQueries {
             master: USDT.into(),
             amount,
             decimals,
@@ -342,7 +344,7 @@ fn needs__should_name_what_the_request_does_not_bring() {
     };
     let sender = from(Version::V5r1);
     let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
-    for (payload, needs) in [
+    for (payload, queries) in [
         (native(), transaction(5, true, None)),
         (token(), transaction(50_000_000, true, jetton(5, false))),
         (
@@ -352,11 +354,12 @@ fn needs__should_name_what_the_request_does_not_bring() {
         (custom(plain(3)).unwrap(), transaction(3, true, None)),
         (custom(dated).unwrap(), transaction(1, false, None)),
     ] {
-        assert_eq!(TON.needs(&payload), needs);
-        assert!(TON.is_sequenced(&needs));
+        assert_eq!(TON.queries(&payload), queries);
+        assert!(TON.is_sequenced(&queries));
     }
-    let asked = |content: &str| TON.needs(&message(content).unwrap());
-    let of_message = |domain, timestamp| chain::Needs::Ton(Needs::Message { domain, timestamp });
+    let asked = |content: &str| TON.queries(&message(content).unwrap());
+    let of_message =
+        |domain, timestamp| chain::Queries::Ton(Queries::Message { domain, timestamp });
     assert_eq!(asked("hello"), of_message(true, true));
     assert!(!TON.is_sequenced(&of_message(true, true)));
     assert_eq!(
@@ -369,52 +372,57 @@ fn needs__should_name_what_the_request_does_not_bring() {
     );
     assert_eq!(
         asked(r#"{"type":"text","text":"a","domain":"a.b","timestamp":1}"#),
-        chain::Needs::Nothing
+        chain::Queries::Nothing
     );
 }
 
 #[test]
 fn settle__should_give_the_lowest_number_that_is_free() {
     let taken = |numbers: &[u64]| numbers.iter().map(|n| Resource::Nonce(*n)).collect();
-    let seqno = |floor, numbers: &[u64]| match TON.settle(&native(), facts(floor), &taken(numbers))
-    {
-        Ok(Settled::Facts(chain::Facts::Ton(Facts::Transaction(facts)))) => facts.seqno,
+    let seqno = |floor, numbers: &[u64]| match TON.allocate(
+        &native(),
+        chain_data(floor),
+        &taken(numbers),
+    ) {
+        Ok(Allocation::ChainData(chain::ChainData::Ton(ChainData::Transaction(chain_data)))) => {
+            chain_data.seqno
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(seqno(5, &[]), 5);
     assert_eq!(seqno(5, &[4, 5, 6, 8]), 7);
     assert_eq!(seqno(0, &[0]), 1);
-    let last = TON.settle(&native(), facts(u32::MAX), &taken(&[u32::MAX.into()]));
+    let last = TON.allocate(&native(), chain_data(u32::MAX), &taken(&[u32::MAX.into()]));
     assert_eq!(*last.unwrap_err().class(), Class::Invalid);
     // Nothing else changes, and what has no number stays as it is.
-    let Ok(Settled::Facts(settled)) = TON.settle(
+    let Ok(Allocation::ChainData(settled)) = TON.allocate(
         &token(),
-        Facts::Transaction(jetton_facts(None)).into(),
+        ChainData::Transaction(jetton_facts(None)).into(),
         &taken(&[3]),
     ) else {
         panic!()
     };
     let mut wanted = jetton_facts(None);
     wanted.seqno = 4;
-    assert_eq!(settled, Facts::Transaction(wanted).into());
-    let of_message = Facts::Message {
+    assert_eq!(settled, ChainData::Transaction(wanted).into());
+    let of_message = ChainData::Message {
         domain: None,
         timestamp: Some(1),
     };
     assert_eq!(
-        TON.settle(
+        TON.allocate(
             &message("a").unwrap(),
             of_message.clone().into(),
             &taken(&[0])
         ),
-        Ok(Settled::Facts(of_message.into()))
+        Ok(Allocation::ChainData(of_message.into()))
     );
-    let evm = chain::Facts::Evm(chain::evm::Facts {
+    let evm = chain::ChainData::Evm(chain::evm::ChainData {
         nonce: None,
         eip1559: true,
         fees: None,
     });
-    assert!(TON.settle(&native(), evm, &taken(&[])).is_err());
+    assert!(TON.allocate(&native(), evm, &taken(&[])).is_err());
 }
 
 #[test]
@@ -427,13 +435,13 @@ fn first_state__should_go_along_until_the_wallet_is_there() {
             (1, true, false),
             (1, false, false),
         ] {
-            let facts = TransactionFacts {
+            let chain_data = TransactionChainData {
                 deployed,
                 ..transaction_facts(seqno)
             };
-            let unsigned = build(&payload, &Facts::Transaction(facts).into()).unwrap();
-            let uses = TON.uses(&payload, &unsigned).unwrap();
-            assert_eq!(uses, [Resource::Nonce(seqno.into())]);
+            let unsigned = build(&payload, &ChainData::Transaction(chain_data).into()).unwrap();
+            let reservations = TON.reservations(&payload, &unsigned).unwrap();
+            assert_eq!(reservations, [Resource::Nonce(seqno.into())]);
             let signed = TON
                 .assemble(&payload, &unsigned, &[sign(&unsigned)], &public_key())
                 .unwrap()
@@ -472,7 +480,7 @@ fn comment__should_fit_at_any_length() {
             for value in [0, 1, (1 << 120) - 1] {
                 let comment = "c".repeat(length);
                 let payload = native_of(&from(version), BOB, value, &comment);
-                let unsigned = build(&payload, &facts(1)).unwrap();
+                let unsigned = build(&payload, &chain_data(1)).unwrap();
                 let order = Order::read(&unsigned.bytes).unwrap();
                 let (.., body) = internal_of(&order.messages[0]);
                 assert_eq!(comment_of(body), comment);
@@ -483,29 +491,29 @@ fn comment__should_fit_at_any_length() {
 
 #[test]
 fn most_fee__should_be_above_what_the_network_takes() {
-    let fee = |payload: &Payload, facts: &chain::Facts| {
-        let unsigned = build(payload, facts).unwrap();
+    let fee = |payload: &Payload, chain_data: &chain::ChainData| {
+        let unsigned = build(payload, chain_data).unwrap();
         let fee = TON.most_fee(&unsigned.bytes).unwrap();
         u128::try_from(fee).unwrap()
     };
     // Nothing here costs more than a few hundredths of a TON, and nothing less than it does.
-    let simple = fee(&native(), &facts(1));
+    let simple = fee(&native(), &chain_data(1));
     assert!((5_000_000..50_000_000).contains(&simple), "{simple}");
     let long = native_of(&from(Version::V5r1), BOB, 5, &"c".repeat(1024));
-    assert!(fee(&long, &facts(1)) > simple);
-    let first = TransactionFacts {
+    assert!(fee(&long, &chain_data(1)) > simple);
+    let first = TransactionChainData {
         deployed: false,
         ..transaction_facts(0)
     };
-    assert!(fee(&native(), &Facts::Transaction(first).into()) > simple);
+    assert!(fee(&native(), &ChainData::Transaction(first).into()) > simple);
     let master = "Ef_9g7SiBmJ8EoFZEy1_uZHOd58thXg7NBkYe0W3c9MMWBdT";
     let far = native_of(&from(Version::V5r1), master, 5, "rent");
-    assert!(fee(&far, &facts(1)) > simple + 9_600_000);
-    let many = fee(&custom(plain(255)).unwrap(), &facts(1));
+    assert!(fee(&far, &chain_data(1)) > simple + 9_600_000);
+    let many = fee(&custom(plain(255)).unwrap(), &chain_data(1));
     // All the gas that there is, and 255 messages.
     assert!(many > 400_000_000 + 255 * 400_000, "{many}");
     assert_eq!(TON.most_fee(&[]).unwrap(), U256::ZERO);
-    let bytes = build(&native(), &facts(1)).unwrap().bytes;
+    let bytes = build(&native(), &chain_data(1)).unwrap().bytes;
     for end in 1..bytes.len() {
         assert_eq!(
             *TON.most_fee(&bytes[..end]).unwrap_err().class(),
@@ -540,10 +548,10 @@ proptest! {
     ) {
         let payload = native_of(&from(version), &to.to_string(), value, &comment);
         prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
-        let facts = TransactionFacts { seqno, deployed, valid_until: Some(valid_until), jetton: None };
-        let facts = Facts::Transaction(facts).into();
-        let unsigned = build(&payload, &facts).unwrap();
-        prop_assert_eq!(&build(&payload, &facts).unwrap(), &unsigned);
+        let chain_data = TransactionChainData { seqno, deployed, valid_until: Some(valid_until), jetton: None };
+        let chain_data = ChainData::Transaction(chain_data).into();
+        let unsigned = build(&payload, &chain_data).unwrap();
+        prop_assert_eq!(&build(&payload, &chain_data).unwrap(), &unsigned);
         let (until, number, messages) = sent(&payload, &unsigned, version);
         prop_assert_eq!((until, number, messages.len()), (valid_until, seqno, 1));
         let (recipient, bounce, amount, init, body) = internal_of(&messages[0]);
@@ -559,8 +567,8 @@ proptest! {
     ) {
         let payload = token_of(&from(version), &to.to_string(), amount, &comment, None);
         prop_assert_eq!(&Payload::decode(&payload.encode()).unwrap(), &payload);
-        let facts = TransactionFacts { seqno, ..jetton_facts(None) };
-        let unsigned = build(&payload, &Facts::Transaction(facts).into()).unwrap();
+        let chain_data = TransactionChainData { seqno, ..jetton_facts(None) };
+        let unsigned = build(&payload, &ChainData::Transaction(chain_data).into()).unwrap();
         let (_, _, messages) = sent(&payload, &unsigned, version);
         let (recipient, bounce, value, init, mut body) = internal_of(&messages[0]);
         prop_assert_eq!(recipient, parse_address(JETTON_WALLET).unwrap().std());
@@ -586,7 +594,7 @@ proptest! {
 
     #[test]
     fn unsigned_bytes__should_never_panic(places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5), bytes: Vec<u8>) {
-        let unsigned = build(&native(), &facts(0)).unwrap();
+        let unsigned = build(&native(), &chain_data(0)).unwrap();
         let mut damaged = unsigned.bytes.clone();
         // The checksum stands at the end; without its flag nobody looks at it.
         damaged.truncate(damaged.len() - 4);

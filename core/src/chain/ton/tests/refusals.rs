@@ -5,22 +5,24 @@ use super::*;
 #[test]
 fn difference__should_have_a_name() {
     let sender = from(Version::V5r1);
-    let bytes = |payload: &Payload, facts: &chain::Facts| build(payload, facts).unwrap().bytes;
-    let of = |payload: &Payload| bytes(payload, &facts(1));
-    let with = |change: fn(&mut TransactionFacts)| {
-        let mut facts = transaction_facts(0);
-        change(&mut facts);
-        bytes(&native(), &Facts::Transaction(facts).into())
+    let bytes = |payload: &Payload, chain_data: &chain::ChainData| {
+        build(payload, chain_data).unwrap().bytes
+    };
+    let of = |payload: &Payload| bytes(payload, &chain_data(1));
+    let with = |change: fn(&mut TransactionChainData)| {
+        let mut chain_data = transaction_facts(0);
+        change(&mut chain_data);
+        bytes(&native(), &ChainData::Transaction(chain_data).into())
     };
     let jetton = |to: &str, amount, comment: &str| {
         let payload = token_of(&sender, to, amount, comment, None);
-        bytes(&payload, &Facts::Transaction(jetton_facts(None)).into())
+        bytes(&payload, &ChainData::Transaction(jetton_facts(None)).into())
     };
     let base = of(&native());
     let other_wallet = {
-        let mut facts = jetton_facts(None);
-        facts.jetton.as_mut().unwrap().wallet = USDT.into();
-        bytes(&token(), &Facts::Transaction(facts).into())
+        let mut chain_data = jetton_facts(None);
+        chain_data.jetton.as_mut().unwrap().wallet = USDT.into();
+        bytes(&token(), &ChainData::Transaction(chain_data).into())
     };
     let bob = parse_address(BOB).unwrap().contract_form();
     for (built, shown, name) in [
@@ -51,15 +53,15 @@ fn difference__should_have_a_name() {
             Some("bounce"),
         ),
         (&base, &of(&custom(plain(2)).unwrap()), Some("messages")),
-        (&base, &bytes(&native(), &facts(2)), Some("nonce")),
+        (&base, &bytes(&native(), &chain_data(2)), Some("nonce")),
         (
             &with(|_| {}),
-            &with(|facts| facts.valid_until = Some(9)),
+            &with(|chain_data| chain_data.valid_until = Some(9)),
             Some("validUntil"),
         ),
         (
             &with(|_| {}),
-            &with(|facts| facts.deployed = false),
+            &with(|chain_data| chain_data.deployed = false),
             Some("stateInit"),
         ),
         (&jetton(BOB, 5, ""), &jetton(USDT, 5, ""), Some("recipient")),
@@ -74,13 +76,14 @@ fn difference__should_have_a_name() {
 
 #[test]
 fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
-    let fault = |payload: &Payload, facts: Facts| build(payload, &facts.into()).unwrap_err();
-    let of_transaction = |change: fn(&mut TransactionFacts)| {
-        let mut facts = jetton_facts(None);
-        change(&mut facts);
-        Facts::Transaction(facts)
+    let fault =
+        |payload: &Payload, chain_data: ChainData| build(payload, &chain_data.into()).unwrap_err();
+    let of_transaction = |change: fn(&mut TransactionChainData)| {
+        let mut chain_data = jetton_facts(None);
+        change(&mut chain_data);
+        ChainData::Transaction(chain_data)
     };
-    let of_message = Facts::Message {
+    let of_message = ChainData::Message {
         domain: Some("a.b".into()),
         timestamp: Some(1),
     };
@@ -88,55 +91,60 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
     let sender = from(Version::V5r1);
     let dated = plain(1).replacen('{', r#"{"valid_until":1762000100,"#, 1);
     let whole = r#"{"type":"text","text":"a","domain":"a.b","timestamp":1}"#;
-    for (payload, facts) in [
+    for (payload, chain_data) in [
         (native(), of_message.clone()),
         (native(), of_transaction(|_| {})),
         (
             native(),
-            of_transaction(|facts| (facts.jetton, facts.valid_until) = (None, None)),
-        ),
-        (token(), of_transaction(|facts| facts.jetton = None)),
-        (
-            token(),
-            of_transaction(|facts| facts.jetton.as_mut().unwrap().decimals = Some(6)),
+            of_transaction(|chain_data| (chain_data.jetton, chain_data.valid_until) = (None, None)),
         ),
         (
             token(),
-            of_transaction(|facts| facts.jetton.as_mut().unwrap().wallet = "EQ".into()),
+            of_transaction(|chain_data| chain_data.jetton = None),
         ),
         (
             token(),
-            of_transaction(|facts| facts.jetton.as_mut().unwrap().master = Some("EQ".into())),
+            of_transaction(|chain_data| chain_data.jetton.as_mut().unwrap().decimals = Some(6)),
+        ),
+        (
+            token(),
+            of_transaction(|chain_data| chain_data.jetton.as_mut().unwrap().wallet = "EQ".into()),
+        ),
+        (
+            token(),
+            of_transaction(|chain_data| {
+                chain_data.jetton.as_mut().unwrap().master = Some("EQ".into())
+            }),
         ),
         (
             custom(dated).unwrap(),
-            of_transaction(|facts| facts.jetton = None),
+            of_transaction(|chain_data| chain_data.jetton = None),
         ),
         (message("a").unwrap(), of_transaction(|_| {})),
         (
             message("a").unwrap(),
-            Facts::Message {
+            ChainData::Message {
                 domain: None,
                 timestamp: Some(1),
             },
         ),
         (
             message("a").unwrap(),
-            Facts::Message {
+            ChainData::Message {
                 domain: Some("a.b".into()),
                 timestamp: None,
             },
         ),
         (
             message("a").unwrap(),
-            Facts::Message {
+            ChainData::Message {
                 domain: Some("a b".into()),
                 timestamp: Some(1),
             },
         ),
         (message(whole).unwrap(), of_message.clone()),
     ] {
-        assert_eq!(*fault(&payload, facts).class(), Class::Bug);
+        assert_eq!(*fault(&payload, chain_data).class(), Class::Bug);
     }
     for payload in [
         native(),
@@ -144,21 +152,21 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         custom(plain(1)).unwrap(),
         message("a").unwrap(),
     ] {
-        assert!(build(&payload, &chain::Facts::Nothing).is_err());
+        assert!(build(&payload, &chain::ChainData::Nothing).is_err());
         let other = SigningKey::from_bytes(&[8; 32]).verifying_key().to_bytes();
-        let fault = TON.build(&payload, &facts(1), &other).unwrap_err();
+        let fault = TON.build(&payload, &chain_data(1), &other).unwrap_err();
         assert_eq!(
-            fault.public(),
+            fault.message(),
             format!("{}.from: is not the wallet's address", payload.kind())
         );
     }
     // What the chain says against the request.
     let decimals = |given, real: Option<u8>| {
         let payload = token_of(&sender, BOB, 1, "", Some(given));
-        build(&payload, &Facts::Transaction(jetton_facts(real)).into())
+        build(&payload, &ChainData::Transaction(jetton_facts(real)).into())
     };
     assert!(decimals(6, Some(6)).is_ok());
-    for (payload, facts, sentence) in [
+    for (payload, chain_data, sentence) in [
         (
             token_of(&sender, BOB, 1, "", Some(9)),
             jetton_facts(Some(6)),
@@ -172,42 +180,42 @@ fn build__should_refuse_facts_and_wallets_that_do_not_fit() {
         (
             token(),
             {
-                let mut facts = jetton_facts(None);
-                facts.jetton.as_mut().unwrap().master = Some(JETTON_WALLET.into());
-                facts
+                let mut chain_data = jetton_facts(None);
+                chain_data.jetton.as_mut().unwrap().master = Some(JETTON_WALLET.into());
+                chain_data
             },
             "mintAddress: is not a sound jetton",
         ),
         (
             token(),
             {
-                let mut facts = jetton_facts(None);
-                facts.jetton.as_mut().unwrap().master = None;
-                facts
+                let mut chain_data = jetton_facts(None);
+                chain_data.jetton.as_mut().unwrap().master = None;
+                chain_data
             },
             "mintAddress: the wallet holds none",
         ),
     ] {
-        let fault = fault(&payload, Facts::Transaction(facts));
+        let fault = fault(&payload, ChainData::Transaction(chain_data));
         assert_eq!(*fault.class(), Class::Invalid);
         let sentence = format!("tonSendToken.{sentence}");
-        assert!(fault.public().starts_with(&sentence), "{fault}");
+        assert!(fault.message().starts_with(&sentence), "{fault}");
     }
     // An older wallet sends four at most.
     let five = custom_of(&from(Version::V4r2), plain(5).as_bytes()).unwrap();
-    let fault = build(&five, &facts(1)).unwrap_err();
+    let fault = build(&five, &chain_data(1)).unwrap_err();
     assert_eq!(
-        fault.public(),
+        fault.message(),
         "tonSendCustom.payload: must hold at most 4 messages for this wallet"
     );
     let four = custom_of(&from(Version::V4r2), plain(4).as_bytes()).unwrap();
-    assert!(build(&four, &facts(1)).is_ok());
+    assert!(build(&four, &chain_data(1)).is_ok());
 }
 
 #[test]
 fn assemble__should_refuse_what_was_not_built() {
     let payload = native();
-    let unsigned = build(&payload, &facts(0)).unwrap();
+    let unsigned = build(&payload, &chain_data(0)).unwrap();
     let assemble = |unsigned: &Unsigned, signatures: &[Signature]| {
         TON.assemble(&payload, unsigned, signatures, &public_key())
     };
@@ -234,7 +242,7 @@ fn assemble__should_refuse_what_was_not_built() {
         assert!(assemble(&other, std::slice::from_ref(&good)).is_err());
     }
     // Another transaction of the sender, and one of somebody else, with a signature of ours.
-    let mut mixed = build(&payload, &facts(1)).unwrap();
+    let mut mixed = build(&payload, &chain_data(1)).unwrap();
     mixed.signing = unsigned.signing.clone();
     assert!(assemble(&mixed, std::slice::from_ref(&good)).is_err());
     let mut order = Order::read(&unsigned.bytes).unwrap();

@@ -9,7 +9,7 @@ use crate::payload::outflow::{Asset, Nature};
 fn refused(kind: &WireKind, sentence: &str) {
     let fault = Payload::parse(kind).unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    assert!(fault.public().starts_with(sentence), "{fault}");
+    assert!(fault.message().starts_with(sentence), "{fault}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn fee_limit__should_be_100_trx_unless_named_and_shown() {
         panic!("{payload:?}")
     };
     assert_eq!(shown.fee_limit.as_deref(), Some("100000000"));
-    let unsigned = build(&payload, &facts()).unwrap();
+    let unsigned = build(&payload, &chain_data()).unwrap();
     assert_eq!(tx::decode(&unsigned.bytes).unwrap().fee_limit, 100_000_000);
 }
 
@@ -187,7 +187,7 @@ fn raw_message__should_take_tron_wallets() {
     }));
     assert_eq!(raw.from(), from());
     assert_eq!(raw.check_wallet(Network::Tron), Ok(()));
-    let unsigned = build(&raw, &chain::Facts::Nothing).unwrap();
+    let unsigned = build(&raw, &chain::ChainData::Nothing).unwrap();
     assert_eq!(unsigned.signing[0].message, [9; 32]);
     assert_eq!(
         TRON.assemble(&raw, &unsigned, &[sign(&unsigned)], &public_key()),
@@ -197,7 +197,7 @@ fn raw_message__should_take_tron_wallets() {
     let others = Network::ALL
         .into_iter()
         .filter(|network| *network != Network::Tron)
-        .map(Network::chain);
+        .map(Network::rules);
     for other in others {
         assert!(other.parse_address(&from()).is_err());
     }

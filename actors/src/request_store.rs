@@ -4,18 +4,18 @@ use covault_core::{
     audit::Chain,
     fault::{ExecuteCode, Fault},
     payload::Payload,
-    request::{Audit, ClaimChange, Draft, Event, Request, State},
+    request::{Audit, Draft, Event, Request, ReservationChange, State},
 };
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     audit::{By, Note},
-    claims::{self, Account},
     command_commit::CommandCommit,
     context::Context,
     request_index,
-    rows::{self, Pending, Release},
+    reservations::{self, Account},
+    rows::{self, Pending, ReservationExpiry},
     store::{Batch, CommitError, Expect, Key, Space},
 };
 
@@ -26,7 +26,7 @@ const HANDED_OVER_MS: u64 = 24 * 60 * 60 * 1000;
 const SENT_MS: u64 = 15 * 24 * 60 * 60 * 1000;
 
 /// A request as the store has it.
-pub struct Ledger {
+pub struct StoredRequest {
     /// The request.
     pub request: Request,
     /// The version of its row; 0 before it was stored.
@@ -73,7 +73,7 @@ impl From<Problem> for Fault {
     }
 }
 
-impl Ledger {
+impl StoredRequest {
     /// A request in a version of its row; 0 when it is new.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Ledger {
     ) -> Result<(), Problem> {
         let outcome = self.advance(context, events.clone(), extras).await;
         match outcome {
-            Err(Problem::Conflict(key)) if key.space == Space::NonceClaim && !assigned => {}
+            Err(Problem::Conflict(key)) if key.space == Space::NonceReservation && !assigned => {}
             outcome => return outcome,
         }
         for event in &mut events {
@@ -147,19 +147,23 @@ impl Ledger {
         problem: Problem,
     ) -> Result<String, Fault> {
         let key = match problem {
-            Problem::Conflict(key) if matches!(key.space, Space::NonceClaim | Space::Claim) => key,
+            Problem::Conflict(key)
+                if matches!(key.space, Space::NonceReservation | Space::Claim) =>
+            {
+                key
+            }
             problem => return Err(problem.into()),
         };
         let account = Account::of(&self.request, &self.payload);
-        let uses = claims::of(&self.request, &self.payload, draft)?;
-        let resource = uses
+        let reservations = reservations::of(&self.request, &self.payload, draft)?;
+        let resource = reservations
             .iter()
             .find(|resource| rows::claim(&account, resource) == key)
             .ok_or_else(|| Fault::bug("a conflict about what is not used"))?;
-        match claims::holder(context, &key).await? {
+        match reservations::holder(context, &key).await? {
             // A commit that was thought to be lost is on disk.
             Some(holder) if holder == self.request.id => Err(Fault::bug("it is held already")),
-            Some(holder) => Ok(claims::in_words(resource, holder)),
+            Some(holder) => Ok(reservations::in_words(resource, holder)),
             None => Ok("another request held what this one needs; it is free again".into()),
         }
     }
@@ -168,7 +172,7 @@ impl Ledger {
 /// Fails a request that cannot be worked on, of which nothing is signed yet.
 ///
 /// # Errors
-/// As [`Ledger::advance`].
+/// As [`StoredRequest::advance`].
 pub async fn give_up(
     context: &Context,
     request: Request,
@@ -185,7 +189,7 @@ pub async fn give_up(
 /// Ends a request that no actor works on.
 ///
 /// # Errors
-/// As [`Ledger::advance`].
+/// As [`StoredRequest::advance`].
 pub async fn end(
     context: &Context,
     mut request: Request,
@@ -315,14 +319,17 @@ fn change_claims(
     batch: &mut Batch,
     request: &Request,
     payload: Option<&Payload>,
-    change: ClaimChange,
+    change: ReservationChange,
     now_ms: u64,
 ) -> Result<(), Fault> {
     let keys = |draft: &Draft| -> Result<Vec<Key>, Fault> {
         let payload = payload.ok_or_else(|| Fault::bug("a payload that cannot be read"))?;
         let account = Account::of(request, payload);
-        let uses = claims::of(request, payload, draft)?;
-        Ok(uses.iter().map(|one| rows::claim(&account, one)).collect())
+        let reservations = reservations::of(request, payload, draft)?;
+        Ok(reservations
+            .iter()
+            .map(|one| rows::claim(&account, one))
+            .collect())
     };
     // What cannot be read any more must not keep a request from its end: the rest stays taken.
     let what_is_known = |draft: &Draft| {
@@ -332,7 +339,7 @@ fn change_claims(
         })
     };
     match change {
-        ClaimChange::Take => {
+        ReservationChange::Take => {
             let draft = request.state.draft();
             let draft = draft.ok_or_else(|| Fault::bug("a state without a draft"))?;
             for key in keys(draft)? {
@@ -341,18 +348,18 @@ fn change_claims(
             // Whoever sends that number again has to know.
             if let (None, Some(payload)) = (&draft.claim, payload) {
                 let account = Account::of(request, payload);
-                for nonce in claims::replaced(request, payload, draft)? {
+                for nonce in reservations::replaced(request, payload, draft)? {
                     let key = rows::replacement(&account, nonce, request.id);
                     batch.put(key, Expect::Any, rows::encode(&request.id)?);
                 }
             }
         }
-        ClaimChange::Free(draft) => {
+        ReservationChange::Free(draft) => {
             for key in what_is_known(&draft) {
                 batch.delete(key, Expect::Any);
             }
         }
-        ClaimChange::Outlive(draft) => {
+        ReservationChange::Outlive(draft) => {
             let claims = what_is_known(&draft).into_iter();
             // Numbers stay taken for ever: a node that lags must not make one be used twice.
             let claims = claims.filter(|key| key.space == Space::Claim);
@@ -362,8 +369,12 @@ fn change_claims(
                     State::Succeeded { sent: false, .. } => HANDED_OVER_MS,
                     _ => SENT_MS,
                 };
-                let key = rows::release(now_ms.saturating_add(life_ms), request.id);
-                batch.put(key, Expect::Any, rows::encode(&Release { claims })?);
+                let key = rows::reservation_expiry(now_ms.saturating_add(life_ms), request.id);
+                batch.put(
+                    key,
+                    Expect::Any,
+                    rows::encode(&ReservationExpiry { claims })?,
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Trying a transaction before it is in the world: `simulation` of a signing request.
 
 use covault_core::{
-    chain::{Facts, Unsigned},
+    chain::{ChainData, Unsigned},
     payload::Payload,
 };
 use serde::Serialize;
@@ -20,11 +20,11 @@ const PANIC: [u8; 4] = [0x4e, 0x48, 0x7b, 0x71];
 
 /// A transaction that was built and is not signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trial {
+pub struct SimulationRequest {
     /// What it was built from.
     pub payload: Payload,
     /// What the nodes said when it was built.
-    pub facts: Facts,
+    pub chain_data: ChainData,
     /// The transaction.
     pub unsigned: Unsigned,
     /// The sender's public key.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use covault_core::{
-    chain::{Facts, Resource, Settled},
+    chain::{Allocation, ChainData, Resource},
     fault::{Class, Fault},
     ids::RequestId,
     payload::Payload,
@@ -13,7 +13,7 @@ use ractor::RpcReplyPort;
 
 use super::Live;
 use crate::{
-    claims::{self, Account},
+    reservations::{self, Account},
     signing::NotYet,
 };
 
@@ -21,21 +21,21 @@ use crate::{
 const LOOK_AHEAD: usize = 1_000;
 
 /// What a request brings to its turn.
-pub struct Wanted {
+pub struct SlotRequest {
     /// What it wants to sign.
     pub payload: Payload,
     /// Whose transaction it is.
     pub public_key: Vec<u8>,
     /// What the chain said.
-    pub facts: Facts,
+    pub chain_data: ChainData,
     /// Where the facts go that it may build on.
-    pub reply: RpcReplyPort<Result<Facts, NotYet>>,
+    pub reply: RpcReplyPort<Result<ChainData, NotYet>>,
 }
 
 /// What came of a turn.
-enum Turn {
+enum Slot {
     /// The facts to build on, and what the transaction will use up.
-    Go(Facts, Vec<Resource>),
+    Go(ChainData, Vec<Resource>),
     /// There is nothing for it now.
     Wait(String),
 }
@@ -43,36 +43,36 @@ enum Turn {
 impl Live {
     /// The request waits for nothing more in its lane.
     pub(super) async fn leave_lane(&mut self, request: RequestId) {
-        if let Some(account) = self.lanes.leave(request) {
-            self.serve(&account).await;
+        if let Some(account) = self.account_queues.leave(request) {
+            self.dispatch(&account).await;
         }
     }
 
     /// Settles the facts of those who are first in the lane and have asked.
-    pub(super) async fn serve(&mut self, account: &Account) {
-        while let Some((request, wanted)) = self.lanes.next(account) {
-            let turn = self.settle(account, &wanted).await;
+    pub(super) async fn dispatch(&mut self, account: &Account) {
+        while let Some((request, wanted)) = self.account_queues.next(account) {
+            let turn = self.allocate(account, &wanted).await;
             let settled = match turn {
-                Ok(Turn::Go(facts, uses)) => {
-                    self.lanes.reserve(account, uses, request);
-                    Ok(facts)
+                Ok(Slot::Go(chain_data, reservations)) => {
+                    self.account_queues.reserve(account, reservations, request);
+                    Ok(chain_data)
                 }
-                Ok(Turn::Wait(reason)) => {
-                    self.lanes.put_off(account, request);
+                Ok(Slot::Wait(reason)) => {
+                    self.account_queues.put_off(account, request);
                     Err(NotYet::Taken(reason))
                 }
                 // The store cannot be read now.
                 Err(fault) if *fault.class() == Class::Unavailable => {
                     tracing::warn!(%request, ?fault, "a request's turn came to nothing");
-                    self.lanes.put_off(account, request);
-                    Err(NotYet::Taken(fault.public().to_owned()))
+                    self.account_queues.put_off(account, request);
+                    Err(NotYet::Taken(fault.message().to_owned()))
                 }
                 Err(fault) => Err(NotYet::Wrong(fault)),
             };
             if wanted.reply.send(settled).is_err() {
                 // It asks again or ends.
-                self.lanes.leave(request);
-                self.lanes.join(account.clone(), request);
+                self.account_queues.leave(request);
+                self.account_queues.join(account.clone(), request);
             }
         }
     }
@@ -80,42 +80,42 @@ impl Live {
     /// Has the network choose, until what it chose is free. What it chose is looked up, and once that
     /// is not free, what the node offered: the node was asked before others paid with it. The rest is
     /// left alone: an account may have used up a million outputs.
-    async fn settle(&self, account: &Account, wanted: &Wanted) -> Result<Turn, Fault> {
-        let Wanted {
+    async fn allocate(&self, account: &Account, wanted: &SlotRequest) -> Result<Slot, Fault> {
+        let SlotRequest {
             payload,
             public_key,
-            facts,
+            chain_data,
             ..
         } = wanted;
-        let chain = account.network.chain();
-        let reserved = self.lanes.reserved(account);
+        let chain = account.network.rules();
+        let reserved = self.account_queues.reserved(account);
         let mut taken: BTreeSet<Resource> = reserved.keys().cloned().collect();
         let mut looked = false;
         loop {
-            let facts = match chain.settle(payload, facts.clone(), &taken)? {
-                Settled::Facts(facts) => facts,
-                Settled::Wait(reason) => return Ok(Turn::Wait(reason)),
+            let chain_data = match chain.allocate(payload, chain_data.clone(), &taken)? {
+                Allocation::ChainData(chain_data) => chain_data,
+                Allocation::Wait(reason) => return Ok(Slot::Wait(reason)),
             };
-            let unsigned = chain.build(payload, &facts, public_key)?;
-            let uses = chain.uses(payload, &unsigned)?;
-            let mut held = claims::held(&self.context, account, &uses).await?;
+            let unsigned = chain.build(payload, &chain_data, public_key)?;
+            let reservations = chain.reservations(payload, &unsigned)?;
+            let mut held = reservations::held(&self.context, account, &reservations).await?;
             held.extend(reserved.clone());
-            let found = uses
+            let found = reservations
                 .iter()
                 .find_map(|resource| Some((resource, *held.get(resource)?)));
             match found {
-                None => return Ok(Turn::Go(facts, uses)),
+                None => return Ok(Slot::Go(chain_data, reservations)),
                 // It cannot do without: the client wants this very thing.
                 Some((resource, holder)) if taken.contains(resource) => {
-                    return Ok(Turn::Wait(claims::in_words(resource, holder)));
+                    return Ok(Slot::Wait(reservations::in_words(resource, holder)));
                 }
                 Some(_) => taken.extend(held.into_keys()),
             }
             if !std::mem::replace(&mut looked, true) {
-                let mut offered = chain.offered(&wanted.facts)?;
-                offered.retain(|resource| !taken.contains(resource));
-                offered.truncate(LOOK_AHEAD);
-                let held = claims::held(&self.context, account, &offered).await?;
+                let mut candidate_inputs = chain.candidate_inputs(&wanted.chain_data)?;
+                candidate_inputs.retain(|resource| !taken.contains(resource));
+                candidate_inputs.truncate(LOOK_AHEAD);
+                let held = reservations::held(&self.context, account, &candidate_inputs).await?;
                 taken.extend(held.into_keys());
             }
         }

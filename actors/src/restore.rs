@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     audit::{By, Note},
     context::Context,
-    ledger::{self, CommitExtras},
+    request_store::{self, CommitExtras},
     rows,
     store::{Batch, CommitError, Expect, Scan, Space},
     wallets,
@@ -60,9 +60,9 @@ pub struct Imported {
 
 /// Whether clients are kept out.
 #[derive(Default)]
-pub struct Hold(AtomicBool);
+pub struct ClientGate(AtomicBool);
 
-impl Hold {
+impl ClientGate {
     /// Refuses clients until an operator has let them in.
     ///
     /// # Errors
@@ -107,12 +107,12 @@ fn half() -> Fault {
 ///
 /// # Errors
 /// [`Class::Unavailable`] when the store cannot be read or written, or was restored by half.
-pub async fn settle(context: &Context) -> Result<(), Fault> {
+pub async fn recover_after_restore(context: &Context) -> Result<(), Fault> {
     let marker = rows::restore();
     let (imported, version) = match context.load::<Restore>(&marker).await? {
         None | Some((Restore::Open(_), _)) => return Ok(()),
         Some((Restore::Held(_), _)) => {
-            context.hold.0.store(true, Ordering::SeqCst);
+            context.client_gate.0.store(true, Ordering::SeqCst);
             return Ok(());
         }
         Some((Restore::Importing, _)) => return Err(half()),
@@ -132,7 +132,7 @@ pub async fn settle(context: &Context) -> Result<(), Fault> {
         .fact("vaults", vaults)
         .add_to(&mut batch, Chain::Service, context.now_ms())?;
     context.store.commit(batch).await?;
-    context.hold.0.store(true, Ordering::SeqCst);
+    context.client_gate.0.store(true, Ordering::SeqCst);
     tracing::warn!(
         ended,
         "restored from a backup; clients wait until an operator lets them in"
@@ -161,7 +161,7 @@ pub async fn resume(context: &Context, by: &By) -> Result<(), Fault> {
         Ok(()) | Err(CommitError::Conflict(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    context.hold.0.store(false, Ordering::SeqCst);
+    context.client_gate.0.store(false, Ordering::SeqCst);
     Ok(())
 }
 
@@ -194,7 +194,7 @@ async fn end_requests(context: &Context, imported: Imported) -> Result<u64, Faul
                 imported.backup_at_ms
             );
             let event = Event::Restored { reason };
-            ledger::end(
+            request_store::end(
                 context,
                 request,
                 row.version,

@@ -14,7 +14,7 @@ use std::{
 
 use covault_core::{
     audit::Chain,
-    chain::{Facts, Resource, Signed},
+    chain::{ChainData, Resource, Signed},
     fault::Fault,
     ids::RequestId,
     request::{Request, State},
@@ -22,10 +22,10 @@ use covault_core::{
 
 use crate::{
     audit::{By, Note},
-    claims::Account,
     context::Context,
+    reservations::Account,
     rows,
-    rpc::{Broadcast, ChainClient, ChainError, Refusal, Shipment},
+    rpc::{Broadcast, BroadcastRequest, ChainClient, ChainError, Refusal},
     store::{Batch, CommitError, Expect, Key, Scan},
 };
 
@@ -48,8 +48,8 @@ const MOST_ACCOUNTS: usize = 1_000;
 /// What was last found about accounts. One request of an account looks, others wait for what it
 /// finds.
 #[derive(Default)]
-pub struct Looks {
-    accounts: Mutex<HashMap<Account, Arc<tokio::sync::Mutex<Look>>>>,
+pub struct RebroadcastCache {
+    accounts: Mutex<HashMap<Account, Arc<tokio::sync::Mutex<AccountCheck>>>>,
     forgotten: Mutex<Forgotten>,
 }
 
@@ -66,14 +66,14 @@ pub struct Forgotten {
 
 /// What was found.
 #[derive(Default)]
-struct Look {
+struct AccountCheck {
     /// When, in milliseconds since the Unix epoch.
     at_ms: u64,
     /// Why nothing may be built behind it.
     in_the_way: Option<String>,
 }
 
-impl Looks {
+impl RebroadcastCache {
     /// See [`Forgotten`].
     pub fn forgotten(&self) -> Forgotten {
         *self.counts()
@@ -85,12 +85,12 @@ impl Looks {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, account: &Account) -> Arc<tokio::sync::Mutex<Look>> {
-        let mut looks = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if looks.len() >= MOST_ACCOUNTS {
-            looks.retain(|_, look| Arc::strong_count(look) > 1);
+    fn of(&self, account: &Account) -> Arc<tokio::sync::Mutex<AccountCheck>> {
+        let mut rebroadcast_cache = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if rebroadcast_cache.len() >= MOST_ACCOUNTS {
+            rebroadcast_cache.retain(|_, look| Arc::strong_count(look) > 1);
         }
-        Arc::clone(looks.entry(account.clone()).or_default())
+        Arc::clone(rebroadcast_cache.entry(account.clone()).or_default())
     }
 }
 
@@ -102,11 +102,11 @@ struct Lost {
     version: u64,
     /// Whose transactions use it, all of them over: that of the claim, and those that were to
     /// replace it. Never empty; the newest is the last.
-    requests: Vec<Over>,
+    requests: Vec<Finished>,
 }
 
 /// A request whose transaction was sent or handed over.
-struct Over {
+struct Finished {
     request: Request,
     signed: Signed,
     sent: bool,
@@ -116,7 +116,7 @@ impl Lost {
     fn nonce(&self) -> Option<u64> {
         match self.resource {
             Resource::Nonce(nonce) => Some(nonce),
-            Resource::Piece(_) | Resource::Whole(_) => None,
+            Resource::Object(_) | Resource::Whole(_) => None,
         }
     }
 
@@ -124,7 +124,7 @@ impl Lost {
     fn end_ms(&self) -> Result<Option<u64>, Fault> {
         let mut end_ms = Some(0);
         for over in &self.requests {
-            let one = over.request.network.chain().valid_until_ms(&over.signed)?;
+            let one = over.request.network.rules().valid_until_ms(&over.signed)?;
             end_ms = end_ms.zip(one).map(|(end_ms, one)| one.max(end_ms));
         }
         Ok(end_ms)
@@ -132,7 +132,7 @@ impl Lost {
 
     /// The transaction that the client wants: the newest. None of it is sent that the client took
     /// to send it itself, and nothing that it was to replace.
-    fn wanted(&self) -> Option<&Over> {
+    fn wanted(&self) -> Option<&Finished> {
         self.requests.last().filter(|over| over.sent)
     }
 }
@@ -142,36 +142,36 @@ impl Lost {
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Unavailable`] when the store cannot be read or written.
-pub async fn look_after(
+pub async fn rebroadcast_dropped(
     context: &Context,
     client: &dyn ChainClient,
     account: &Account,
-    offered: &[Resource],
+    candidate_inputs: &[Resource],
 ) -> Result<Option<String>, Fault> {
-    free_unknown(context, account, offered).await?;
-    if lost(context, account, offered).await?.is_empty() {
+    free_unknown(context, account, candidate_inputs).await?;
+    if lost(context, account, candidate_inputs).await?.is_empty() {
         return Ok(None);
     }
-    let look = context.looks.of(account);
+    let look = context.rebroadcast_cache.of(account);
     let mut look = look.lock().await;
     let now_ms = context.now_ms();
     if now_ms.saturating_sub(look.at_ms) < PAUSE_MS {
         return Ok(look.in_the_way.clone());
     }
-    let lost = lost(context, account, offered).await?;
+    let lost = lost(context, account, candidate_inputs).await?;
     let in_the_way = match ended(context, client, account, &lost, now_ms).await? {
         End::None => send_again(context, client, &lost, now_ms).await?,
         End::Freed => None,
         End::NotKnown(reason) => Some(reason),
     };
-    *look = Look {
+    *look = AccountCheck {
         at_ms: now_ms,
         in_the_way: in_the_way.clone(),
     };
     Ok(in_the_way)
 }
 
-/// As [`look_after`], for a transaction with a number that no node takes yet: after those that the
+/// As [`rebroadcast_dropped`], for a transaction with a number that no node takes yet: after those that the
 /// chain waits for.
 ///
 /// # Errors
@@ -184,7 +184,7 @@ pub async fn look_before(
 ) -> Result<Option<String>, Fault> {
     match client.next_number(&account.address, 0).await {
         Ok(Some(next)) if next < nonce => {
-            look_after(context, client, account, &[Resource::Nonce(next)]).await
+            rebroadcast_dropped(context, client, account, &[Resource::Nonce(next)]).await
         }
         // A network that waits for no number, or a node that does not know now.
         Ok(_) | Err(_) => Ok(None),
@@ -197,9 +197,9 @@ pub async fn look_before(
 async fn free_unknown(
     context: &Context,
     account: &Account,
-    offered: &[Resource],
+    candidate_inputs: &[Resource],
 ) -> Result<(), Fault> {
-    for resource in offered.iter().take(MOST) {
+    for resource in candidate_inputs.iter().take(MOST) {
         if matches!(resource, Resource::Whole(_)) {
             continue;
         }
@@ -218,7 +218,7 @@ async fn free_unknown(
         batch.delete(key, Expect::Version(version));
         let detail = match resource {
             Resource::Nonce(nonce) => format!("the number {nonce} is free: the chain offers it"),
-            Resource::Piece(name) => format!("{name} is free: the chain offers it"),
+            Resource::Object(name) => format!("{name} is free: the chain offers it"),
             Resource::Whole(_) => String::new(),
         };
         tracing::warn!(request = %holder, detail, "what a restored request held is free");
@@ -235,10 +235,10 @@ async fn free_unknown(
 async fn lost(
     context: &Context,
     account: &Account,
-    offered: &[Resource],
+    candidate_inputs: &[Resource],
 ) -> Result<Vec<Lost>, Fault> {
     let mut lost = Vec::new();
-    for resource in offered.iter().take(MOST) {
+    for resource in candidate_inputs.iter().take(MOST) {
         match resource {
             Resource::Nonce(first) => {
                 for nonce in (*first..=u64::MAX).take(MOST) {
@@ -248,7 +248,7 @@ async fn lost(
                     }
                 }
             }
-            Resource::Piece(_) => lost.extend(held(context, account, resource.clone()).await?),
+            Resource::Object(_) => lost.extend(held(context, account, resource.clone()).await?),
             // What nodes offer is another one each time.
             Resource::Whole(_) => {}
         }
@@ -286,7 +286,7 @@ async fn held(
                 signed: Some(signed),
                 sent,
                 ..
-            } if moment_ms >= MOMENT_MS => requests.push(Over {
+            } if moment_ms >= MOMENT_MS => requests.push(Finished {
                 signed: signed.clone(),
                 sent: *sent,
                 request,
@@ -358,7 +358,7 @@ async fn free(context: &Context, over: &[(u64, &Lost)]) -> Result<(), Fault> {
     let mut batch = Batch::new();
     for (nonce, one) in over {
         batch.delete(one.key.clone(), Expect::Version(one.version));
-        for Over {
+        for Finished {
             request, signed, ..
         } in &one.requests
         {
@@ -367,7 +367,7 @@ async fn free(context: &Context, over: &[(u64, &Lost)]) -> Result<(), Fault> {
                 signed.tx_hash
             );
             tracing::warn!(request = %request.id, nonce, detail, "a transaction was dropped");
-            context.looks.counts().expired += 1;
+            context.rebroadcast_cache.counts().expired += 1;
             add_to_trail(context, &mut batch, request, "Dropped", &detail)?;
         }
     }
@@ -403,21 +403,21 @@ async fn send_again(
             continue;
         }
         let id = over.request.id;
-        let shipment = Shipment {
+        let broadcast_request = BroadcastRequest {
             signed: over.signed.clone(),
-            facts: Facts::Nothing,
+            chain_data: ChainData::Nothing,
             age_ms: now_ms.saturating_sub(over.request.created_at_ms),
             now_ms: context.now_ms(),
             retried: true,
         };
         let hash = &over.signed.tx_hash;
-        let (event, detail, refused) = match client.broadcast(&shipment).await {
+        let (event, detail, refused) = match client.broadcast(&broadcast_request).await {
             Broadcast::Accepted => {
-                context.looks.counts().taken += 1;
+                context.rebroadcast_cache.counts().taken += 1;
                 ("SentAgain", hash.clone(), None)
             }
             Broadcast::Refused(Refusal { reason, .. }) => {
-                context.looks.counts().refused += 1;
+                context.rebroadcast_cache.counts().refused += 1;
                 let detail = format!("no node takes {hash} any more: {reason}");
                 ("SentAgain", detail, Some(reason))
             }

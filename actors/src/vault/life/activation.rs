@@ -36,7 +36,7 @@ impl Live {
             asked,
         } = activation;
         let work = self.works.entry(scheme).or_default();
-        if work.telling.is_some() {
+        if work.activation.is_some() {
             return;
         }
         work.next_telling = None;
@@ -51,12 +51,12 @@ impl Live {
             return;
         }
         let signers = Arc::clone(&self.context.signers);
-        let told = order.clone();
-        work.telling = Some(ask(
+        let activated = order.clone();
+        work.activation = Some(ask(
             myself,
             TELLING,
             "not every node has confirmed that it uses the new shares",
-            async move { signers.activate(&told, &proof, &before, &untold).await },
+            async move { signers.activate(&activated, &proof, &before, &untold).await },
             move |result| VaultMsg::Life(Msg::ActivationEnded(Box::new(order), result)),
         ));
     }
@@ -73,8 +73,8 @@ impl Live {
             return Ok(());
         }
         let work = self.works.entry(scheme).or_default();
-        work.telling = None;
-        work.told = true;
+        work.activation = None;
+        work.activated = true;
         let (mut confirmed, mut problem) = (Vec::new(), None);
         match result {
             Ok(answers) => {
@@ -111,7 +111,7 @@ impl Live {
         // Of two problems, that of the run in work is the one to see.
         let reshare = reshare_of(&self.vault, scheme);
         if matches!(reshare, Some(Reshare::Idle | Reshare::Halted { .. })) {
-            let problem = problem.map(|fault| fault.public().to_owned());
+            let problem = problem.map(|fault| fault.message().to_owned());
             self.context.note_problem(self.vault.id, scheme, problem);
         }
         let done = |live: &LiveKey| live.activation.is_none();

@@ -12,7 +12,7 @@ use covault_core::{
     schema::wire::{self, NetworkType, create_signing_request_request::Type as Kind},
 };
 
-use crate::{claims::pay, world::*};
+use crate::{reservations::pay, world::*};
 
 /// Enough for a look at transactions that should be in blocks by now.
 const MOMENT_MS: u64 = 61_000;
@@ -59,8 +59,8 @@ async fn says(gateway: &Gateway, uuid: &str, words: &str) -> String {
             };
             let fault = gateway.view(&admin(), query).await.unwrap_err();
             assert_eq!(fault.class(), &Class::Unavailable);
-            if fault.public().contains(words) {
-                return fault.public().to_owned();
+            if fault.message().contains(words) {
+                return fault.message().to_owned();
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn needs(jetton: Option<JettonNeeds>) -> Needs {
-    Needs::Ton(TonNeeds::Transaction(TransactionNeeds {
+fn queries(jetton: Option<JettonQueries>) -> Queries {
+    Queries::Ton(TonQueries::Transaction(TransactionQueries {
         from: wallet().wallet_form(),
         value: VALUE,
         valid_until: true,
@@ -11,23 +11,25 @@ fn needs(jetton: Option<JettonNeeds>) -> Needs {
     }))
 }
 
-fn jetton(amount: u128) -> Option<JettonNeeds> {
-    Some(JettonNeeds {
+fn jetton(amount: u128) -> Option<JettonQueries> {
+    Some(JettonQueries {
         master: MASTER.into(),
         amount,
         decimals: true,
     })
 }
 
-async fn facts(state: State, jetton: Option<JettonNeeds>) -> Result<Facts, ChainError> {
+async fn chain_data(state: State, jetton: Option<JettonQueries>) -> Result<ChainData, ChainError> {
     let node = Node::start(state).await;
     let client = connect(&[&node], 1);
-    client.facts(&needs(jetton), BUILT * 1_000 + 999).await
+    client
+        .chain_data(&queries(jetton), BUILT * 1_000 + 999)
+        .await
 }
 
 /// Why facts are refused for good.
-async fn never(state: State, jetton: Option<JettonNeeds>) -> (ExecuteCode, String) {
-    match facts(state, jetton).await {
+async fn never(state: State, jetton: Option<JettonQueries>) -> (ExecuteCode, String) {
+    match chain_data(state, jetton).await {
         Err(ChainError::Refused(Refusal { reason, code })) => (code, reason),
         other => panic!("{other:?}"),
     }
@@ -40,11 +42,11 @@ async fn ton_facts__should_be_what_the_node_says() {
         ..State::default()
     };
     assert_eq!(
-        facts(State::default(), None).await,
+        chain_data(State::default(), None).await,
         Ok(found(7, true, None))
     );
-    assert_eq!(facts(new, None).await, Ok(found(0, false, None)));
-    let expected = JettonFacts {
+    assert_eq!(chain_data(new, None).await, Ok(found(0, false, None)));
+    let expected = JettonChainData {
         wallet: JETTON_WALLET.into(),
         master: Some(MASTER.into()),
         decimals: Some(9),
@@ -52,7 +54,7 @@ async fn ton_facts__should_be_what_the_node_says() {
     let with = |jetton| Ok(found(7, true, Some(jetton)));
     let all = jetton(1_000_000);
     assert_eq!(
-        facts(State::default(), all.clone()).await,
+        chain_data(State::default(), all.clone()).await,
         with(expected.clone())
     );
     // It is not there: the wallet has none.
@@ -61,21 +63,21 @@ async fn ton_facts__should_be_what_the_node_says() {
         jetton_kind: "uninitialized",
         ..State::default()
     };
-    let none = JettonFacts {
+    let none = JettonChainData {
         master: None,
         ..expected.clone()
     };
-    assert_eq!(facts(absent, all.clone()).await, with(none));
+    assert_eq!(chain_data(absent, all.clone()).await, with(none));
     // Of another jetton: the rules refuse that.
     let foreign = State {
         holding: holding(1, &wallet().wallet_form(), OTHER),
         ..State::default()
     };
-    let other = JettonFacts {
+    let other = JettonChainData {
         master: Some(OTHER.into()),
         ..expected
     };
-    assert_eq!(facts(foreign, all).await, with(other));
+    assert_eq!(chain_data(foreign, all).await, with(other));
 }
 
 #[tokio::test]
@@ -161,8 +163,8 @@ async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
             Node::start(other).await,
         ];
         let client = connect(&[&nodes[0], &nodes[1]], 2);
-        let facts = client.facts(&needs(jetton(1)), BUILT * 1_000).await;
-        match facts {
+        let chain_data = client.chain_data(&queries(jetton(1)), BUILT * 1_000).await;
+        match chain_data {
             Ok(_) => assert!(agree),
             Err(ChainError::Unknown(reason)) => assert!(!agree, "{reason}"),
             Err(ChainError::Refused(refusal)) => panic!("{refusal:?}"),
@@ -173,7 +175,7 @@ async fn ton_facts__should_not_come_of_one_node_where_two_have_to_agree() {
 #[tokio::test]
 async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
     // Whose address is not that of the key in it.
-    let needs = Needs::Ton(TonNeeds::Transaction(TransactionNeeds {
+    let queries = Queries::Ton(TonQueries::Transaction(TransactionQueries {
         from: Version::V4r2.address(&key()).unwrap().wallet_form(),
         value: 0,
         valid_until: false,
@@ -187,10 +189,10 @@ async fn ton_facts__should_not_come_of_the_data_of_another_wallet() {
     .await;
     let endpoints = Endpoints::new(vec![url]);
     let client = connect_to(ChainKey::of(Network::Ton, None), endpoints);
-    let facts = client.facts(&needs, 0).await;
+    let chain_data = client.chain_data(&queries, 0).await;
     assert!(
-        matches!(&facts, Err(ChainError::Unknown(reason)) if reason.contains("a wallet")),
-        "{facts:?}"
+        matches!(&chain_data, Err(ChainError::Unknown(reason)) if reason.contains("a wallet")),
+        "{chain_data:?}"
     );
 }
 

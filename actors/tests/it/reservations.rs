@@ -163,7 +163,7 @@ async fn a_request_that_waits__should_say_why_and_fail_with_that_at_its_deadline
             let text = String::from_utf8_lossy(&row.value);
             text.contains("Delayed") && text.contains(why)
         });
-        if fault.public().contains(why) && noted {
+        if fault.message().contains(why) && noted {
             break;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -202,7 +202,7 @@ async fn outputs__should_stay_taken_for_a_day_when_the_transaction_is_handed_ove
         asked.broadcast_tx = Some(broadcast);
         let made = created(try_create(&gateway, asked, None).await.unwrap());
         assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
-        let releases = keys(&world, Space::Release).await;
+        let releases = keys(&world, Space::ReservationExpiry).await;
         let of_this = releases.iter().find_map(|key| {
             let (due_ms, request) = key.bytes.split_first_chunk::<8>()?;
             let request = uuid::Uuid::from_slice(request).unwrap();
@@ -251,7 +251,7 @@ async fn a_payment__should_wait_for_a_new_block_when_it_equals_another() {
         "an identical transaction is already pending in request {}",
         first.uuid
     );
-    assert!(fault.public().contains(&why), "{fault}");
+    assert!(fault.message().contains(&why), "{fault}");
     assert_eq!(
         details(&gateway, &second.uuid).await.status(),
         Status::Pending
@@ -288,7 +288,7 @@ async fn a_transaction_made_elsewhere__should_be_refused_when_another_request_is
         "solanaSendCustom: an identical transaction is already pending in request {}",
         first.uuid
     );
-    assert!(fault.public().starts_with(&why), "{fault}");
+    assert!(fault.message().starts_with(&why), "{fault}");
     assert_eq!(world.requests().await.len(), 1, "nothing was stored");
     assert_eq!(world.pending().await, 0);
 }

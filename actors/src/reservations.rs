@@ -9,7 +9,7 @@ use covault_core::{
     ids::RequestId,
     network::Network,
     payload::Payload,
-    request::{Draft, NonceClaim, Request},
+    request::{Draft, NonceReservation, Request},
 };
 
 use crate::{
@@ -43,8 +43,8 @@ impl Account {
     }
 
     /// A number of the account, as a draft keeps it.
-    pub fn nonce(&self, nonce: u64) -> NonceClaim {
-        NonceClaim {
+    pub fn nonce(&self, nonce: u64) -> NonceReservation {
+        NonceReservation {
             network: self.network,
             // Networks that name no chain have but one.
             chain_id: self.chain_id.unwrap_or_default(),
@@ -63,10 +63,14 @@ pub fn of(
     payload: &Payload,
     draft: &Draft,
 ) -> Result<BTreeSet<Resource>, Fault> {
-    let chain = request.network.chain();
-    let mut uses: BTreeSet<_> = chain.uses(payload, &draft.unsigned)?.into_iter().collect();
-    uses.retain(|resource| draft.claim.is_some() || !matches!(resource, Resource::Nonce(_)));
-    Ok(uses)
+    let chain = request.network.rules();
+    let mut reservations: BTreeSet<_> = chain
+        .reservations(payload, &draft.unsigned)?
+        .into_iter()
+        .collect();
+    reservations
+        .retain(|resource| draft.claim.is_some() || !matches!(resource, Resource::Nonce(_)));
+    Ok(reservations)
 }
 
 /// The numbers that a draft uses and another request holds.
@@ -74,24 +78,24 @@ pub fn of(
 /// # Errors
 /// As [`of`].
 pub fn replaced(request: &Request, payload: &Payload, draft: &Draft) -> Result<Vec<u64>, Fault> {
-    let chain = request.network.chain();
-    let uses = chain.uses(payload, &draft.unsigned)?.into_iter();
-    Ok(uses
+    let chain = request.network.rules();
+    let reservations = chain.reservations(payload, &draft.unsigned)?.into_iter();
+    Ok(reservations
         .filter_map(|resource| match resource {
             Resource::Nonce(nonce) if draft.claim.is_none() => Some(nonce),
-            Resource::Nonce(_) | Resource::Piece(_) | Resource::Whole(_) => None,
+            Resource::Nonce(_) | Resource::Object(_) | Resource::Whole(_) => None,
         })
         .collect())
 }
 
-/// What of `uses` requests hold on disk, and which; with a number also those that follow it.
+/// What of `reservations` requests hold on disk, and which; with a number also those that follow it.
 pub async fn held(
     context: &Context,
     account: &Account,
-    uses: &[Resource],
+    reservations: &[Resource],
 ) -> Result<BTreeMap<Resource, RequestId>, Fault> {
     let mut held = BTreeMap::new();
-    for resource in uses {
+    for resource in reservations {
         let key = rows::claim(account, resource);
         let Resource::Nonce(_) = resource else {
             if let Some((holder, _)) = context.load::<RequestId>(&key).await? {
@@ -101,7 +105,7 @@ pub async fn held(
         };
         let scan = Scan {
             from: Some(key.bytes),
-            ..Scan::prefix(Space::NonceClaim, &rows::account(account), PAGE)
+            ..Scan::prefix(Space::NonceReservation, &rows::account(account), PAGE)
         };
         for (key, row) in context.store.scan(&scan).await? {
             if let Some(nonce) = rows::claimed_nonce(&key) {
@@ -121,7 +125,7 @@ pub async fn holder(context: &Context, key: &Key) -> Result<Option<RequestId>, F
 pub fn in_words(resource: &Resource, holder: RequestId) -> String {
     match resource {
         Resource::Nonce(nonce) => format!("nonce {nonce} is already reserved by request {holder}"),
-        Resource::Piece(name) => format!("{name} is already reserved by request {holder}"),
+        Resource::Object(name) => format!("{name} is already reserved by request {holder}"),
         Resource::Whole(_) => {
             format!("an identical transaction is already pending in request {holder}")
         }

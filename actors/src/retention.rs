@@ -9,9 +9,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::{
     context::{Context, readable},
-    expiry::sweep,
-    leases,
-    rows::{self, Release},
+    expiry, leases,
+    rows::{self, ReservationExpiry},
     store::{Batch, CommitError, Expect, Key, Scan, Space},
 };
 
@@ -27,10 +26,10 @@ pub enum Msg {
 }
 
 /// The actor.
-pub struct Reaper;
+pub struct RetentionJob;
 
 #[async_trait]
-impl Actor for Reaper {
+impl Actor for RetentionJob {
     type Msg = Msg;
     type State = Arc<Context>;
     type Arguments = Arc<Context>;
@@ -63,10 +62,10 @@ impl Actor for Reaper {
                     }
                 };
                 let context = &here;
-                if let Err(fault) = sweep(context).await {
+                if let Err(fault) = expiry::delete_expired(context).await {
                     tracing::warn!(?fault, "old idempotency records could not be deleted");
                 }
-                if let Err(fault) = release(context).await {
+                if let Err(fault) = free_expired_reservations(context).await {
                     tracing::warn!(?fault, "old claims could not be deleted");
                 }
             }
@@ -76,14 +75,15 @@ impl Actor for Reaper {
 }
 
 /// Deletes the claims whose time has come, where they are still those of their request.
-pub async fn release(context: &Context) -> Result<(), Fault> {
-    let mut next = Some(Scan::prefix(Space::Release, &[], PAGE));
+pub async fn free_expired_reservations(context: &Context) -> Result<(), Fault> {
+    let mut next = Some(Scan::prefix(Space::ReservationExpiry, &[], PAGE));
     while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
         let mut batch = Batch::new();
         let mut all_due = true;
         for (key, row) in &page {
-            let due = rows::release_due(key).ok_or_else(|| Fault::bug("a release without a time"));
+            let due = rows::reservation_expiry_due(key)
+                .ok_or_else(|| Fault::bug("a release without a time"));
             let Some((due_ms, request)) = readable(due, "when claims are released")? else {
                 continue;
             };
@@ -92,7 +92,7 @@ pub async fn release(context: &Context) -> Result<(), Fault> {
                 break;
             }
             let release = readable(rows::decode(&row.value), "what claims are released")?;
-            let Some(Release { claims }) = release else {
+            let Some(ReservationExpiry { claims }) = release else {
                 continue;
             };
             for bytes in claims {
@@ -230,10 +230,10 @@ mod tests {
                 0 => request(number + 1),
                 _ => request(number),
             };
-            let release = Release {
+            let release = ReservationExpiry {
                 claims: vec![claim(number).bytes, claim(number + 1_000_000).bytes],
             };
-            let key = rows::release(1_000 + number, request(number));
+            let key = rows::reservation_expiry(1_000 + number, request(number));
             let mut batch = Batch::new();
             batch.put(claim(number), Expect::Absent, rows::encode(&owner).unwrap());
             batch.put(key, Expect::Absent, rows::encode(&release).unwrap());
@@ -244,21 +244,30 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(999, Ordering::SeqCst);
-        release(&context).await.unwrap();
+        free_expired_reservations(&context).await.unwrap();
         assert_eq!(
-            (left(Space::Claim).await, left(Space::Release).await),
+            (
+                left(Space::Claim).await,
+                left(Space::ReservationExpiry).await
+            ),
             (600, 600)
         );
         clock.0.store(1_299, Ordering::SeqCst);
-        release(&context).await.unwrap();
+        free_expired_reservations(&context).await.unwrap();
         assert_eq!(
-            (left(Space::Claim).await, left(Space::Release).await),
+            (
+                left(Space::Claim).await,
+                left(Space::ReservationExpiry).await
+            ),
             (400, 300)
         );
         clock.0.store(1_599, Ordering::SeqCst);
-        release(&context).await.unwrap();
+        free_expired_reservations(&context).await.unwrap();
         assert_eq!(
-            (left(Space::Claim).await, left(Space::Release).await),
+            (
+                left(Space::Claim).await,
+                left(Space::ReservationExpiry).await
+            ),
             (200, 0)
         );
         let kept = context.load::<RequestId>(&claim(3)).await.unwrap();
@@ -277,30 +286,30 @@ mod tests {
             at_ms: 0,
             receipt: vec![],
         });
-        let none = rows::encode(&Release { claims: vec![] });
+        let none = rows::encode(&ReservationExpiry { claims: vec![] });
         let damaged = vec![0xff; 3];
-        let short = Key::new(Space::Release, &[&[0, 1]]);
+        let short = Key::new(Space::ReservationExpiry, &[&[0, 1]]);
         for (key, value) in [
             (record("1"), damaged.clone()),
             (record("2"), old.unwrap()),
             (short.clone(), damaged.clone()),
-            (rows::release(1, request), damaged.clone()),
-            (rows::release(2, request), none.unwrap()),
+            (rows::reservation_expiry(1, request), damaged.clone()),
+            (rows::reservation_expiry(2, request), none.unwrap()),
         ] {
             let mut batch = Batch::new();
             batch.put(key, Expect::Absent, value);
             store.commit(batch).await.unwrap();
         }
-        sweep(&context).await.unwrap();
-        release(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
+        free_expired_reservations(&context).await.unwrap();
         let left = async |space| {
             let rows = store.scan(&Scan::prefix(space, &[], 10)).await.unwrap();
             rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
         assert_eq!(left(Space::Idempotency).await, [record("1")]);
         assert_eq!(
-            left(Space::Release).await,
-            [rows::release(1, request), short]
+            left(Space::ReservationExpiry).await,
+            [rows::reservation_expiry(1, request), short]
         );
     }
 
@@ -351,14 +360,14 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(KEPT_MS, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         // Its own row, and the mark.
         assert_eq!(
             (left(Space::Idempotency).await, left(Space::RecordAge).await),
             (1999, 2000)
         );
         counting.1.store(0, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         let read = counting.1.swap(0, Ordering::SeqCst);
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
@@ -373,14 +382,14 @@ mod tests {
         crate::expiry::add_to(&mut batch, &again, record.at_ms).unwrap();
         store.commit(batch).await.unwrap();
         clock.0.store(2 * LIFETIME_MS, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         let all = Scan::prefix(Space::Idempotency, &[], 5000);
         let rest = store.scan(&all).await.unwrap();
         assert_eq!(rest.len(), 1);
         assert_eq!(rest[0].0, again);
         assert_eq!(left(Space::RecordAge).await, 2);
         clock.0.store(2 * LIFETIME_MS + KEPT_MS, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         assert_eq!(
             (left(Space::Idempotency).await, left(Space::RecordAge).await),
             (0, 1)
@@ -408,13 +417,13 @@ mod tests {
             store.scan(&all).await.unwrap().len()
         };
         clock.0.store(KEPT_MS - 1, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         assert_eq!(left().await, 1000);
         clock.0.store(KEPT_MS, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         assert_eq!(left().await, 500);
         clock.0.store(KEPT_MS + LIFETIME_MS, Ordering::SeqCst);
-        sweep(&context).await.unwrap();
+        expiry::delete_expired(&context).await.unwrap();
         assert_eq!(left().await, 0);
     }
 }

@@ -1,0 +1,347 @@
+//! Lanes: one queue per account of a chain, in which requests wait for their turn.
+//!
+//! A request joins when it is accepted and gets its number, outputs or objects in the order of
+//! joining, so that these follow the order of creation although chain nodes are asked
+//! concurrently. What is handed out is reserved here until it is on disk or given up. Lanes know
+//! no store: the caller looks up what is claimed.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use covault_core::{chain::Resource, ids::RequestId};
+
+use crate::reservations::Account;
+
+struct AccountQueue<A> {
+    /// Those whose turn has not come yet, in order.
+    waiting: VecDeque<RequestId>,
+    /// What those who are ready want.
+    asked: HashMap<RequestId, A>,
+    /// Their turn came and there was nothing for them.
+    put_off: HashSet<RequestId>,
+    /// They could not ask while others behind them could.
+    passed: HashSet<RequestId>,
+    /// Handed out; of what is on disk too, no numbers.
+    reserved: BTreeMap<Resource, RequestId>,
+}
+
+impl<A> Default for AccountQueue<A> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            asked: HashMap::new(),
+            put_off: HashSet::new(),
+            passed: HashSet::new(),
+            reserved: BTreeMap::new(),
+        }
+    }
+}
+
+/// All lanes of a vault; `A` is what a request asks for in its turn.
+pub struct AccountQueues<A> {
+    queues: HashMap<Account, AccountQueue<A>>,
+    member: HashMap<RequestId, Account>,
+}
+
+impl<A> Default for AccountQueues<A> {
+    fn default() -> Self {
+        Self {
+            queues: HashMap::new(),
+            member: HashMap::new(),
+        }
+    }
+}
+
+impl<A> AccountQueues<A> {
+    /// A request queues up. Joining twice changes nothing.
+    pub fn join(&mut self, account: Account, request: RequestId) {
+        if self.member.contains_key(&request) {
+            return;
+        }
+        self.member.insert(request, account.clone());
+        self.queues
+            .entry(account)
+            .or_default()
+            .waiting
+            .push_back(request);
+    }
+
+    /// A request is ready for its turn. `None` when it is in no lane; then the ask is lost.
+    pub fn ask(&mut self, request: RequestId, ask: A) -> Option<Account> {
+        let account = self.member.get(&request)?.clone();
+        let queue = self.queues.entry(account.clone()).or_default();
+        queue.passed.remove(&request);
+        if queue.put_off.remove(&request) {
+            queue.waiting.push_back(request);
+        } else if !queue.waiting.contains(&request) {
+            // It had its turn and never heard of it: first again, and what it got is free.
+            queue.reserved.retain(|_, other| *other != request);
+            queue.waiting.push_front(request);
+        }
+        queue.asked.insert(request, ask);
+        Some(account)
+    }
+
+    /// A request cannot ask now: it goes to the end of the queue when somebody behind it had asked
+    /// the last time already, and keeps its place otherwise. A node that is down holds up all alike,
+    /// and what others are told while this one is being refused says nothing of this one: it tries
+    /// once more. Returns the lane when it went.
+    pub fn step_back(&mut self, request: RequestId) -> Option<Account> {
+        let account = self.member.get(&request)?;
+        let queue = self.queues.get_mut(account)?;
+        let place = queue.waiting.iter().position(|other| *other == request)?;
+        if queue.asked.contains_key(&request)
+            || !queue
+                .waiting
+                .iter()
+                .skip(place)
+                .any(|other| queue.asked.contains_key(other))
+        {
+            queue.passed.remove(&request);
+            return None;
+        }
+        if queue.passed.insert(request) {
+            return None;
+        }
+        queue.passed.remove(&request);
+        queue.waiting.remove(place);
+        queue.waiting.push_back(request);
+        Some(account.clone())
+    }
+
+    /// Takes the first of the lane's queue, when it has asked.
+    pub fn next(&mut self, account: &Account) -> Option<(RequestId, A)> {
+        let queue = self.queues.get_mut(account)?;
+        let first = *queue.waiting.front()?;
+        let ask = queue.asked.remove(&first)?;
+        queue.waiting.pop_front();
+        Some((first, ask))
+    }
+
+    /// There was nothing for a request whose turn came: others go on, and it queues up again when
+    /// it asks again.
+    pub fn put_off(&mut self, account: &Account, request: RequestId) {
+        if let Some(queue) = self.queues.get_mut(account) {
+            queue.put_off.insert(request);
+        }
+    }
+
+    /// What is handed out.
+    pub fn reserved(&self, account: &Account) -> BTreeMap<Resource, RequestId> {
+        self.queues
+            .get(account)
+            .map(|queue| queue.reserved.clone())
+            .unwrap_or_default()
+    }
+
+    /// Keeps something for a request until it leaves.
+    pub fn reserve(&mut self, account: &Account, reservations: Vec<Resource>, request: RequestId) {
+        if let Some(queue) = self.queues.get_mut(account) {
+            let reservations = reservations.into_iter().map(|resource| (resource, request));
+            queue.reserved.extend(reservations);
+        }
+    }
+
+    /// The request's claims are on disk: it needs no turn any more. Numbers are looked up there
+    /// from now on, so that one that is given up is free at once. The rest stays here too until it
+    /// leaves: it need not be looked up piece by piece. Returns its lane, where the next may now
+    /// be first.
+    pub fn claimed(&mut self, request: RequestId) -> Option<Account> {
+        let account = self.member.get(&request)?.clone();
+        let queue = self.queues.get_mut(&account)?;
+        queue
+            .reserved
+            .retain(|resource, other| *other != request || !matches!(resource, Resource::Nonce(_)));
+        if !queue.reserved.values().any(|other| *other == request) {
+            return self.leave(request);
+        }
+        queue.waiting.retain(|other| *other != request);
+        queue.asked.remove(&request);
+        Some(account)
+    }
+
+    /// Takes out a request that is to be ended, unless something is handed out to it: what comes after
+    /// it in the lane may build on that. True when nothing is, from now on nothing will be either.
+    pub fn withdraw(&mut self, request: RequestId) -> (bool, Option<Account>) {
+        let account = self.member.get(&request);
+        let queue = account.and_then(|account| self.queues.get(account));
+        let holds =
+            |queue: &AccountQueue<A>| queue.reserved.values().any(|other| *other == request);
+        if queue.is_some_and(holds) {
+            return (false, None);
+        }
+        (true, self.leave(request))
+    }
+
+    /// The request is over, or starts again: it gives back what it holds here. Returns its lane,
+    /// where the next may now be first.
+    pub fn leave(&mut self, request: RequestId) -> Option<Account> {
+        let account = self.member.remove(&request)?;
+        let queue = self.queues.get_mut(&account)?;
+        queue.waiting.retain(|other| *other != request);
+        queue.asked.remove(&request);
+        queue.put_off.remove(&request);
+        queue.passed.remove(&request);
+        queue.reserved.retain(|_, other| *other != request);
+        if queue.waiting.is_empty() && queue.put_off.is_empty() && queue.reserved.is_empty() {
+            self.queues.remove(&account);
+        }
+        Some(account)
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use covault_core::network::Network;
+
+    use super::*;
+
+    fn account() -> Account {
+        Account {
+            network: Network::Evm,
+            chain_id: Some(1),
+            address: "0xa".into(),
+        }
+    }
+
+    fn request(id: u8) -> RequestId {
+        RequestId::from_bytes([id; 16])
+    }
+
+    #[test]
+    fn account_queues__should_let_go_of_those_alone_who_hold_nothing() {
+        let mut queues = AccountQueues::default();
+        for id in 1..=2 {
+            queues.join(account(), request(id));
+            queues.ask(request(id), ()).unwrap();
+        }
+        queues.next(&account()).unwrap();
+        queues.reserve(&account(), vec![Resource::Nonce(7)], request(1));
+        assert_eq!(queues.withdraw(request(1)), (false, None));
+        assert_eq!(queues.withdraw(request(2)), (true, Some(account())));
+        assert!(queues.next(&account()).is_none());
+        // Nothing is handed out to it any more.
+        assert!(queues.ask(request(2), ()).is_none());
+        assert_eq!(queues.withdraw(request(2)), (true, None));
+    }
+
+    #[test]
+    fn account_queues__should_serve_in_the_order_of_joining() {
+        let mut queues = AccountQueues::default();
+        for id in 1..=3 {
+            queues.join(account(), request(id));
+        }
+        queues.ask(request(2), 2).unwrap();
+        assert!(queues.next(&account()).is_none());
+        queues.ask(request(1), 1).unwrap();
+        assert_eq!(queues.next(&account()).unwrap().1, 1);
+        assert_eq!(queues.next(&account()).unwrap().1, 2);
+        assert!(queues.next(&account()).is_none());
+    }
+
+    #[test]
+    fn account_queues__should_serve_again_whoever_never_heard_of_its_nonce() {
+        let mut queues = AccountQueues::default();
+        queues.join(account(), request(1));
+        queues.join(account(), request(2));
+        queues.ask(request(1), 1).unwrap();
+        queues.next(&account()).unwrap();
+        queues.reserve(&account(), vec![Resource::Nonce(7)], request(1));
+        queues.ask(request(1), 1).unwrap();
+        assert!(queues.reserved(&account()).is_empty());
+        assert_eq!(queues.next(&account()).unwrap().1, 1);
+    }
+
+    #[test]
+    fn account_queues__should_let_the_next_go_when_the_first_leaves() {
+        let mut queues = AccountQueues::default();
+        queues.join(account(), request(1));
+        queues.join(account(), request(2));
+        queues.ask(request(2), 2).unwrap();
+        assert_eq!(queues.leave(request(1)), Some(account()));
+        assert_eq!(queues.next(&account()).unwrap().1, 2);
+    }
+
+    #[test]
+    fn account_queues__should_let_those_go_first_who_can() {
+        let mut queues = AccountQueues::default();
+        for id in 1..=3 {
+            queues.join(account(), request(id));
+        }
+        assert_eq!(queues.step_back(request(1)), None, "nobody can");
+        queues.ask(request(2), 2).unwrap();
+        for _ in 0..2 {
+            assert_eq!(queues.step_back(request(3)), None, "nobody waits for it");
+        }
+        // Its try may have begun before the node answered the second.
+        assert_eq!(queues.step_back(request(1)), None);
+        assert!(queues.next(&account()).is_none());
+        assert_eq!(queues.step_back(request(1)), Some(account()));
+        assert_eq!(queues.next(&account()).unwrap().1, 2);
+        queues.ask(request(1), 1).unwrap();
+        queues.ask(request(3), 3).unwrap();
+        assert_eq!(queues.next(&account()).unwrap().1, 3);
+        assert_eq!(queues.next(&account()).unwrap().1, 1);
+    }
+
+    #[test]
+    fn account_queues__should_keep_the_place_of_whoever_asks_after_all() {
+        let mut queues = AccountQueues::default();
+        for id in 1..=2 {
+            queues.join(account(), request(id));
+        }
+        queues.ask(request(2), 2).unwrap();
+        assert_eq!(queues.step_back(request(1)), None);
+        queues.ask(request(1), 1).unwrap();
+        assert_eq!(queues.next(&account()).unwrap().1, 1);
+        assert_eq!(queues.next(&account()).unwrap().1, 2);
+    }
+
+    #[test]
+    fn account_queues__should_keep_a_nonce_reserved_until_its_request_leaves() {
+        let mut queues = AccountQueues::<u8>::default();
+        queues.join(account(), request(1));
+        queues.reserve(&account(), vec![Resource::Nonce(7)], request(1));
+        assert!(
+            queues
+                .reserved(&account())
+                .contains_key(&Resource::Nonce(7))
+        );
+        queues.leave(request(1));
+        assert!(queues.reserved(&account()).is_empty());
+        assert_eq!(queues.leave(request(1)), None);
+    }
+
+    #[test]
+    fn account_queues__should_keep_outputs_but_no_numbers_of_whoever_has_claimed() {
+        let mut queues = AccountQueues::<u8>::default();
+        let (nonce, piece) = (Resource::Nonce(7), Resource::Object("a:0".into()));
+        queues.join(account(), request(1));
+        queues.reserve(&account(), vec![nonce, piece.clone()], request(1));
+        assert_eq!(queues.claimed(request(1)), Some(account()));
+        assert_eq!(queues.reserved(&account()), [(piece, request(1))].into());
+        assert_eq!(queues.leave(request(1)), Some(account()));
+        assert!(queues.reserved(&account()).is_empty());
+        queues.join(account(), request(2));
+        assert_eq!(queues.claimed(request(2)), Some(account()));
+        assert_eq!(queues.leave(request(2)), None);
+    }
+
+    #[test]
+    fn account_queues__should_let_others_go_on_when_there_is_nothing_for_one() {
+        let mut queues = AccountQueues::default();
+        for id in 1..=3 {
+            queues.join(account(), request(id));
+        }
+        queues.ask(request(1), 1).unwrap();
+        assert_eq!(queues.next(&account()).unwrap().1, 1);
+        queues.put_off(&account(), request(1));
+        queues.ask(request(2), 2).unwrap();
+        assert_eq!(queues.next(&account()).unwrap().1, 2);
+        queues.ask(request(1), 1).unwrap();
+        assert!(queues.next(&account()).is_none(), "the third was before it");
+        queues.ask(request(3), 3).unwrap();
+        assert_eq!(queues.next(&account()).unwrap().1, 3);
+        assert_eq!(queues.next(&account()).unwrap().1, 1);
+    }
+}
