@@ -36,7 +36,7 @@ crash-long rounds="400":
     COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --test it crash::pieces life_crash
 
 # kill -9 of orchestrators, signers, Redis and PostgreSQL under load, on both stores and with two
-# orchestrators, and then cut cables and all else that can break. COVAULT_CRASH_SEED=seed just crash rolls the same dice again
+# orchestrators, and then network partitions and all else that can break. COVAULT_CRASH_SEED=seed just crash rolls the same dice again
 crash rounds="200":
     COVAULT_LONG_SUITE=1 COVAULT_CRASH_ROUNDS={{rounds}} cargo nextest run --profile long --workspace --features cggmp24 --test it --no-capture -E 'test(/^crash::(rounds|partitions|faults)/)'
 

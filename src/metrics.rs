@@ -109,11 +109,11 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
             text.bus(reachable);
             let caller = auth::internal("metrics");
             match gateway.view(&caller, Query::Nodes).await {
-                Ok(View::Nodes { nodes, strangers }) => {
+                Ok(View::Nodes { nodes, unadmitted }) => {
                     text.nodes(&nodes);
                     let name = "covault_nodes_waiting";
                     text.family(name, "Nodes that announce themselves and were not admitted");
-                    text.sample(name, &[], strangers.len());
+                    text.sample(name, &[], unadmitted.len());
                 }
                 Ok(other) => tracing::error!(?other, "unexpected answer of the gateway"),
                 // The counters are worth having all the same.

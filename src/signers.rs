@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use covault_actors::port::{
-    Confirmations, NodeBackup, NodeHalt, NodeView, Signers, SigningAttempt, StrangerView,
+    Confirmations, NodeBackup, NodeHalt, NodeView, Signers, SigningAttempt, UnadmittedView,
 };
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
@@ -16,7 +16,7 @@ use covault_core::{
     signature::Signature,
 };
 use covault_mpc::{
-    cluster::{Ban, Cluster, Halt, NodeStatus, Stranger},
+    cluster::{Ban, Cluster, Halt, NodeStatus, Unadmitted},
     identity::openssh_line,
 };
 
@@ -83,20 +83,20 @@ impl Signers for ClusterSigners {
         self.0.admit(nodes);
     }
 
-    fn strangers(&self) -> Vec<StrangerView> {
+    fn unadmitted(&self) -> Vec<UnadmittedView> {
         let view = |stranger| {
-            let Stranger {
+            let Unadmitted {
                 id,
                 name,
                 last_seen_ms,
             } = stranger;
-            StrangerView {
+            UnadmittedView {
                 id,
                 name,
                 last_seen_ms,
             }
         };
-        self.0.strangers().into_iter().map(view).collect()
+        self.0.unadmitted().into_iter().map(view).collect()
     }
 
     fn line(&self, node: &NodeId) -> String {

@@ -24,7 +24,7 @@ use covault_mpc::{
     cluster::{Cluster, ClusterConfig},
     identity::NodeIdentity,
     node::{Bounds, Floor, KeyRules, NodeConfig, Resumption},
-    nonces::Marks,
+    nonces::Watermarks,
     policy::Policy,
     pool::CpuPool,
 };
@@ -36,7 +36,7 @@ use crate::{
     adapters::{OsEntropy, SystemClock},
     api::{
         Api,
-        admission::{Admission, Rate, Terms},
+        admission::{Admission, AdmissionLimits, Rate},
         auth::{Tokens, new_token},
     },
     chain_nodes,
@@ -162,7 +162,7 @@ pub struct SignerParts {
     pub rules: KeyRules,
     pub peers: Option<Vec<NodeId>>,
     pub policy: Policy,
-    pub nonces: Marks,
+    pub nonces: Watermarks,
     pub resumption: Arc<dyn Resumption>,
     pub bounds: Bounds,
 }
@@ -381,8 +381,8 @@ fn store_url(store: &config::Store) -> anyhow::Result<SecretString> {
     }
 }
 
-fn terms(serve: &Serve, limits: &Limits) -> Terms {
-    Terms {
+fn terms(serve: &Serve, limits: &Limits) -> AdmissionLimits {
+    AdmissionLimits {
         max_in_flight: serve.max_in_flight.get(),
         // The largest body always finds room when nothing else is in work.
         max_in_flight_bytes: serve

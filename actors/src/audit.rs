@@ -236,7 +236,7 @@ pub fn linked(number: u64, row: Vec<u8>) -> Linked {
 pub struct Log<'a>(pub &'a dyn Store);
 
 /// The place of something that is older than the chains.
-pub type Place = (RequestId, u64);
+pub type AuditCursor = (RequestId, u64);
 
 impl Log<'_> {
     /// Chains that have a head or an entry, in order, after this one; a part of them.
@@ -307,7 +307,10 @@ impl Log<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn older(&self, after: Option<Place>) -> Result<Vec<(Place, Vec<Audit>)>, Fault> {
+    pub async fn older(
+        &self,
+        after: Option<AuditCursor>,
+    ) -> Result<Vec<(AuditCursor, Vec<Audit>)>, Fault> {
         let from = after.map(|(request, number)| {
             let number = number.to_be_bytes();
             [request.as_bytes().as_slice(), &number, &[0]].concat()

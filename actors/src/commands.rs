@@ -22,7 +22,7 @@ use crate::{
     nodes, rows,
     rpc::ChainKey,
     tx_builder,
-    vault::{self, NewRequest, NewWallet, Place},
+    vault::{self, AdmissionPermit, NewRequest, NewWallet},
     views,
     wallets::{self, Plan},
 };
@@ -148,7 +148,7 @@ impl Inner {
         {
             return Err(no_node(&payload, request.network, asks));
         }
-        let place = Place::new(context, &request).ok_or_else(too_many)?;
+        let place = AdmissionPermit::new(context, &request).ok_or_else(too_many)?;
         let actor = self.vault(request.vault).await?;
         let account_queue = tx_builder::account_queue(&request, &payload, &queries);
         let (vault, id) = (request.vault, request.id);

@@ -86,7 +86,7 @@ impl NodeView {
 
 /// A node that announces itself and was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StrangerView {
+pub struct UnadmittedView {
     /// Identity.
     pub id: NodeId,
     /// The name it announced; anybody can announce any.
@@ -175,7 +175,7 @@ pub trait Signers: Send + Sync {
     fn admit(&self, _nodes: &[NodeId]) {}
 
     /// Nodes that announced themselves lately and were not admitted: a short list.
-    fn strangers(&self) -> Vec<StrangerView> {
+    fn unadmitted(&self) -> Vec<UnadmittedView> {
         Vec::new()
     }
 

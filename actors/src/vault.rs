@@ -5,7 +5,7 @@ mod asking;
 mod changes;
 mod keys;
 mod life;
-mod place;
+mod permit;
 mod proving;
 mod requests;
 mod slots;
@@ -33,7 +33,7 @@ use tokio::sync::watch;
 
 pub use keys::KeyPlan;
 pub use life::{InUse, Msg as LifeMsg, ReshareRequest};
-pub use place::Place;
+pub use permit::AdmissionPermit;
 pub use slots::SlotRequest;
 
 use crate::{
@@ -120,7 +120,7 @@ pub struct NewRequest {
     /// What is stored and demanded with it.
     pub command_commit: CommandCommit,
     /// Counts it as live.
-    pub place: Place,
+    pub place: AdmissionPermit,
     /// Where the receipt goes.
     pub reply: RpcReplyPort<Result<wire::SigningRequest, Fault>>,
 }

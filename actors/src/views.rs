@@ -148,7 +148,7 @@ async fn answer(context: &Context, caller: &Caller, query: Query) -> Result<View
             operators_only(caller)?;
             View::Nodes {
                 nodes: nodes::view(context).await?,
-                strangers: context.signers.strangers(),
+                unadmitted: context.signers.unadmitted(),
             }
         }
         Query::Tokens => {

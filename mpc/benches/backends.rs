@@ -25,8 +25,8 @@ use covault_core::{
     signature::{Curve, Signature},
 };
 use covault_mpc::backend::{
-    Commitments, Dealer, Index, KeyShare, KeygenSetup, MadeNonce, Outgoing, ReshareSetup, Session,
-    SignSetup, Signer, of,
+    Commitments, Dealer, Index, KeyShare, KeygenSetup, Outgoing, PreprocessedNonce, ReshareSetup,
+    Session, SignSetup, Signer, of,
 };
 use criterion::{
     BatchSize, SamplingMode,
@@ -89,9 +89,9 @@ fn commit<T>(parties: &mut Parties<T>) -> (Vec<(Index, Outgoing)>, BTreeMap<Inde
     let mut queue = Vec::new();
     let mut outcomes = BTreeMap::new();
     for (me, party) in parties {
-        let turn = party.start(&SystemEntropy).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
-        outcomes.extend(turn.done.map(|done| (*me, done)));
+        let output = party.start(&SystemEntropy).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (*me, message)));
+        outcomes.extend(output.done.map(|done| (*me, done)));
     }
     (queue, outcomes)
 }
@@ -105,10 +105,10 @@ fn finish<T>(mut parties: Parties<T>) -> BTreeMap<Index, T> {
                 continue;
             }
             let party = parties.get_mut(&to).unwrap();
-            let turn = party.receive(from, message.round, message.body);
-            let turn = turn.unwrap_or_else(|abort| panic!("{abort:?}"));
-            queue.extend(turn.send.into_iter().map(|message| (to, message)));
-            outcomes.extend(turn.done.map(|done| (to, done)));
+            let output = party.receive(from, message.round, message.body);
+            let output = output.unwrap_or_else(|abort| panic!("{abort:?}"));
+            queue.extend(output.send.into_iter().map(|message| (to, message)));
+            outcomes.extend(output.done.map(|done| (to, done)));
         }
     }
     assert_eq!(outcomes.len(), parties.len());
@@ -199,8 +199,8 @@ fn sign(scheme: Scheme, signers: &Signers, threshold: u8) -> Parties<Option<Sign
 fn make_ahead(
     signers: &Signers,
     threshold: u8,
-) -> (Vec<MadeNonce>, BTreeMap<Index, Arc<Commitments>>) {
-    let made: Vec<MadeNonce> = (1..=threshold)
+) -> (Vec<PreprocessedNonce>, BTreeMap<Index, Arc<Commitments>>) {
+    let made: Vec<PreprocessedNonce> = (1..=threshold)
         .map(|me| signers[&me].make_nonce(&SystemEntropy).unwrap().unwrap())
         .collect();
     let commitments = (1..).zip(&made).map(|(me, nonce)| {
@@ -212,16 +212,16 @@ fn make_ahead(
 }
 
 /// A signature in one round, with nonces of [`make_ahead`].
-fn sign_ahead(
+fn sign_preprocessed(
     scheme: Scheme,
     signers: &Signers,
-    (made, commitments): (Vec<MadeNonce>, BTreeMap<Index, Arc<Commitments>>),
+    (made, commitments): (Vec<PreprocessedNonce>, BTreeMap<Index, Arc<Commitments>>),
 ) -> Parties<Option<Signature>> {
     let threshold = u8::try_from(made.len()).unwrap();
     let party = |(me, own)| {
         let mut peers = commitments.clone();
         peers.remove(&me);
-        let session = signers[&me].sign_ahead(sign_setup(scheme, threshold), own, peers);
+        let session = signers[&me].sign_preprocessed(sign_setup(scheme, threshold), own, peers);
         (me, session.unwrap())
     };
     (1..).zip(made).map(party).collect()
@@ -258,8 +258,8 @@ fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) 
         .iter()
         .map(|(index, share)| (*index, of(scheme).unwrap().open(share).unwrap()))
         .collect();
-    let ahead = signers[&1].makes_nonces();
-    if ahead {
+    let preprocess = signers[&1].makes_nonces();
+    if preprocess {
         group.sample_size(100);
     }
     let fresh = || sign(scheme, &signers, threshold);
@@ -269,14 +269,14 @@ fn bench(criterion: &mut Criterion, scheme: Scheme, threshold: u8, parties: u8) 
     group.bench_function("sign", |bencher| {
         bencher.iter_batched(fresh, finish, BatchSize::PerIteration);
     });
-    if ahead {
+    if preprocess {
         group.bench_function("make-ahead", |bencher| {
             bencher.iter(|| make_ahead(&signers, threshold));
         });
         group.bench_function("sign-ahead", |bencher| {
             bencher.iter_batched(
                 || make_ahead(&signers, threshold),
-                |made| finish(sign_ahead(scheme, &signers, made)),
+                |made| finish(sign_preprocessed(scheme, &signers, made)),
                 BatchSize::PerIteration,
             );
         });

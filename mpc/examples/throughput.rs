@@ -35,7 +35,7 @@ use covault_core::{
 use covault_mpc::{
     backend::{self, Index, KeygenSetup, Session, SignSetup, Signer},
     node::Rebuild,
-    nonces::{MOST, Marks},
+    nonces::{MOST, Watermarks},
 };
 use support::{Medium, SystemEntropy, TestCluster, verify};
 
@@ -43,17 +43,17 @@ fn run<T>(mut parties: BTreeMap<Index, Box<dyn Session<T>>>) -> BTreeMap<Index, 
     let mut done = BTreeMap::new();
     let mut queue = Vec::new();
     for (me, session) in &mut parties {
-        let turn = session.start(&SystemEntropy).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+        let output = session.start(&SystemEntropy).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (*me, message)));
     }
     while let Some((from, message)) = queue.pop() {
         let to = message.to;
         let session = parties.get_mut(&to).unwrap();
-        let turn = session
+        let output = session
             .receive(from, message.round, message.body)
             .unwrap_or_else(|abort| panic!("{abort:?}"));
-        queue.extend(turn.send.into_iter().map(|message| (to, message)));
-        done.extend(turn.done.map(|outcome| (to, outcome)));
+        queue.extend(output.send.into_iter().map(|message| (to, message)));
+        done.extend(output.done.map(|outcome| (to, outcome)));
     }
     done
 }
@@ -196,17 +196,23 @@ async fn until_ready(test: &TestCluster, at_least: usize) {
 /// Signatures of one measurement with nonces made ahead: their pools outlast it.
 const AHEAD: usize = MOST / 2;
 
-async fn measure(test: &Arc<TestCluster>, curve: Curve, name: &str, time: Duration, ahead: bool) {
+async fn measure(
+    test: &Arc<TestCluster>,
+    curve: Curve,
+    name: &str,
+    time: Duration,
+    preprocess: bool,
+) {
     let begun = Instant::now();
     let root = Arc::new(test.keygen(curve, 2).await);
     println!("{:9} {name}, keygen: {:?}", curve.name(), begun.elapsed());
     for in_flight in [1, 32] {
-        let most = if ahead { AHEAD } else { usize::MAX };
-        if ahead {
+        let most = if preprocess { AHEAD } else { usize::MAX };
+        if preprocess {
             until_ready(test, MOST * 3 / 4).await;
         }
         let (rate, median, cpu) = through_cluster(test, &root, in_flight, time, most).await;
-        let rounds = if ahead { ", made ahead" } else { "" };
+        let rounds = if preprocess { ", made ahead" } else { "" };
         println!(
             "{:9} {name}{rounds}, {in_flight:2} in flight: {rate:7.0}/s, p50 {median:?}, {cpu:.2} ms CPU each",
             curve.name()
@@ -251,8 +257,8 @@ async fn main() {
                 Medium::memory()
             };
             let low = high * 3 / 4;
-            let marks = Marks { low, high };
-            let test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), marks).await;
+            let watermarks = Watermarks { low, high };
+            let test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), watermarks).await;
             let test = Arc::new(test);
             test.until_live(3).await;
             measure(&test, curve, name, time, high > 0).await;

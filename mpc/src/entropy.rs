@@ -110,7 +110,7 @@ impl Hedge {
     }
 
     /// For nonces that are made ahead for these shares.
-    pub(crate) fn ahead(&self, of: &ShareEpoch) -> Hedged<'_> {
+    pub(crate) fn preprocess(&self, of: &ShareEpoch) -> Hedged<'_> {
         let context = [&b"ahead"[..], &of.epoch.to_be_bytes(), &of.root].concat();
         Hedged {
             hedge: self,
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        backend::{Index, KeygenSetup, SignSetup, Signer, Turn, of},
+        backend::{Index, KeygenSetup, SignSetup, Signer, StepOutput, of},
         test_support::SystemEntropy,
     };
 
@@ -230,9 +230,9 @@ mod tests {
             bytes(&hedge(1, 1).session(first)),
             bytes(&hedge(1, 1).session((first.0, 1))),
             bytes(&hedge(1, 1).session(session(2))),
-            bytes(&hedge(1, 1).ahead(&of(0, vec![1]))),
-            bytes(&hedge(1, 1).ahead(&of(1, vec![1]))),
-            bytes(&hedge(1, 1).ahead(&of(0, vec![2]))),
+            bytes(&hedge(1, 1).preprocess(&of(0, vec![1]))),
+            bytes(&hedge(1, 1).preprocess(&of(1, vec![1]))),
+            bytes(&hedge(1, 1).preprocess(&of(0, vec![2]))),
         ]);
         assert_eq!(seen.len(), 10);
         // Only when all of these come again, and the system's bytes too.
@@ -297,7 +297,7 @@ mod tests {
             path: KeyPath::new(vec![0, 1]).unwrap(),
             message: b"a message".to_vec(),
         };
-        let turn: Turn<_> = signer.sign(setup).unwrap().start(entropy).unwrap();
+        let turn: StepOutput<_> = signer.sign(setup).unwrap().start(entropy).unwrap();
         turn.send[0].body.to_vec()
     }
 
@@ -320,8 +320,15 @@ mod tests {
             for number in 0..1_000 {
                 let inside = commitments(&signer, number, &hedge.session(session(number)));
                 assert!(seen.insert(inside), "session {number} of start {start}");
-                let ahead = signer.make_nonce(&hedge.ahead(&of)).unwrap().ok().unwrap();
-                assert!(seen.insert(ahead.commitments), "{number} of start {start}");
+                let preprocess = signer
+                    .make_nonce(&hedge.preprocess(&of))
+                    .unwrap()
+                    .ok()
+                    .unwrap();
+                assert!(
+                    seen.insert(preprocess.commitments),
+                    "{number} of start {start}"
+                );
             }
         }
         assert_eq!(seen.len(), 10_000);

@@ -233,7 +233,7 @@ impl Reader<'_> {
     }
 }
 
-/// An envelope as it came from the bus: nothing in it can be believed before [`Post::open`].
+/// An envelope as it came from the bus: nothing in it can be believed before [`EnvelopeCodec::open`].
 pub struct Envelope {
     /// The header, unverified.
     pub header: Header,
@@ -322,7 +322,7 @@ struct Peer {
 }
 
 /// Sends and opens envelopes in the name of one identity.
-pub struct Post {
+pub struct EnvelopeCodec {
     identity: Arc<NodeIdentity>,
     id: NodeId,
     bus: Arc<dyn Bus>,
@@ -330,7 +330,7 @@ pub struct Post {
     peers: RwLock<HashMap<NodeId, Arc<Peer>>>,
 }
 
-impl Post {
+impl EnvelopeCodec {
     /// A post for `identity` on `bus`.
     pub fn new(identity: Arc<NodeIdentity>, bus: Arc<dyn Bus>, entropy: Arc<dyn Entropy>) -> Self {
         let id = identity.id();
@@ -409,14 +409,14 @@ impl Post {
             sealed.extend_from_slice(part);
         }
         let failed = || Fault::bug("sealing failed");
-        let (ahead, secret) = sealed
+        let (preprocess, secret) = sealed
             .split_at_mut_checked(NONCE.saturating_add(TAG))
             .ok_or_else(failed)?;
         let tag = self
             .sealing(&peer)
             .encrypt_in_place_detached(GenericArray::from_slice(&nonce), &[], secret)
             .map_err(|_| failed())?;
-        ahead
+        preprocess
             .get_mut(NONCE..)
             .ok_or_else(failed)?
             .copy_from_slice(&tag);
@@ -505,12 +505,12 @@ mod tests {
     use super::*;
     use crate::{bus::memory::MemoryBus, test_support::SystemEntropy};
 
-    fn post() -> Post {
+    fn codec() -> EnvelopeCodec {
         let identity = Arc::new(NodeIdentity::generate(&SystemEntropy));
-        Post::new(identity, MemoryBus::new(), Arc::new(SystemEntropy))
+        EnvelopeCodec::new(identity, MemoryBus::new(), Arc::new(SystemEntropy))
     }
 
-    fn header(from: &Post, to: &Post, sealed: bool) -> Header {
+    fn header(from: &EnvelopeCodec, to: &EnvelopeCodec, sealed: bool) -> Header {
         Header {
             kind: Kind::Protocol,
             sealed,
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn envelope__should_open_for_its_recipient_only() {
-        let (alice, bob, eve) = (post(), post(), post());
+        let (alice, bob, eve) = (codec(), codec(), codec());
         for sealed in [false, true] {
             let header = header(&alice, &bob, sealed);
             let wire = alice.write(&header, &[b"secret words"]).unwrap();
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn envelope__should_be_refused_when_any_byte_changes() {
-        let (alice, bob) = (post(), post());
+        let (alice, bob) = (codec(), codec());
         for sealed in [false, true] {
             let wire = alice
                 .write(&header(&alice, &bob, sealed), &[b"body"])
@@ -569,7 +569,7 @@ mod tests {
 
     #[test]
     fn envelope__should_never_hold_an_order_or_a_reply_in_the_clear() {
-        let (alice, bob) = (post(), post());
+        let (alice, bob) = (codec(), codec());
         for kind in [Kind::SigningOrder, Kind::KeygenOrder, Kind::Reply] {
             let header = Header {
                 kind,
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn envelope__should_not_be_sealed_anew_by_another_sender() {
-        let (alice, bob, eve) = (post(), post(), post());
+        let (alice, bob, eve) = (codec(), codec(), codec());
         let claimed = header(&alice, &bob, false);
         // Eve signs in the name of Alice.
         let envelope = Envelope::parse(eve.write(&claimed, &[b"body"]).unwrap()).unwrap();

@@ -37,13 +37,13 @@ impl Entropy for Fixed {
     }
 }
 
-fn post(seed: u8) -> Post {
+fn codec(seed: u8) -> EnvelopeCodec {
     let identity = Arc::new(NodeIdentity::generate(&Fixed(seed)));
-    Post::new(identity, MemoryBus::new(), Arc::new(Fixed(seed)))
+    EnvelopeCodec::new(identity, MemoryBus::new(), Arc::new(Fixed(seed)))
 }
 
 fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
-    let node = post(2).id();
+    let node = codec(2).id();
     let root = RootKey {
         curve: Curve::Ed25519,
         public_key: vec![3; 32],
@@ -275,7 +275,7 @@ fn samples() -> Vec<(&'static str, Kind, bool, Vec<u8>)> {
 #[test]
 #[allow(non_snake_case)]
 fn envelope__should_open_what_old_releases_sent() {
-    let (sender, recipient) = (post(1), post(2));
+    let (sender, recipient) = (codec(1), codec(2));
     for (name, kind, sealed, body) in samples() {
         let header = Header {
             kind,

@@ -25,16 +25,16 @@ use sha2::{Digest as _, Sha256};
 pub use cggmp24::{cggmp24_keygen, cggmp24_samples, cggmp24_sign, expect_panics};
 pub use orders::orders;
 pub use sessions::{
-    Sample, ahead, ahead_samples, keygen, keygen_samples, reshare, reshare_samples, sealed_keygen,
-    sealed_keygen_samples, sign, sign_samples,
+    Sample, ahead_samples, keygen, keygen_samples, preprocess, reshare, reshare_samples,
+    sealed_keygen, sealed_keygen_samples, sign, sign_samples,
 };
 pub use stored::{policy, stored, stored_samples};
 
 use crate::{
     bus::memory::MemoryBus,
-    envelope::{Envelope, Post},
+    envelope::{Envelope, EnvelopeCodec},
     identity::NodeIdentity,
-    message::{self, Announcement, NonceNews, Reply},
+    message::{self, Announcement, PreprocessMsg, Reply},
     node,
     nonces::{PeerNonces, ShareEpoch},
 };
@@ -77,11 +77,11 @@ fn finding(what: impl fmt::Display) -> Result<(), Finding> {
 /// # Errors
 /// What should not have happened.
 pub fn envelope(data: &[u8]) -> Result<(), Finding> {
-    static POST: OnceLock<Post> = OnceLock::new();
-    let post = POST.get_or_init(|| {
+    static POST: OnceLock<EnvelopeCodec> = OnceLock::new();
+    let codec = POST.get_or_init(|| {
         let entropy = Arc::new(Counter::new(0));
         let identity = Arc::new(NodeIdentity::generate(&*entropy));
-        Post::new(identity, MemoryBus::new(), entropy)
+        EnvelopeCodec::new(identity, MemoryBus::new(), entropy)
     });
     let Ok(mut envelope) = Envelope::parse(data.to_vec()) else {
         return Ok(());
@@ -89,8 +89,8 @@ pub fn envelope(data: &[u8]) -> Result<(), Finding> {
     if !data.starts_with(&envelope.header.to_bytes()) {
         return finding("the header reads back differently");
     }
-    envelope.header.to = post.id();
-    if post.open(&envelope).is_ok() {
+    envelope.header.to = codec.id();
+    if codec.open(&envelope).is_ok() {
         return finding("bytes of nobody have a valid signature");
     }
     Ok(())
@@ -144,10 +144,10 @@ pub fn messages(data: &[u8]) -> Result<(), Finding> {
             message::again::<message::AttestRequest>(body)
         }
         _ => {
-            if let Some(news) = message::decode::<NonceNews>(body) {
+            if let Some(news) = message::decode::<PreprocessMsg>(body) {
                 hear(news)?;
             }
-            message::again::<NonceNews>(body)
+            message::again::<PreprocessMsg>(body)
         }
     };
     match again {
@@ -181,8 +181,8 @@ fn attest_order(order: &AttestOrder) -> Result<(), Finding> {
 }
 
 /// A peer's news of its nonces: what cannot be read is dropped, what can be is taken out once.
-fn hear(news: NonceNews) -> Result<(), Finding> {
-    let NonceNews::Made { of, floor, nonces } = news else {
+fn hear(news: PreprocessMsg) -> Result<(), Finding> {
+    let PreprocessMsg::Made { of, floor, nonces } = news else {
         return Ok(());
     };
     let (root, epoch) = of;

@@ -149,7 +149,7 @@ pub(crate) enum Reply {
 
 /// About nonces made ahead. Public: nothing in it is secret.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum NonceNews {
+pub(crate) enum PreprocessMsg {
     /// Node to the other holders of the key.
     Made {
         /// Root public key and epoch of the shares.
@@ -177,7 +177,7 @@ pub(crate) enum NonceNews {
     },
 }
 
-impl NonceNews {
+impl PreprocessMsg {
     /// The epoch of the shares that they are about.
     pub fn epoch(&self) -> u32 {
         let (Self::Made { of, .. } | Self::Ready { of, .. } | Self::Ask { of, .. }) = self;
@@ -445,20 +445,20 @@ mod tests {
         ];
         let read = samples.map(|text| {
             let bytes = hex::decode(text.trim()).unwrap();
-            let news: NonceNews = decode(&bytes).unwrap();
+            let news: PreprocessMsg = decode(&bytes).unwrap();
             assert_eq!(encode(&news).unwrap(), bytes);
-            assert!(decode::<NonceNews>(&bytes[..bytes.len() - 1]).is_none());
+            assert!(decode::<PreprocessMsg>(&bytes[..bytes.len() - 1]).is_none());
             news
         });
         let shares = (vec![5; 32], 2);
         let [
-            NonceNews::Made { of, floor, nonces },
-            NonceNews::Ready {
+            PreprocessMsg::Made { of, floor, nonces },
+            PreprocessMsg::Ready {
                 of: ready,
                 floor: lowest,
                 ids,
             },
-            NonceNews::Ask {
+            PreprocessMsg::Ask {
                 of: asked,
                 spent_below,
             },

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     envelope::Kind,
     message::{
-        ActivateRequest, Announcement, AttestRequest, BackupRequest, KeygenRequest, NonceNews,
+        ActivateRequest, Announcement, AttestRequest, BackupRequest, KeygenRequest, PreprocessMsg,
         Reply, ReshareRequest, SignRequest, WitnessNews, decode, encode,
     },
 };
@@ -33,7 +33,7 @@ pub fn mutations(kind: Kind, body: &[u8]) -> Option<(Vec<Mutation>, Vec<String>)
         Kind::Activate => of::<ActivateRequest>(body),
         Kind::BackupOrder => of::<BackupRequest>(body),
         Kind::AttestOrder => of::<AttestRequest>(body),
-        Kind::Nonces => of::<NonceNews>(body),
+        Kind::Nonces => of::<PreprocessMsg>(body),
         Kind::Announcement => of::<Announcement>(body),
         Kind::Reply => of::<Reply>(body),
         Kind::Witness => of::<WitnessNews>(body),

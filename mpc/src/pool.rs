@@ -16,7 +16,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Which jobs go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Priority {
     /// Signing: somebody waits for each.
     Signing,
     /// Key generation: long, and may wait; but not for ever, whatever keeps the first lane full.
@@ -143,20 +143,20 @@ impl CpuPool {
     }
 
     /// Queues a job.
-    pub fn spawn(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
+    pub fn spawn(&self, priority: Priority, job: impl FnOnce() + Send + 'static) {
         #[cfg(feature = "simulation")]
         if let Some(machine) = &self.machine {
-            return (machine.run)(lane, Box::new(job));
+            return (machine.run)(priority, Box::new(job));
         }
         let mut queues = self
             .shared
             .queues
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        match lane {
-            Lane::Signing => queues.signing.push_back(Box::new(job)),
-            Lane::Keygen => queues.keygen.push_back(Box::new(job)),
-            Lane::Idle => queues.idle.push_back(Box::new(job)),
+        match priority {
+            Priority::Signing => queues.signing.push_back(Box::new(job)),
+            Priority::Keygen => queues.keygen.push_back(Box::new(job)),
+            Priority::Idle => queues.idle.push_back(Box::new(job)),
         }
         drop(queues);
         self.shared.wake.notify_one();
@@ -224,17 +224,17 @@ mod tests {
         let (done, order) = mpsc::channel();
         let gate = Arc::new(Barrier::new(2));
         let held = Arc::clone(&gate);
-        pool.spawn(Lane::Signing, move || {
+        pool.spawn(Priority::Signing, move || {
             held.wait();
         });
-        for (lane, name) in [
-            (Lane::Idle, "idle"),
-            (Lane::Keygen, "keygen"),
-            (Lane::Idle, "idle"),
-            (Lane::Signing, "signing"),
+        for (priority, name) in [
+            (Priority::Idle, "idle"),
+            (Priority::Keygen, "keygen"),
+            (Priority::Idle, "idle"),
+            (Priority::Signing, "signing"),
         ] {
             let done = done.clone();
-            pool.spawn(lane, move || done.send(name).unwrap());
+            pool.spawn(priority, move || done.send(name).unwrap());
         }
         gate.wait();
         let names: Vec<_> = order.iter().take(4).collect();
@@ -275,7 +275,7 @@ mod tests {
         let (done, over) = mpsc::channel();
         for _ in 0..200 {
             let (running, most, done) = (Arc::clone(&running), Arc::clone(&most), done.clone());
-            pool.spawn(Lane::Idle, move || {
+            pool.spawn(Priority::Idle, move || {
                 most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 thread::yield_now();
                 running.fetch_sub(1, Ordering::SeqCst);

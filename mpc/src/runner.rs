@@ -157,12 +157,12 @@ impl Run {
                 let slots = sessions.iter_mut().zip(outcomes.iter_mut());
                 for (sequence, (slot, outcome)) in (0_u32..).zip(slots) {
                     let Some(session) = slot else { continue };
-                    let turn = session
+                    let output = session
                         .start(entropy)
                         .map_err(|abort| fail(&self.peers, abort))?;
-                    address(&self.peers, sequence, turn.send, &mut progress.send);
+                    address(&self.peers, sequence, output.send, &mut progress.send);
                     // With nonces made ahead the first step may be the last.
-                    if let Some(signature) = turn.done {
+                    if let Some(signature) = output.done {
                         *slot = None;
                         *outcome = signature;
                     }
@@ -257,11 +257,11 @@ impl Run {
                 let Some(session) = slot else {
                     return Ok(progress);
                 };
-                let turn = session
+                let output = session
                     .receive(index, round, body)
                     .map_err(|abort| fail(&self.peers, abort))?;
-                address(&self.peers, sequence, turn.send, &mut progress.send);
-                if let Some(signature) = turn.done {
+                address(&self.peers, sequence, output.send, &mut progress.send);
+                if let Some(signature) = output.done {
                     *slot = None;
                     *outcome = signature;
                     progress.finished = signed(sessions, outcomes);
@@ -318,8 +318,8 @@ fn start_only<T>(
     send: &mut Vec<Send>,
 ) -> Result<(), Failed> {
     if let Some(session) = slot {
-        let turn = session.start(entropy).map_err(|abort| fail(peers, abort))?;
-        address(peers, 0, turn.send, send);
+        let output = session.start(entropy).map_err(|abort| fail(peers, abort))?;
+        address(peers, 0, output.send, send);
     }
     Ok(())
 }
@@ -334,14 +334,14 @@ fn feed_only<T>(
     let Some(session) = slot else {
         return Ok(None);
     };
-    let turn = session
+    let output = session
         .receive(from, round, body)
         .map_err(|abort| fail(peers, abort))?;
-    address(peers, 0, turn.send, send);
-    if turn.done.is_some() {
+    address(peers, 0, output.send, send);
+    if output.done.is_some() {
         *slot = None;
     }
-    Ok(turn.done)
+    Ok(output.done)
 }
 
 fn waiting_for<T>(slot: &Slot<T>) -> Vec<Index> {
@@ -412,13 +412,13 @@ fn fail(peers: &HashMap<NodeId, Index>, abort: Abort) -> Failed {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::{backend::Turn, test_support::SystemEntropy};
+    use crate::{backend::StepOutput, test_support::SystemEntropy};
 
     /// Counts what it is given; done after two messages.
     struct Counter(usize);
 
     impl Session<Option<Signature>> for Counter {
-        fn start(&mut self, _: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+        fn start(&mut self, _: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
             let body = Zeroizing::new(vec![1]);
             let send = vec![Outgoing {
                 to: 2,
@@ -426,7 +426,7 @@ mod tests {
                 private: true,
                 body,
             }];
-            Ok(Turn { send, done: None })
+            Ok(StepOutput { send, done: None })
         }
 
         fn receive(
@@ -434,10 +434,10 @@ mod tests {
             from: Index,
             _: u16,
             _: Zeroizing<Vec<u8>>,
-        ) -> Result<Turn<Option<Signature>>, Abort> {
+        ) -> Result<StepOutput<Option<Signature>>, Abort> {
             assert_eq!(from, 2);
             self.0 += 1;
-            Ok(Turn {
+            Ok(StepOutput {
                 send: Vec::new(),
                 done: (self.0 == 2).then_some(None),
             })
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn run__should_ignore_repetitions_and_strangers() {
+    fn run__should_ignore_repetitions_and_unadmitted_nodes() {
         let mut run = run();
         for _ in 0..3 {
             assert!(feed(&mut run, PEER, (1, 0), 1).is_ok());

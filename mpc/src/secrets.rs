@@ -38,7 +38,7 @@ pub(crate) use {never, secret, secret_form};
 
 secret!(
     crate::identity::NodeIdentity,
-    crate::envelope::Post,
+    crate::envelope::EnvelopeCodec,
     crate::envelope::Opened,
     crate::backend::Outgoing,
     crate::backend::KeyShare,

@@ -13,10 +13,10 @@ use std::{
 
 use redb::{Database, StorageBackend, backends::FileBackend};
 
-use crate::pool::{Job, Lane};
+use crate::pool::{Job, Priority};
 
 /// Runs a job, now or later, on the one thread there is.
-pub type Executor = Box<dyn Fn(Lane, Job) + Send + Sync>;
+pub type Executor = Box<dyn Fn(Priority, Job) + Send + Sync>;
 
 /// Is called before each sync: the last chance to [`Disk::stop`].
 pub type Watcher = Box<dyn Fn() + Send + Sync>;

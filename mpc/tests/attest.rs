@@ -26,7 +26,7 @@ use covault_core::{
 };
 use covault_mpc::{
     attest::{KeyStatements, has_signed},
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
     node::{KeyRules, Limits},
     permits::Permits,
@@ -207,15 +207,15 @@ async fn node__should_state_nothing_that_it_did_not_derive() {
 }
 
 /// Answers whatever it is asked with signatures of another text.
-async fn liar(test: &TestCluster, place: usize) -> JoinHandle<()> {
+async fn byzantine(test: &TestCluster, place: usize) -> JoinHandle<()> {
     let bus = test.medium.bus();
     let identity = Arc::clone(&test.nodes[place].identity);
-    let post = Post::new(
+    let codec = EnvelopeCodec::new(
         Arc::clone(&identity),
         Arc::clone(&bus),
         Arc::new(SystemEntropy),
     );
-    let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+    let mut inbox = bus.subscribe(codec.id(), false).await.unwrap();
     tokio::spawn(async move {
         let mut heartbeat = interval(Duration::from_millis(200));
         let header = |kind, session, to| Header {
@@ -232,9 +232,9 @@ async fn liar(test: &TestCluster, place: usize) -> JoinHandle<()> {
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = announcement("liar", now_ms());
+                    let body = announcement("byzantine node", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
-                    post.send(header(Kind::Announcement, session, EVERYONE), &body).unwrap();
+                    codec.send(header(Kind::Announcement, session, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
                     let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
@@ -245,7 +245,7 @@ async fn liar(test: &TestCluster, place: usize) -> JoinHandle<()> {
                     let signature = identity.sign(b"covault address statement v1\n");
                     // Reply::Attested.
                     let body = [&[8, 64][..], &signature].concat();
-                    post.send(header(Kind::Reply, session, from), &body).unwrap();
+                    codec.send(header(Kind::Reply, session, from), &body).unwrap();
                 }
             }
         }
@@ -259,7 +259,7 @@ async fn node_that_lies__should_be_left_out() {
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(0).await;
     test.until_live(2).await;
-    let liar = liar(&test, 0).await;
+    let byzantine = byzantine(&test, 0).await;
     test.until_live(3).await;
     let made = order(&test, &root, vec![address(&root, Network::Solana, 5, "")]);
     let asked = || AttestOrder {
@@ -277,7 +277,7 @@ async fn node_that_lies__should_be_left_out() {
     test.until_live(2).await;
     let refused = ask(&test, &asked()).await.unwrap_err();
     assert_eq!(refused.class(), &Class::Unavailable);
-    liar.abort();
+    byzantine.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

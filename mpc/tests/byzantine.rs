@@ -14,14 +14,14 @@ use std::{sync::Arc, time::Duration};
 
 use covault_core::{fault::Class, ids::SessionId, order::NodeId, signature::Curve};
 use covault_mpc::{
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
     node::Rebuild,
-    nonces::Marks,
+    nonces::Watermarks,
 };
 use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms};
 use tokio::{task::JoinHandle, time::interval};
 
-/// What a liar does when it is asked to sign.
+/// What a byzantine node does when it is asked to sign.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     /// Nothing.
@@ -45,17 +45,17 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
         .into_iter()
         .filter(|holder| *holder != identity.id())
         .collect();
-    let post = Post::new(identity, Arc::clone(&bus), Arc::new(SystemEntropy));
-    let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+    let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), Arc::new(SystemEntropy));
+    let mut inbox = bus.subscribe(codec.id(), false).await.unwrap();
     tokio::spawn(async move {
         let mut heartbeat = interval(Duration::from_millis(200));
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = announcement("liar", now_ms());
+                    let body = announcement("byzantine node", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
                     let header = header(Kind::Announcement, session, 0, EVERYONE);
-                    post.send(header, &body).unwrap();
+                    codec.send(header, &body).unwrap();
                 }
                 message = inbox.next() => {
                     let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
@@ -66,12 +66,12 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                     let protocol = |to| header(Kind::Protocol, session, attempt, to);
                     for to in &others {
                         match manner {
-                            Manner::Garbage => post.send(protocol(*to), b"garbage").unwrap(),
+                            Manner::Garbage => codec.send(protocol(*to), b"garbage").unwrap(),
                             Manner::TwoFaced => {
                                 // For a round that is read later: neither is looked at before.
                                 let later = Header { round: 2, ..protocol(*to) };
-                                post.send(later, b"one face").unwrap();
-                                post.send(later, b"another").unwrap();
+                                codec.send(later, b"one face").unwrap();
+                                codec.send(later, b"another").unwrap();
                             }
                             Manner::Silent | Manner::FalseSignature | Manner::Flood => {}
                         }
@@ -85,17 +85,17 @@ async fn impersonate(test: &TestCluster, place: usize, manner: Manner) -> JoinHa
                         let long = (&nobody, &nobody, "x".repeat(10_000), "");
                         let long = [&[3][..], &bcs::to_bytes(&long).unwrap()].concat();
                         for _ in 0..10 {
-                            let _ = post.send(header(Kind::Reply, session, attempt, from), &large);
+                            let _ = codec.send(header(Kind::Reply, session, attempt, from), &large);
                             for _ in 0..50 {
                                 let reply = header(Kind::Reply, session, attempt + 1, from);
-                                let _ = post.send(reply, &long);
+                                let _ = codec.send(reply, &long);
                             }
                         }
                     }
                     if manner == Manner::FalseSignature {
                         // Reply::Signed of one Signature::Ed25519, in BCS.
                         let body = [&[0, 1, 1][..], &[7; 64]].concat();
-                        post.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
+                        codec.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
                     }
                 }
             }
@@ -118,19 +118,19 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
     }
 }
 
-async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
+async fn cluster_with_byzantine_node(manner: Manner) -> (TestCluster, JoinHandle<()>) {
     // With nonces made ahead there is no later round.
-    let marks = match manner {
-        Manner::TwoFaced => Marks { low: 0, high: 0 },
-        _ => Marks { low: 8, high: 32 },
+    let watermarks = match manner {
+        Manner::TwoFaced => Watermarks { low: 0, high: 0 },
+        _ => Watermarks { low: 8, high: 32 },
     };
     let check = Arc::new(Rebuild);
-    let mut test = TestCluster::start_pooled(Medium::memory(), 3, check, marks).await;
+    let mut test = TestCluster::start_pooled(Medium::memory(), 3, check, watermarks).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
     test.until_live(2).await;
-    let liar = impersonate(&test, 1, manner).await;
+    let byzantine = impersonate(&test, 1, manner).await;
     test.until_live(3).await;
     // Whoever is asked first: the honest two sign in the end.
     for _ in 0..6 {
@@ -146,27 +146,27 @@ async fn cluster_with_liar(manner: Manner) -> (TestCluster, JoinHandle<()>) {
     test.start_node(2);
     test.until_live(3).await;
     test.sign_well(&root, 2).await;
-    (test, liar)
+    (test, byzantine)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_hangs() {
-    cluster_with_liar(Manner::Silent).await;
+    cluster_with_byzantine_node(Manner::Silent).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_sends_garbage() {
-    cluster_with_liar(Manner::Garbage).await;
+    cluster_with_byzantine_node(Manner::Garbage).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_equivocates() {
-    cluster_with_liar(Manner::TwoFaced).await;
+    cluster_with_byzantine_node(Manner::TwoFaced).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_not_take_a_false_signature() {
-    cluster_with_liar(Manner::FalseSignature).await;
+    cluster_with_byzantine_node(Manner::FalseSignature).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,9 +174,9 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
     let mut test = TestCluster::start(Medium::memory(), 2).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     test.stop_node(1).await;
-    // The real node's farewell first, or the liar would be seen under its name.
+    // The real node's farewell first, or the byzantine node would be seen under its name.
     test.until_live(1).await;
-    let _liar = impersonate(&test, 1, Manner::Garbage).await;
+    let _byzantine = impersonate(&test, 1, Manner::Garbage).await;
     test.until_live(2).await;
     let fault = test.sign(&test.order(&root), 2, 20_000).await.unwrap_err();
     let culprits = vec![test.nodes[1].identity.openssh_line("")];
@@ -184,11 +184,11 @@ async fn cluster__should_name_those_who_broke_the_protocol() {
     assert!(
         fault
             .message()
-            .starts_with("signers broke the protocol: liar (ssh-ed25519 ")
+            .starts_with("signers broke the protocol: byzantine node (ssh-ed25519 ")
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_floods_the_orchestrator() {
-    cluster_with_liar(Manner::Flood).await;
+    cluster_with_byzantine_node(Manner::Flood).await;
 }

@@ -44,15 +44,15 @@ async fn cggmp24__should_make_a_key_with_primes_made_ahead_and_sign_also_after_a
     test.until_live(2).await;
 
     // Without primes on every node there is no key, and it is said what to do.
-    let ahead = primes(&test, 0);
-    ahead
+    let preprocess = primes(&test, 0);
+    preprocess
         .add(&[&[1], PRIMES[0].trim_ascii()].concat(), &SystemEntropy)
         .unwrap();
     let fault = test.cluster.keygen(&order(&test)).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
     assert!(fault.message().contains("covault node primes"), "{fault:?}");
     // Who had some has not lost them by that.
-    assert_eq!(ahead.count().unwrap(), 1);
+    assert_eq!(preprocess.count().unwrap(), 1);
 
     primes(&test, 1)
         .add(&[&[1], PRIMES[1].trim_ascii()].concat(), &SystemEntropy)

@@ -26,7 +26,7 @@ use covault_mpc::{
     envelope::{Envelope, Kind},
     identity::{NodeIdentity, openssh_line},
     node::Rebuild,
-    nonces::Marks,
+    nonces::Watermarks,
 };
 use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
 use tokio::{sync::Notify, time::timeout};
@@ -174,7 +174,7 @@ async fn nodes__should_refuse_what_they_should() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes__should_not_hear_a_stranger() {
+async fn nodes__should_not_hear_an_unadmitted_node() {
     let test = TestCluster::start(Medium::memory(), 3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
@@ -316,7 +316,7 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
         spoken: Notify::new(),
     });
     let medium = Medium::Other(Arc::clone(&bus) as Arc<dyn Bus>);
-    let none = Marks { low: 0, high: 0 };
+    let none = Watermarks { low: 0, high: 0 };
     let mut test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), none).await;
     test.until_live(3).await;
     let name = openssh_line(&test.nodes[1].identity.id(), "");

@@ -31,7 +31,7 @@ use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
     cluster::Cluster,
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
 };
 use support::{Medium, SystemEntropy, TestCluster, announcement, now_ms, start_cluster_on, verify};
 use tokio::{
@@ -95,7 +95,7 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
     let identity = Arc::clone(&test.nodes[place].identity);
     let me = identity.id();
     let others: Vec<NodeId> = test.holders().into_iter().filter(|id| *id != me).collect();
-    let post = Post::new(identity, Arc::clone(&bus), Arc::new(SystemEntropy));
+    let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), Arc::new(SystemEntropy));
     let mut inbox = bus.subscribe(me, false).await.unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
@@ -104,9 +104,9 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
-                    let body = announcement("liar", now_ms());
+                    let body = announcement("byzantine node", now_ms());
                     let session = SessionId::from_bytes([0; 16]);
-                    post.send(header(Kind::Announcement, session, 0, EVERYONE), &body).unwrap();
+                    codec.send(header(Kind::Announcement, session, 0, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
                     let envelope = Envelope::parse(message.unwrap()).unwrap();
@@ -119,7 +119,7 @@ async fn slander(test: &TestCluster, place: usize) -> (JoinHandle<()>, Arc<Atomi
                     let none: Vec<NodeId> = Vec::new();
                     let mut body = vec![3];
                     body.extend(bcs::to_bytes(&(none, &others, "timed out", "")).unwrap());
-                    post.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
+                    codec.send(header(Kind::Reply, session, attempt, from), &body).unwrap();
                 }
             }
         }
@@ -143,12 +143,12 @@ fn header(kind: Kind, session: SessionId, attempt: u32, to: NodeId) -> Header {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_around_a_node_that_lies_about_who_is_missing() {
-    for liar in 0..2 {
+    for byzantine in 0..2 {
         let mut test = TestCluster::start(Medium::memory(), 3).await;
         test.until_live(3).await;
         let root = test.keygen(Curve::Ed25519, 2).await;
-        test.stop_node(liar).await;
-        let (task, asked) = slander(&test, liar).await;
+        test.stop_node(byzantine).await;
+        let (task, asked) = slander(&test, byzantine).await;
         test.until_live(3).await;
         for _ in 0..6 {
             test.sign_well(&root, 2).await;

@@ -28,7 +28,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, Header, Kind, Post},
+    envelope::{Envelope, EnvelopeCodec, Header, Kind},
 };
 use support::{Medium, SystemEntropy, TestCluster, now_ms, start_cluster_on, verify};
 
@@ -141,11 +141,11 @@ async fn dkls23_rule__should_persist_a_ban_and_tell_the_operator() {
     let (victim, cheat) = (&test.nodes[0].identity, &test.nodes[1].identity);
     let cheat_line = cheat.openssh_line("");
     // The cheat speaks under its own name, but something else than the protocol says.
-    let post = |identity: &Arc<_>| {
+    let codec = |identity: &Arc<_>| {
         let bus = Arc::clone(&bus.bus) as Arc<dyn Bus>;
-        Post::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
+        EnvelopeCodec::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
     };
-    let (reader, writer) = (post(victim), post(cheat));
+    let (reader, writer) = (codec(victim), codec(cheat));
     let (victim, cheat) = (victim.id(), cheat.id());
     bus.with(move |_, _, message| {
         let Some(header) = protocol(message) else {
@@ -198,14 +198,17 @@ async fn dkls23_rule__should_let_a_cheat_try_once_however_many_sessions_wait_for
     let test = TestCluster::start(bus.medium(), 2).await;
     test.until_live(2).await;
     let root = test.keygen(Curve::Secp256k1, 2).await;
-    let post = |identity: &Arc<_>| {
+    let codec = |identity: &Arc<_>| {
         let bus = Arc::clone(&bus.bus) as Arc<dyn Bus>;
-        Post::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
+        EnvelopeCodec::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
     };
     let victim = test.nodes[0].identity.id();
     let cheat = test.nodes[1].identity.id();
-    let (reader, writer) = (post(&test.nodes[0].identity), post(&test.nodes[1].identity));
-    let orchestrator = post(&test.orchestrator);
+    let (reader, writer) = (
+        codec(&test.nodes[0].identity),
+        codec(&test.nodes[1].identity),
+    );
+    let orchestrator = codec(&test.orchestrator);
     let (hold, mut held) = tokio::sync::mpsc::unbounded_channel();
     let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
     bus.with(move |_, _, message| {

@@ -100,7 +100,7 @@ fn fuzz__should_find_nothing_where_it_once_did() {
                 931ef06a9f553ddcdfd2046c6fadf6272e598a98d60934070eff9b2ec335d2ec5bdf908fc39aad33d8887f97\
                 e74fd56fb3d996fa308f77ba37d84d9d20fbf5febda6db4d20bad8f5febda6dbfc060f44820e455c29f297aa\
                 2018b60a";
-    fuzz::ahead(&hex::decode(told).unwrap()).unwrap();
+    fuzz::preprocess(&hex::decode(told).unwrap()).unwrap();
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn fuzz__should_find_nothing_in_frost_signing() {
     let samples = fuzz::ahead_samples().unwrap();
     assert_eq!(samples.len(), 2);
     keep("frost_ahead", &samples);
-    feed(inputs(500), &samples, fuzz::ahead);
+    feed(inputs(500), &samples, fuzz::preprocess);
 }
 
 #[test]

@@ -37,7 +37,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
     mutate::{Mutation, mutations},
 };
 use support::{Medium, SystemEntropy, announcement, now_ms, verify};
@@ -131,7 +131,7 @@ struct Sent {
 struct Attack {
     life: Life,
     tap: Arc<Tap>,
-    post: Post,
+    codec: EnvelopeCodec,
     sent: Sent,
     backups: Identity,
 }
@@ -162,7 +162,7 @@ impl Attack {
             life.test.nodes[place].backup_recipients = vec![backups.to_public().to_string()];
             life.restart(place).await;
         }
-        let post = Post::new(
+        let codec = EnvelopeCodec::new(
             Arc::clone(&life.test.orchestrator),
             Arc::clone(&tap.bus) as Arc<dyn Bus>,
             Arc::new(SystemEntropy),
@@ -170,7 +170,7 @@ impl Attack {
         Self {
             life,
             tap,
-            post,
+            codec,
             sent: Sent::default(),
             backups,
         }
@@ -202,7 +202,7 @@ impl Attack {
         let recipient = recipient
             .map(|node| &node.identity)
             .find(|it| it.id() == header.to);
-        let reader = Post::new(
+        let reader = EnvelopeCodec::new(
             Arc::clone(recipient.unwrap()),
             MemoryBus::new(),
             Arc::new(SystemEntropy),
@@ -236,7 +236,7 @@ impl Attack {
             } else {
                 *to
             };
-            self.post.send(Header { to, ..header }, body).unwrap();
+            self.codec.send(Header { to, ..header }, body).unwrap();
         }
     }
 
@@ -302,7 +302,7 @@ impl Attack {
     }
 
     fn reply(&self, envelope: &Envelope) -> Reply {
-        let reader = Post::new(
+        let reader = EnvelopeCodec::new(
             Arc::clone(&self.life.test.orchestrator),
             MemoryBus::new(),
             Arc::new(SystemEntropy),
@@ -316,7 +316,7 @@ impl Attack {
         let mut found = Findings::default();
         let mut roots: BTreeMap<SessionId, RootKey> = BTreeMap::new();
         for envelope in self.tap.replies.lock().unwrap().iter() {
-            if envelope.header.to != self.post.id() {
+            if envelope.header.to != self.codec.id() {
                 // Nodes answer each other, too.
                 continue;
             }
@@ -479,7 +479,7 @@ async fn byzantine_orchestrator__should_get_nothing_by_changing_any_field_of_any
     let ask = [&[2][..], &bcs::to_bytes(&(ask, 0_u64)).unwrap()].concat();
     let announced = announcement("node-1", now_ms());
     for (kind, body) in [(Kind::Nonces, ask), (Kind::Announcement, announced)] {
-        let header = Header::outside_sessions(kind, attack.post.id(), attack.life.id(0));
+        let header = Header::outside_sessions(kind, attack.codec.id(), attack.life.id(0));
         let to = attack.life.test.holders();
         let honest = Honest { header, body, to };
         for way in 0..attack.ways(&honest) {

@@ -258,10 +258,12 @@ fn child__should_sign_until_it_is_killed() {
         steps.pass("opened", None);
         let theirs = Arc::new(Commitments::parse(theirs).unwrap());
         let peers = BTreeMap::from([(1, theirs)]);
-        let mut session = signer.sign_ahead(setup(&message), own, peers).unwrap();
-        let turn = session.start(&SystemEntropy).unwrap();
+        let mut session = signer
+            .sign_preprocessed(setup(&message), own, peers)
+            .unwrap();
+        let output = session.start(&SystemEntropy).unwrap();
         steps.pass("share made", None);
-        eprintln!("@share {}", hex::encode(turn.send[0].body.as_slice()));
+        eprintln!("@share {}", hex::encode(output.send[0].body.as_slice()));
         steps.pass("share left", None);
     }
     eprintln!("@steps {}", steps.count.load(Ordering::SeqCst));
@@ -284,16 +286,16 @@ fn keygen() -> BTreeMap<Index, KeyShare> {
         .collect();
     let mut queue = Vec::new();
     for (me, session) in &mut parties {
-        let turn = session.start(&SystemEntropy).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+        let output = session.start(&SystemEntropy).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (*me, message)));
     }
     let mut shares = BTreeMap::new();
     while let Some((from, message)) = queue.pop() {
         let to = message.to;
         let session = parties.get_mut(&to).unwrap();
-        let turn = session.receive(from, message.round, message.body).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (to, message)));
-        shares.extend(turn.done.map(|share| (to, share)));
+        let output = session.receive(from, message.round, message.body).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (to, message)));
+        shares.extend(output.done.map(|share| (to, share)));
     }
     shares
 }
@@ -386,7 +388,7 @@ impl Life {
         let peers = BTreeMap::from([(2, Arc::new(theirs))]);
         let mut collector = self
             .collector
-            .sign_ahead(setup(&message), own, peers)
+            .sign_preprocessed(setup(&message), own, peers)
             .unwrap();
         collector.start(&SystemEntropy).unwrap();
         let asked = Asked {
@@ -445,8 +447,8 @@ impl Life {
                     } = asked.pop_front().unwrap();
                     let body = Zeroizing::new(hex::decode(words[1]).unwrap());
                     // It is of this nonce and this message, or it would not fit.
-                    let turn = collector.receive(2, 2, body).unwrap();
-                    self.verify(&message, &turn.done.unwrap().unwrap());
+                    let output = collector.receive(2, 2, body).unwrap();
+                    self.verify(&message, &output.done.unwrap().unwrap());
                     let before = self.signed.insert(self.known[&id].clone(), message);
                     assert!(before.is_none(), "nonce {id} has signed twice");
                     end.shares += 1;

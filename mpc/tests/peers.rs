@@ -94,10 +94,10 @@ async fn stranger__should_not_be_used_before_it_is_admitted() {
     let ids = cluster.holders();
     cluster.cluster.admit(&ids[..2]);
     cluster.until_live(2).await;
-    while cluster.cluster.strangers().is_empty() {
+    while cluster.cluster.unadmitted().is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    assert_eq!(cluster.cluster.strangers()[0].id, ids[2]);
+    assert_eq!(cluster.cluster.unadmitted()[0].id, ids[2]);
     let mut order = cluster.keygen_order(Curve::Ed25519, 2);
     order.expires_at_ms = now_ms() + 1_500;
     let fault = cluster.cluster.keygen(&order).await.unwrap_err();

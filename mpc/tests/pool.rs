@@ -28,12 +28,12 @@ use covault_core::{
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
-    envelope::{Envelope, Header, Kind, Post},
-    nonces::{Marks, Nonces},
+    envelope::{Envelope, EnvelopeCodec, Header, Kind},
+    nonces::{Nonces, Watermarks},
 };
 use support::{AnyOrder, Medium, SystemEntropy, TestCluster, now_ms, start_cluster, verify};
 
-const MARKS: Marks = Marks { low: 8, high: 64 };
+const MARKS: Watermarks = Watermarks { low: 8, high: 64 };
 
 /// A bus that notes what it carries, and loses what it is told to.
 #[derive(Default)]
@@ -83,10 +83,10 @@ impl Noting {
     }
 }
 
-async fn cluster(count: usize, marks: Marks) -> (Arc<Noting>, TestCluster) {
+async fn cluster(count: usize, watermarks: Watermarks) -> (Arc<Noting>, TestCluster) {
     let noting = Arc::new(Noting::default());
     let medium = Medium::Other(Arc::clone(&noting) as Arc<dyn Bus>);
-    let test = TestCluster::start_pooled(medium, count, Arc::new(AnyOrder), marks).await;
+    let test = TestCluster::start_pooled(medium, count, Arc::new(AnyOrder), watermarks).await;
     test.until_live(count).await;
     (noting, test)
 }
@@ -187,7 +187,7 @@ async fn cluster__should_sign_in_one_round_with_nonces_made_ahead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster__should_sign_in_two_rounds_where_no_nonces_are_left() {
-    let (noting, test) = cluster(2, Marks { low: 0, high: 0 }).await;
+    let (noting, test) = cluster(2, Watermarks { low: 0, high: 0 }).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     for inputs in [1, 4] {
         let order = with_inputs(&test, &root, inputs);
@@ -197,7 +197,7 @@ async fn cluster__should_sign_in_two_rounds_where_no_nonces_are_left() {
         assert_eq!(rounds_of(&noting, &test, &order, 2).await, two);
     }
     // More inputs than there are nonces.
-    let (noting, test) = cluster(2, Marks { low: 1, high: 4 }).await;
+    let (noting, test) = cluster(2, Watermarks { low: 1, high: 4 }).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, 4).await;
     let order = with_inputs(&test, &root, 9);
@@ -322,22 +322,22 @@ async fn nodes__should_burn_their_nonces_when_the_epoch_changes() {
 /// An orchestrator whose key the nodes trust, and that does as it likes.
 struct Hostile {
     noting: Arc<Noting>,
-    post: Post,
+    codec: EnvelopeCodec,
     inbox: Subscription,
 }
 
 impl Hostile {
     async fn of(noting: &Arc<Noting>, test: &TestCluster) -> Self {
         let bus = Arc::clone(noting) as Arc<dyn Bus>;
-        let post = Post::new(
+        let codec = EnvelopeCodec::new(
             Arc::clone(&test.orchestrator),
             Arc::clone(&bus),
             Arc::new(SystemEntropy),
         );
-        let inbox = bus.subscribe(post.id(), false).await.unwrap();
+        let inbox = bus.subscribe(codec.id(), false).await.unwrap();
         Self {
             noting: Arc::clone(noting),
-            post,
+            codec,
             inbox,
         }
     }
@@ -351,10 +351,10 @@ impl Hostile {
             attempt: 0,
             round: 0,
             sequence: 0,
-            from: self.post.id(),
+            from: self.codec.id(),
             to,
         };
-        self.post.send(header, body).unwrap();
+        self.codec.send(header, body).unwrap();
     }
 
     /// The next message of a kind from a node.
@@ -364,7 +364,7 @@ impl Hostile {
             let envelope = Envelope::parse(message.await.unwrap().unwrap()).unwrap();
             let header = envelope.header;
             if (header.kind, header.from, header.session) == (kind, from, session) {
-                return self.post.open(&envelope).unwrap().body.to_vec();
+                return self.codec.open(&envelope).unwrap().body.to_vec();
             }
         }
     }
@@ -418,7 +418,7 @@ const NO_NONCES: u8 = 7;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks() {
-    let (noting, mut test) = cluster(2, Marks { low: 1, high: 32 }).await;
+    let (noting, mut test) = cluster(2, Watermarks { low: 1, high: 32 }).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     until_ready(&test, 32).await;
     until_one_round(&noting, &test, &root, 2).await;
@@ -455,7 +455,7 @@ async fn node__should_give_one_share_for_a_nonce_whatever_the_orchestrator_asks(
         let message = tokio::time::timeout(Duration::from_secs(20), hostile.inbox.next());
         let envelope = Envelope::parse(message.await.unwrap().unwrap()).unwrap();
         if rivals.contains(&envelope.header.session) && envelope.header.kind == Kind::Reply {
-            assert_eq!(hostile.post.open(&envelope).unwrap().body[0], NO_NONCES);
+            assert_eq!(hostile.codec.open(&envelope).unwrap().body[0], NO_NONCES);
             refused += 1;
         }
     }

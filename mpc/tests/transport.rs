@@ -29,10 +29,10 @@ use covault_core::{
 use covault_mpc::{
     backend::{self, Abort, Index, KeyShare, KeygenSetup, Outgoing, Session},
     bus::{Address, Bus, BusError, MAX_MESSAGE, Subscription, memory::MemoryBus, redis::RedisBus},
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
     node::Rebuild,
-    nonces::Marks,
+    nonces::Watermarks,
 };
 use support::{
     Medium, SystemEntropy, TestCluster, log::Log, now_ms, redis_server::RedisServer, verify,
@@ -127,7 +127,7 @@ async fn tapped(bus: Arc<dyn Bus>) -> (Arc<Tap>, TestCluster, RootKey) {
     let tap = Tap::on(bus);
     let medium = Medium::Other(Arc::clone(&tap) as Arc<dyn Bus>);
     // Nothing made ahead: a replay would be refused for its used nonces, before its session.
-    let none = Marks { low: 0, high: 0 };
+    let none = Watermarks { low: 0, high: 0 };
     let test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), none).await;
     test.until_live(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
@@ -165,12 +165,13 @@ async fn forgeries_are_refused(bus: Arc<dyn Bus>) {
     // A wrong sender: the stranger signs in a pinned name.
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
     let outbox = Tap::on(MemoryBus::new());
-    let post = Post::new(
+    let codec = EnvelopeCodec::new(
         Arc::clone(&stranger),
         Arc::clone(&outbox) as _,
         Arc::new(SystemEntropy),
     );
-    post.send(header(Kind::SigningOrder, victim), b"order")
+    codec
+        .send(header(Kind::SigningOrder, victim), b"order")
         .unwrap();
     let mut forged = outbox.last(Kind::SigningOrder, victim);
     assert_eq!(forged[FROM], stranger.id().0);
@@ -241,26 +242,26 @@ async fn forgeries__should_be_refused_and_named_on_redis() {
 async fn impostor(
     bus: Arc<dyn Bus>,
     identity: &Arc<NodeIdentity>,
-    answer: impl Fn(&Post, Header) + Send + 'static,
+    answer: impl Fn(&EnvelopeCodec, Header) + Send + 'static,
 ) -> JoinHandle<()> {
-    let post = Post::new(
+    let codec = EnvelopeCodec::new(
         Arc::clone(identity),
         Arc::clone(&bus),
         Arc::new(SystemEntropy),
     );
-    let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+    let mut inbox = bus.subscribe(codec.id(), false).await.unwrap();
     tokio::spawn(async move {
         let mut heartbeat = interval(Duration::from_millis(200));
         loop {
             tokio::select! {
                 _ = heartbeat.tick() => {
                     let body = support::announcement("impostor", support::now_ms());
-                    post.send(header(Kind::Announcement, EVERYONE), &body).unwrap();
+                    codec.send(header(Kind::Announcement, EVERYONE), &body).unwrap();
                 }
                 message = inbox.next() => {
                     let Ok(envelope) = Envelope::parse(message.unwrap()) else { continue };
                     if envelope.header.kind == Kind::SigningOrder {
-                        answer(&post, envelope.header);
+                        answer(&codec, envelope.header);
                     }
                 }
             }
@@ -268,14 +269,14 @@ async fn impostor(
     })
 }
 
-async fn liars_are_refused(bus: Arc<dyn Bus>) {
+async fn byzantine_nodes_are_refused(bus: Arc<dyn Bus>) {
     let log = Log::start(LevelFilter::INFO);
     let (tap, mut test, root) = tapped(bus).await;
     test.stop_node(2).await;
     test.until_live(2).await;
     let others = [0, 1].map(|place| test.nodes[place].identity.id());
-    let liar = Arc::clone(&test.nodes[2].identity);
-    let task = impostor(Arc::clone(&tap) as _, &liar, move |post, order| {
+    let byzantine = Arc::clone(&test.nodes[2].identity);
+    let task = impostor(Arc::clone(&tap) as _, &byzantine, move |codec, order| {
         for to in others {
             let place = Header {
                 kind: Kind::Protocol,
@@ -286,7 +287,7 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
             };
             // Of another epoch; then two faces for a slot that is read later.
             let (epoch, round) = (order.epoch + 1, 2);
-            let say = |header, body: &[u8]| post.send(header, body).unwrap();
+            let say = |header, body: &[u8]| codec.send(header, body).unwrap();
             say(Header { epoch, ..place }, b"of tomorrow");
             say(Header { round, ..place }, &[1; 64]);
             say(Header { round, ..place }, &[2; 64]);
@@ -295,14 +296,14 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
     .await;
     test.until_live(3).await;
     // As a sender, and as a culprit.
-    let named = [liar.openssh_line(""), format!("{:?}", liar.id())];
+    let named = [byzantine.openssh_line(""), format!("{:?}", byzantine.id())];
     let expected = [
         "the message is of another epoch than the session",
         "two different messages for round 2",
         "the sender is not in the session",
     ];
-    let own = Post::new(
-        Arc::clone(&liar),
+    let own = EnvelopeCodec::new(
+        Arc::clone(&byzantine),
         Arc::clone(&tap) as _,
         Arc::new(SystemEntropy),
     );
@@ -323,7 +324,7 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
             if expected.iter().all(said) {
                 return;
             }
-            // The liar is asked last for a while: the memory of it has to go.
+            // the byzantine node is asked last for a while: the memory of it has to go.
             let orchestrator = &test.orchestrator;
             test.cluster = support::start_cluster(&test.medium, orchestrator).await;
             test.until_live(3).await;
@@ -335,14 +336,14 @@ async fn liars_are_refused(bus: Arc<dyn Bus>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn liars__should_be_refused_and_named_on_memory() {
-    liars_are_refused(MemoryBus::new()).await;
+async fn byzantine_nodes__should_be_refused_and_named_on_memory() {
+    byzantine_nodes_are_refused(MemoryBus::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn liars__should_be_refused_and_named_on_redis() {
+async fn byzantine_nodes__should_be_refused_and_named_on_redis() {
     let (_server, bus) = redis();
-    liars_are_refused(bus).await;
+    byzantine_nodes_are_refused(bus).await;
 }
 
 async fn reordering_does_no_harm(bus: Arc<dyn Bus>) {
@@ -370,11 +371,11 @@ async fn reordering__should_do_no_harm_on_redis() {
 /// Sends 25 MB to each victim, again and again.
 fn flood(bus: &Arc<dyn Bus>, identity: Arc<NodeIdentity>, victims: &[NodeId]) -> JoinHandle<()> {
     let outbox = Tap::on(MemoryBus::new());
-    let post = Post::new(identity, Arc::clone(&outbox) as _, Arc::new(SystemEntropy));
+    let codec = EnvelopeCodec::new(identity, Arc::clone(&outbox) as _, Arc::new(SystemEntropy));
     let body = vec![7; 50_000];
     for _ in 0..500 {
         for to in victims {
-            post.send(header(Kind::Protocol, *to), &body).unwrap();
+            codec.send(header(Kind::Protocol, *to), &body).unwrap();
         }
     }
     let messages = std::mem::take(&mut *outbox.tape.lock().unwrap());
@@ -580,8 +581,8 @@ fn two_faced_keygen(scheme: Scheme, round: u16) -> Vec<Option<Result<KeyShare, A
         .collect();
     let mut queue: VecDeque<((Index, bool), Outgoing)> = VecDeque::new();
     for (who, party) in &mut parties {
-        let turn = party.start(&SystemEntropy).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (*who, message)));
+        let output = party.start(&SystemEntropy).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (*who, message)));
     }
     let mut outcomes: BTreeMap<(Index, bool), Result<KeyShare, Abort>> = BTreeMap::new();
     while let Some((from, mut message)) = queue.pop_front() {
@@ -603,9 +604,9 @@ fn two_faced_keygen(scheme: Scheme, round: u16) -> Vec<Option<Result<KeyShare, A
             }
             let party = parties.get_mut(&to).unwrap();
             match party.receive(from.0, message.round, message.body.clone()) {
-                Ok(turn) => {
-                    queue.extend(turn.send.into_iter().map(|message| (to, message)));
-                    if let Some(share) = turn.done {
+                Ok(output) => {
+                    queue.extend(output.send.into_iter().map(|message| (to, message)));
+                    if let Some(share) = output.done {
                         outcomes.insert(to, Ok(share));
                     }
                 }

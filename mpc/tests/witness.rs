@@ -32,7 +32,7 @@ use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
     claims::Claims,
     cluster::{Cluster, ClusterConfig, Halt, NodeStatus},
-    envelope::{EVERYONE, Envelope, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
     node::OrderCheck,
     policy::{Counter, Scope, Spending},
@@ -351,11 +351,14 @@ async fn clocks__should_give_no_second_limit_when_they_are_set_ahead() {
     let signed = sign_with(&test.cluster, &order, &ids[..2], 20_000).await;
     verify(&order, &signed.unwrap());
     let hostile = ask_by_clocks_set_ahead(&test, &root).await;
-    let ahead = |place: usize| {
+    let preprocess = |place: usize| {
         let nodes = hostile.nodes();
         halted(&nodes, ids[place])
     };
-    assert_eq!((ahead(0), ahead(1)), (vec![Halt::Clock], vec![Halt::Clock]));
+    assert_eq!(
+        (preprocess(0), preprocess(1)),
+        (vec![Halt::Clock], vec![Halt::Clock])
+    );
 
     // Set right again they sign.
     for place in 0..2 {
@@ -541,15 +544,15 @@ async fn replays_of_an_earlier_start__should_not_be_taken_for_the_time() {
 }
 
 /// What one of the peers says that wants to stop another one.
-struct Liar {
-    post: Post,
+struct Byzantine {
+    codec: EnvelopeCodec,
     bus: Arc<MemoryBus>,
 }
 
-impl Liar {
+impl Byzantine {
     fn send(&self, kind: Kind, to: NodeId, body: &[u8]) {
-        let header = Header::outside_sessions(kind, self.post.id(), to);
-        self.post.send(header, body).unwrap();
+        let header = Header::outside_sessions(kind, self.codec.id(), to);
+        self.codec.send(header, body).unwrap();
     }
 }
 
@@ -558,21 +561,31 @@ fn said(boot: [u8; 16], at_ms: u64, height: u64, others: &[[u8; 16]]) -> Vec<u8>
     let bans: Vec<([u8; 8], NodeId)> = Vec::new();
     let halted: Vec<u8> = Vec::new();
     let claims = (u64::MAX, height, halted, others.to_vec());
-    bcs::to_bytes(&("liar", at_ms, false, boot, "0", 1_u32, bans, claims)).unwrap()
+    bcs::to_bytes(&(
+        "byzantine node",
+        at_ms,
+        false,
+        boot,
+        "0",
+        1_u32,
+        bans,
+        claims,
+    ))
+    .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn liar__should_not_stop_a_node_by_words_about_it() {
+async fn byzantine_node__should_not_stop_a_node_by_words_about_it() {
     let (noting, mut test) = noted(3).await;
     let root = test.keygen(Curve::Ed25519, 2).await;
     let ids = test.holders();
     test.stop_node(2).await;
-    let post = |identity: &Arc<NodeIdentity>| {
+    let codec = |identity: &Arc<NodeIdentity>| {
         let bus = Arc::clone(&noting.bus) as Arc<dyn Bus>;
-        Post::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
+        EnvelopeCodec::new(Arc::clone(identity), bus, Arc::new(SystemEntropy))
     };
-    let liar = Liar {
-        post: post(&test.nodes[2].identity),
+    let byzantine = Byzantine {
+        codec: codec(&test.nodes[2].identity),
         bus: Arc::clone(&noting.bus),
     };
     // It has heard the victims' starts.
@@ -581,8 +594,8 @@ async fn liar__should_not_stop_a_node_by_words_about_it() {
         let of = |id: &NodeId| {
             let last = kept.iter().rev().find(|message| from(message) == *id);
             let envelope = Envelope::parse(last.unwrap().clone()).unwrap();
-            let opened = liar.post.open(&envelope).unwrap();
-            type Said = (
+            let opened = byzantine.codec.open(&envelope).unwrap();
+            type Announced = (
                 String,
                 u64,
                 bool,
@@ -593,7 +606,7 @@ async fn liar__should_not_stop_a_node_by_words_about_it() {
                 Rest,
             );
             type Rest = (u64, u64, Vec<u8>, Vec<[u8; 16]>);
-            let said: Said = bcs::from_bytes(&opened.body).unwrap();
+            let said: Announced = bcs::from_bytes(&opened.body).unwrap();
             said.3
         };
         ids[..2].iter().map(of).collect()
@@ -603,7 +616,7 @@ async fn liar__should_not_stop_a_node_by_words_about_it() {
         for (victim, boot) in ids[..2].iter().zip(&boots) {
             // Its own words, and words in the victim's name that it has signed itself.
             let own = said([9; 16], wrong_ms, u64::MAX, &boots);
-            liar.send(Kind::Announcement, EVERYONE, &own);
+            byzantine.send(Kind::Announcement, EVERYONE, &own);
             let mut forged = noting.kept.lock().unwrap().clone();
             forged.retain(|message| from(message) == *victim);
             let mut forged = forged.pop().unwrap();
@@ -612,13 +625,14 @@ async fn liar__should_not_stop_a_node_by_words_about_it() {
             let mut own_wire = noting.kept.lock().unwrap().clone();
             own_wire.retain(|message| from(message) == ids[2]);
             for wire in [forged.clone(), own_wire.pop().unwrap(), vec![1; 300]] {
-                liar.bus
+                byzantine
+                    .bus
                     .publish(Address::Announcements, wire.clone())
                     .unwrap();
                 // WitnessNews::Told
                 let mut told = vec![1];
                 told.extend(bcs::to_bytes(&(boot, &wire, None::<u8>)).unwrap());
-                liar.send(Kind::Witness, *victim, &told);
+                byzantine.send(Kind::Witness, *victim, &told);
             }
         }
         sleep(Duration::from_millis(100)).await;
@@ -677,10 +691,10 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
     let ids = test.holders();
     let bus = test.medium.bus();
     let orchestrator = Arc::clone(&test.orchestrator);
-    let post = Post::new(orchestrator, Arc::clone(&bus), Arc::new(SystemEntropy));
+    let codec = EnvelopeCodec::new(orchestrator, Arc::clone(&bus), Arc::new(SystemEntropy));
     for curve in Curve::ALL {
         let root = test.keygen(curve, 2).await;
-        let mut inbox = bus.subscribe(post.id(), false).await.unwrap();
+        let mut inbox = bus.subscribe(codec.id(), false).await.unwrap();
         let mut sessions = Vec::new();
         for round in 0..4_u8 {
             let session = SessionId::from_random(random_16(&SystemEntropy));
@@ -697,10 +711,10 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
                     attempt: 0,
                     round: 0,
                     sequence: 0,
-                    from: post.id(),
+                    from: codec.id(),
                     to: *to,
                 };
-                post.send(header, &bcs::to_bytes(&body).unwrap()).unwrap();
+                codec.send(header, &bcs::to_bytes(&body).unwrap()).unwrap();
             }
         }
         let mut failed = 0;
@@ -712,7 +726,7 @@ async fn orchestrator__should_not_make_honest_nodes_blame_each_other_by_two_orde
                 continue;
             }
             // Reply::Failed { culprits, missing, reason, evidence }
-            let body = post.open(&envelope).unwrap().body;
+            let body = codec.open(&envelope).unwrap().body;
             type Failed = (Vec<NodeId>, Vec<NodeId>, String, String);
             let (culprits, _, reason, _): Failed = match body.split_first() {
                 Some((3, rest)) => bcs::from_bytes(rest).unwrap(),

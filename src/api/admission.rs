@@ -41,7 +41,7 @@ pub struct Rate {
 
 /// What is admitted.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct AdmissionLimits {
     /// Calls in work at once, those whose body is still being read included.
     pub max_in_flight: usize,
     /// Bytes of their bodies, together.
@@ -110,11 +110,11 @@ impl InFlight {
 
 impl Admission {
     /// A gate on the machine's clock.
-    pub fn new(terms: &Terms) -> Self {
+    pub fn new(terms: &AdmissionLimits) -> Self {
         Self::on(terms, &Ticks::monotonic())
     }
 
-    fn on(terms: &Terms, ticks: &Ticks) -> Self {
+    fn on(terms: &AdmissionLimits, ticks: &Ticks) -> Self {
         let permits = terms.max_in_flight.min(Semaphore::MAX_PERMITS);
         Self {
             in_flight: Arc::new(Semaphore::new(permits)),
@@ -314,7 +314,7 @@ mod tests {
         let ticks = Ticks(Arc::new(move || {
             Duration::from_millis(read.load(Ordering::SeqCst))
         }));
-        let terms = Terms {
+        let terms = AdmissionLimits {
             max_in_flight: 2,
             max_in_flight_bytes: 100,
             per_token,

@@ -10,7 +10,7 @@ use covault_core::{
 };
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::{Api, Knock, unexpected};
+use super::{Api, Credentials, unexpected};
 
 /// What a token opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,23 +68,27 @@ impl Tokens {
 /// # Errors
 /// [`Class::Unauthenticated`] without a token that is known and may be used now,
 /// [`Class::Forbidden`] for one that does not open the area, or not from this address.
-pub async fn caller(api: &Api, knock: Knock<'_>) -> Result<Caller, Fault> {
-    let token = knock.token.ok_or_else(Fault::unauthenticated)?;
+pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, Fault> {
+    let token = credentials.token.ok_or_else(Fault::unauthenticated)?;
     let hash = TokenHash::of(token);
     if let Some(opens) = api.tokens.opens(&hash) {
-        check_area(opens, knock.area)?;
+        check_area(opens, credentials.area)?;
         return Ok(Caller {
             token: hash.id(),
             vaults: VaultScope::All,
             access: Access::Full,
             operator: opens == Area::Admin,
-            request_id: knock.request_id.to_owned(),
+            request_id: credentials.request_id.to_owned(),
         });
     }
     // What was never one of ours is refused without asking the store.
     token::kind_of(token).ok_or_else(Fault::unauthenticated)?;
     let query = Query::Authenticate(hash);
-    let record = match api.gateway.view(&internal(knock.request_id), query).await? {
+    let record = match api
+        .gateway
+        .view(&internal(credentials.request_id), query)
+        .await?
+    {
         View::Token(record) => *record,
         other => return Err(unexpected(&other)),
     };
@@ -92,9 +96,9 @@ pub async fn caller(api: &Api, knock: Knock<'_>) -> Result<Caller, Fault> {
         Kind::Platform => Area::Platform,
         Kind::Sweep => Area::Sweep,
     };
-    check_area(opens, knock.area)?;
-    if !record.allows(knock.address) {
-        let from = match knock.address {
+    check_area(opens, credentials.area)?;
+    if !record.allows(credentials.address) {
+        let from = match credentials.address {
             Some(address) => address.to_string(),
             None => "an address that is not known".to_owned(),
         };
@@ -109,7 +113,7 @@ pub async fn caller(api: &Api, knock: Knock<'_>) -> Result<Caller, Fault> {
         },
         access: record.access,
         operator: false,
-        request_id: knock.request_id.to_owned(),
+        request_id: credentials.request_id.to_owned(),
     })
 }
 

@@ -64,7 +64,7 @@ pub struct Api {
 
 /// How messages are written in a call's body and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// The JSON mapping of the schema.
     Json,
     /// Protobuf.
@@ -72,7 +72,7 @@ pub enum Form {
 }
 
 /// Who knocks: what a transport knows of a call before anything is checked.
-pub struct Knock<'a> {
+pub struct Credentials<'a> {
     /// The token.
     pub token: Option<&'a str>,
     /// What it is to open.
@@ -119,12 +119,12 @@ impl Api {
     ///
     /// # Errors
     /// As [`Api::caller`], and [`Class::Limited`].
-    pub async fn admit(&self, knock: Knock<'_>) -> Result<Caller, Refusal> {
-        let address = knock.address;
+    pub async fn admit(&self, credentials: Credentials<'_>) -> Result<Caller, Refusal> {
+        let address = credentials.address;
         if let Some(address) = address {
             self.admission.address(address)?;
         }
-        let caller = match self.caller(knock).await {
+        let caller = match self.caller(credentials).await {
             Ok(caller) => caller,
             Err(fault) => {
                 if let Some(address) = address
@@ -143,8 +143,8 @@ impl Api {
     ///
     /// # Errors
     /// As [`auth::caller`].
-    pub async fn caller(&self, knock: Knock<'_>) -> Result<Caller, Fault> {
-        auth::caller(self, knock).await
+    pub async fn caller(&self, credentials: Credentials<'_>) -> Result<Caller, Fault> {
+        auth::caller(self, credentials).await
     }
 }
 
@@ -157,7 +157,7 @@ pub struct Call {
     /// The body; not parsed yet.
     pub body: Bytes,
     /// How the body is written, and the answer will be.
-    pub form: Form,
+    pub encoding: Encoding,
     /// The idempotency key, on operations that take one: 1 to 255 characters.
     pub idempotency: Option<String>,
 }
@@ -212,9 +212,9 @@ impl Call {
     /// # Errors
     /// [`Class::Invalid`] with the path of the field.
     pub fn request<T: prost::Message + prost::Name + Default>(&self) -> Result<T, Fault> {
-        match self.form {
-            Form::Json => json::decode(&self.body),
-            Form::Protobuf => T::decode(self.body.clone()).map_err(|error| {
+        match self.encoding {
+            Encoding::Json => json::decode(&self.body),
+            Encoding::Protobuf => T::decode(self.body.clone()).map_err(|error| {
                 Fault::new(Class::Invalid, "the message cannot be decoded").caused_by(error)
             }),
         }
@@ -269,9 +269,9 @@ impl Call {
     /// # Errors
     /// [`Class::Bug`] when the message is not in the schema.
     pub fn answer<T: prost::Message + prost::Name>(&self, message: &T) -> Result<Answer, Fault> {
-        Ok(Answer::new(match self.form {
-            Form::Json => Bytes::from(json::encode(message)?),
-            Form::Protobuf => Bytes::from(message.encode_to_vec()),
+        Ok(Answer::new(match self.encoding {
+            Encoding::Json => Bytes::from(json::encode(message)?),
+            Encoding::Protobuf => Bytes::from(message.encode_to_vec()),
         }))
     }
 

@@ -13,7 +13,7 @@ use covault_core::{fault::Fault, order::NodeId, scheme::Scheme};
 use covault_mpc::{
     bus::Bus,
     node::{Bounds, KeyRules, Node, Unwatched},
-    nonces::Marks,
+    nonces::Watermarks,
     policy::Policy,
 };
 use secrecy::ExposeSecret as _;
@@ -212,7 +212,7 @@ impl Nodes {
             },
             peers: None,
             policy: Policy::development(),
-            nonces: Marks::default(),
+            nonces: Watermarks::default(),
             // A laptop sleeps; keys for development are not worth a node that ends.
             resumption: Arc::new(Unwatched),
             bounds: Bounds::default(),

@@ -13,7 +13,7 @@ use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::{
     identity::{NodeIdentity, parse_openssh_line},
     node::{Bounds, KeyRules, Node, VaultRules},
-    nonces::Marks,
+    nonces::Watermarks,
     policy::Policy,
 };
 
@@ -171,7 +171,7 @@ async fn serve(prepared: Prepared) -> anyhow::Result<()> {
         rules,
         peers,
         policy,
-        nonces: Marks {
+        nonces: Watermarks {
             low: signer.nonce_pool_low,
             high: signer.nonce_pool_high,
         },

@@ -35,7 +35,7 @@ pub use self::arrival::PREFIX;
 use self::{codec::Raw, health::ByAsking};
 use crate::{
     api::{
-        self, Answer, Api, Call, Form, Knock, Served,
+        self, Answer, Api, Call, Credentials, Encoding, Served,
         admission::{InFlight, Refusal},
         auth::Area,
         headers::{self, REQUEST_ID, RequestId},
@@ -89,14 +89,14 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, 
         .max_decoding_message_size(HEALTH_QUESTION);
     let (patience, places) = (api.body_timeout, Arc::new(Semaphore::new(STRANGERS)));
     let unknown_in = Arc::clone(api);
-    let strangers = Router::new()
+    let unadmitted = Router::new()
         .route_service("/grpc.health.v1.Health/{method}", health)
         .merge(reflection::routes(api, stop)?)
         .route_layer(middleware::from_fn(move |request: Request, next: Next| {
             answered_within(patience, Arc::clone(&places), request, next)
         }));
     Ok(router
-        .merge(strangers)
+        .merge(unadmitted)
         .fallback(move |request: Request| unknown(Arc::clone(&unknown_in), request))
         .layer(middleware::from_fn_with_state(Arc::clone(api), identify)))
 }
@@ -151,7 +151,7 @@ impl Method {
         request: Request,
         in_flight: Arc<InFlight>,
     ) -> Result<Response<tonic::body::Body>, Status> {
-        let knock = Knock {
+        let credentials = Credentials {
             token: headers::token(request.headers()),
             area: self.area,
             address: self
@@ -159,7 +159,7 @@ impl Method {
                 .client_address(request.extensions(), request.headers()),
             request_id: id,
         };
-        let caller = self.api.admit(knock).await;
+        let caller = self.api.admit(credentials).await;
         let caller = caller.map_err(|refusal| status::of(refusal, id))?;
         let key = if self.served.takes_idempotency_key {
             headers::idempotency_key(request.headers()).map_err(|fault| status::of(fault, id))?
@@ -219,7 +219,7 @@ impl Method {
             api: Arc::clone(&self.api),
             caller,
             body,
-            form: Form::Protobuf,
+            encoding: Encoding::Protobuf,
             idempotency,
         };
         let answer = Answer::of((self.served.handler)(call)).await;

@@ -28,7 +28,7 @@ use futures::StreamExt as _;
 
 use self::error::Failure;
 use crate::api::{
-    self, Answer, Api, Call, Form, Knock,
+    self, Answer, Api, Call, Credentials, Encoding,
     admission::{InFlight, Refusal},
     auth::Area,
     headers::{self, REQUEST_ID, RequestId},
@@ -167,13 +167,13 @@ impl Route {
         in_flight: &InFlight,
     ) -> Result<Call, Failure> {
         let (head, body) = request.into_parts();
-        let knock = Knock {
+        let credentials = Credentials {
             token: headers::token(&head.headers),
             area: self.area,
             address: self.api.client_address(&head.extensions, &head.headers),
             request_id,
         };
-        let caller = self.api.admit(knock).await?;
+        let caller = self.api.admit(credentials).await?;
         check_content(&head.headers)?;
         let key = if self.takes_idempotency_key {
             headers::idempotency_key(&head.headers)?
@@ -185,7 +185,7 @@ impl Route {
             api: Arc::clone(&self.api),
             caller,
             body,
-            form: Form::Json,
+            encoding: Encoding::Json,
             idempotency: key,
         })
     }

@@ -3,7 +3,7 @@
 use axum::Router;
 use covault_actors::{
     gateway::{Command, Query, Receipt, View},
-    port::{NodeHalt, NodeView, StrangerView},
+    port::{NodeHalt, NodeView, UnadmittedView},
 };
 use covault_core::{fault::Fault, order::NodeId};
 use covault_mpc::identity;
@@ -144,10 +144,10 @@ async fn remove_node(call: Call) -> Result<Answer, Fault> {
 
 async fn list_nodes(call: Call) -> Result<Answer, Fault> {
     let Nothing {} = decode(&call.body)?;
-    let (nodes, strangers) = view(&call).await?;
+    let (nodes, unadmitted) = view(&call).await?;
     encode(&NodesAnswer {
         nodes: nodes.into_iter().map(show).collect(),
-        want_to_join: strangers.into_iter().map(show_stranger).collect(),
+        want_to_join: unadmitted.into_iter().map(show_stranger).collect(),
         now_ms: call.api.clock.now_ms(),
     })
 }
@@ -160,9 +160,9 @@ async fn submit(call: &Call, command: Command) -> Result<(), Fault> {
     }
 }
 
-async fn view(call: &Call) -> Result<(Vec<NodeView>, Vec<StrangerView>), Fault> {
+async fn view(call: &Call) -> Result<(Vec<NodeView>, Vec<UnadmittedView>), Fault> {
     match call.api.gateway.view(&call.caller, Query::Nodes).await? {
-        View::Nodes { nodes, strangers } => Ok((nodes, strangers)),
+        View::Nodes { nodes, unadmitted } => Ok((nodes, unadmitted)),
         other => Err(unexpected(&other)),
     }
 }
@@ -214,8 +214,8 @@ fn show_halt(halt: NodeHalt) -> Halted {
     }
 }
 
-fn show_stranger(view: StrangerView) -> Waiting {
-    let StrangerView {
+fn show_stranger(view: UnadmittedView) -> Waiting {
+    let UnadmittedView {
         id,
         name,
         last_seen_ms,

@@ -15,7 +15,7 @@ pub struct Peers {
 }
 
 /// A connection; dropped when it has ended.
-pub struct Place {
+pub struct PeerConnection {
     peers: Arc<Peers>,
     address: IpAddr,
 }
@@ -31,7 +31,7 @@ impl Peers {
 
     /// Takes a place for a connection from an address, when it has not too many. IPv6 addresses of
     /// one /64 are one. This machine has as many as there are: a proxy may stand here.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<PeerConnection> {
         let address = network(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let here = open.entry(address).or_default();
@@ -40,7 +40,7 @@ impl Peers {
             return None;
         }
         *here += 1;
-        Some(Place {
+        Some(PeerConnection {
             peers: Arc::clone(self),
             address,
         })
@@ -52,7 +52,7 @@ fn is_this_machine(network_of: IpAddr) -> bool {
     network_of.is_loopback() || network_of == network(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST))
 }
 
-impl Drop for Place {
+impl Drop for PeerConnection {
     fn drop(&mut self) {
         let open = &self.peers.open;
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);

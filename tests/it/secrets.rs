@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use base64::Engine as _;
 use covault_core::{derive::KeyPath, ids::SessionId, network::Network, signature::Curve};
 use covault_mpc::{
-    backend::{self, MadeNonce},
+    backend::{self, PreprocessedNonce},
     claims::{Claim, Claims},
     nonces::{ShareEpoch, Take},
     shares::age_file::KEYRING,
@@ -32,7 +32,10 @@ pub fn copy_of_claims(cluster: &Cluster, index: usize) -> (tempfile::TempDir, Cl
 
 /// Takes every nonce out of a copy of a node's claims file. As a node does, by a claim: there is no
 /// other way to read one.
-pub async fn take_nonces(cluster: &Cluster, index: usize) -> Vec<(ShareEpoch, u64, MadeNonce)> {
+pub async fn take_nonces(
+    cluster: &Cluster,
+    index: usize,
+) -> Vec<(ShareEpoch, u64, PreprocessedNonce)> {
     let (_folder, claims) = copy_of_claims(cluster, index);
     let files = cluster.files(index);
     let nonces = files.nonces(&claims).unwrap();

@@ -15,7 +15,7 @@ use crate::{
     deposits::SweepView,
     idempotency::Earlier,
     operations::ShareBackup,
-    port::{NodeView, StrangerView},
+    port::{NodeView, UnadmittedView},
     rebroadcast::Forgotten,
     rows::Operation,
     rpc::EndpointHealth,
@@ -92,7 +92,7 @@ pub enum AuditView {
         head: Option<Head>,
     },
     /// What is older.
-    Older(Vec<(audit::Place, Vec<Audit>)>),
+    Older(Vec<(audit::AuditCursor, Vec<Audit>)>),
 }
 
 /// An answer.
@@ -121,7 +121,7 @@ pub enum View {
         /// Admitted, by name.
         nodes: Vec<NodeView>,
         /// Not admitted, by key.
-        strangers: Vec<StrangerView>,
+        unadmitted: Vec<UnadmittedView>,
     },
     /// API tokens, in the order in which they were made.
     Tokens {

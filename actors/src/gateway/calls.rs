@@ -205,5 +205,5 @@ pub enum AuditQuery {
     /// The entries of a chain from a number on.
     Entries(Chain, u64),
     /// What is older than the chains, after one such place.
-    Older(Option<audit::Place>),
+    Older(Option<audit::AuditCursor>),
 }

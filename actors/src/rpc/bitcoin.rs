@@ -27,9 +27,9 @@ use covault_core::{
 use serde_json::{Value, json};
 
 use self::{
-    batch::{Batch, Said},
+    batch::{Batch, RpcResult},
     transactions::Proven,
-    watch::{Place, Watch},
+    watch::{Watch, WatchedAddress},
 };
 use super::{
     Answer, Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Pool, Refusal,
@@ -99,7 +99,7 @@ impl BitcoinNode {
     /// that are worth as much.
     async fn spendable(
         &self,
-        place: &Place,
+        place: &WatchedAddress,
         least: &str,
         patience: Duration,
     ) -> Result<Vec<Unspent>, ChainError> {
@@ -116,7 +116,7 @@ impl BitcoinNode {
     }
 
     /// The forms of an address.
-    async fn place(&self, address: &str) -> Result<Place, ChainError> {
+    async fn place(&self, address: &str) -> Result<WatchedAddress, ChainError> {
         let parsed = rules::parse_address(address)
             .map_err(|error| refused(format!("the address {error}")))?;
         let script = parsed.script_pubkey().to_hex_string();
@@ -124,7 +124,7 @@ impl BitcoinNode {
             // Mainnet.
             let address = parsed.to_string();
             let local = address.clone();
-            return Ok(Place {
+            return Ok(WatchedAddress {
                 address,
                 script,
                 local,
@@ -136,13 +136,13 @@ impl BitcoinNode {
                 let decoded = said.first().and_then(|said| said.as_ref().ok());
                 let local = decoded.and_then(|decoded| decoded.get("address")?.as_str());
                 match local {
-                    Some(local) => Read::Said(local.to_owned()),
+                    Some(local) => Read::RpcResult(local.to_owned()),
                     None => garbled(said),
                 }
             })
         };
         let local = self.pool.first(&ask.call(), read).await.map_err(unknown)?;
-        Ok(Place {
+        Ok(WatchedAddress {
             address: address.to_owned(),
             script,
             local,
@@ -151,7 +151,11 @@ impl BitcoinNode {
 
     /// What the wallets of nodes list, of what their owners call safe: in a block, or paid by
     /// transactions of addresses that they watch. `None` when too few of them watch the address.
-    async fn listed(&self, place: &Place, least: &str) -> Result<Option<Vec<Listed>>, ChainError> {
+    async fn listed(
+        &self,
+        place: &WatchedAddress,
+        least: &str,
+    ) -> Result<Option<Vec<Listed>>, ChainError> {
         let ask = Batch::wallet().and("getblockchaininfo", json!([]));
         let ask = place.ask(ask).and(
             "listunspent",
@@ -159,7 +163,7 @@ impl BitcoinNode {
         );
         // In one answer: what the wallet lists is all there is if it watches the address then.
         let is_new = AtomicBool::new(false);
-        let take = |said: &[Said]| {
+        let take = |said: &[RpcResult]| {
             let [info, label, listed] = said else {
                 return garbled(said);
             };
@@ -170,14 +174,14 @@ impl BitcoinNode {
                 Ok(true) => {}
                 Ok(false) => {
                     is_new.store(true, Ordering::Relaxed);
-                    return Read::Said(None);
+                    return Read::RpcResult(None);
                 }
                 Err(reason) => return Read::Busy(reason),
             }
             let listed = listed.as_ref().ok();
             let listed = listed.filter(|_| info.is_ok());
             match listed.and_then(|listed| read_list(listed, &place.script)) {
-                Some(listed) => Read::Said(Some(listed)),
+                Some(listed) => Read::RpcResult(Some(listed)),
                 None => garbled(said),
             }
         };
@@ -218,15 +222,15 @@ impl BitcoinNode {
             .each(inputs, "gettxout", |input| {
                 json!([input.txid, input.vout, false])
             });
-        let read = |answer: &Answer| ask.read(answer, |said| Read::Said(said.to_vec()));
-        let found = |said: &Vec<Said>| {
+        let read = |answer: &Answer| ask.read(answer, |said| Read::RpcResult(said.to_vec()));
+        let found = |said: &Vec<RpcResult>| {
             let [raw, in_wallet, index, info, outputs @ ..] = said.as_slice() else {
                 return Err("the node's answer makes no sense".to_owned());
             };
             if raw.as_ref().is_ok_and(is_there) || in_wallet.as_ref().is_ok_and(is_in_block) {
                 return Ok(true);
             }
-            let is_absent = |said: &Said| said.as_ref().is_ok_and(Value::is_null);
+            let is_absent = |said: &RpcResult| said.as_ref().is_ok_and(Value::is_null);
             let in_mempool = outputs.iter().take(inputs.len()).enumerate();
             let gone = in_mempool.filter(|(_, said)| is_absent(said));
             locked(absent).extend(gone.map(|(index, _)| index));
@@ -236,7 +240,7 @@ impl BitcoinNode {
             }
             // It is not in the mempool. Nor in a block, if those left one of the outputs that it
             // spends unspent, or if the node has an index of all transactions.
-            let unspent = |said: &Said| said.as_ref().is_ok_and(Value::is_object);
+            let unspent = |said: &RpcResult| said.as_ref().is_ok_and(Value::is_object);
             let indexed = index
                 .as_ref()
                 .ok()
@@ -260,8 +264,8 @@ impl BitcoinNode {
                 .and("gettxout", json!([output.txid, output.vout, true]))
                 .and("gettransaction", json!([output.txid]))
                 .and("getrawtransaction", json!([output.txid, 1]));
-            let read = |answer: &Answer| ask.read(answer, |said| Read::Said(said.to_vec()));
-            let spent = |said: &Vec<Said>| {
+            let read = |answer: &Answer| ask.read(answer, |said| Read::RpcResult(said.to_vec()));
+            let spent = |said: &Vec<RpcResult>| {
                 let [output, in_wallet, raw] = said.as_slice() else {
                     return Ok(false);
                 };
@@ -377,14 +381,14 @@ impl ChainClient for BitcoinNode {
 
 /// Whether a node is on mainnet, or, where all nodes are on this machine, on regtest: money must
 /// not be taken for what it is not. Test networks of others have none.
-fn chain_of(said: &[Said], local: bool) -> Read<Result<(), String>> {
+fn chain_of(said: &[RpcResult], local: bool) -> Read<Result<(), String>> {
     let [Ok(first), later] = said else {
         return garbled(said);
     };
     match first.as_str() {
         Some(GENESIS) => match later {
-            Ok(later) if later.as_str() == Some(CHECKPOINT.1) => Read::Said(Ok(())),
-            Ok(_) => Read::Said(Err(
+            Ok(later) if later.as_str() == Some(CHECKPOINT.1) => Read::RpcResult(Ok(())),
+            Ok(_) => Read::RpcResult(Err(
                 "the node that is configured for Bitcoin is on a chain that has left Bitcoin's".into(),
             )),
             Err(_) => Read::Busy(format!(
@@ -392,12 +396,12 @@ fn chain_of(said: &[Said], local: bool) -> Read<Result<(), String>> {
                 CHECKPOINT.0
             )),
         },
-        Some(REGTEST) if local => Read::Said(Ok(())),
-        Some(REGTEST) => Read::Said(Err(
+        Some(REGTEST) if local => Read::RpcResult(Ok(())),
+        Some(REGTEST) => Read::RpcResult(Err(
             "the node that is configured for Bitcoin is on regtest, which is only taken from nodes on this machine"
                 .into(),
         )),
-        Some(_) => Read::Said(Err(
+        Some(_) => Read::RpcResult(Err(
             "the node that is configured for Bitcoin is not on mainnet".into(),
         )),
         None => garbled(said),
@@ -562,15 +566,15 @@ fn is_conflict(error: &RpcError) -> bool {
 }
 
 /// The answer to the only call of a batch.
-fn ask_one(batch: &Batch, answer: &Answer) -> Read<Said> {
+fn ask_one(batch: &Batch, answer: &Answer) -> Read<RpcResult> {
     batch.read(answer, |said| match said {
-        [one] => Read::Said(one.clone()),
+        [one] => Read::RpcResult(one.clone()),
         _ => garbled(said),
     })
 }
 
 /// An answer that cannot be read, with an error that is in it.
-fn garbled<T>(said: &[Said]) -> Read<T> {
+fn garbled<T>(said: &[RpcResult]) -> Read<T> {
     let error = said.iter().find_map(|said| said.as_ref().err());
     Read::Garbled(match error {
         Some(error) => format!("the node said: {}", short(&error.message)),

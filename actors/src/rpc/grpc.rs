@@ -81,7 +81,7 @@ pub struct Status {
 }
 
 /// What a node says.
-pub type Said<A> = Result<A, Status>;
+pub type RpcResult<A> = Result<A, Status>;
 
 /// A client of one chain's nodes.
 pub struct Grpc {
@@ -105,12 +105,12 @@ impl Grpc {
     ) -> Self {
         self.pool = self.pool.checked(call(method, request), move |answer| {
             match read::<A>(answer, false) {
-                Read::Said(Ok(said)) => match wrong(&said) {
-                    Ok(None) => Read::Said(Ok(())),
-                    Ok(Some(reason)) => Read::Said(Err(reason)),
+                Read::RpcResult(Ok(said)) => match wrong(&said) {
+                    Ok(None) => Read::RpcResult(Ok(())),
+                    Ok(Some(reason)) => Read::RpcResult(Err(reason)),
                     Err(reason) => Read::Garbled(reason.into()),
                 },
-                Read::Said(Err(status)) => Read::Garbled(status.words()),
+                Read::RpcResult(Err(status)) => Read::Garbled(status.words()),
                 Read::Busy(reason) => Read::Busy(reason),
                 Read::Garbled(reason) => Read::Garbled(reason),
             }
@@ -136,7 +136,7 @@ impl Grpc {
         &self,
         method: &Method<Q, A>,
         request: &Q,
-    ) -> Result<Said<A>, ChainError> {
+    ) -> Result<RpcResult<A>, ChainError> {
         let read = |answer: &Answer| read(answer, method.internal_is_answer);
         Ok(self.pool.first(&call(method, request), read).await?)
     }
@@ -152,18 +152,18 @@ impl Grpc {
         request: &Q,
         take: impl Fn(A) -> Option<T>,
         same: impl Fn(&T, &T) -> bool,
-    ) -> Result<Said<T>, ChainError> {
+    ) -> Result<RpcResult<T>, ChainError> {
         let what = method.name();
         let read = |answer: &Answer| match read::<A>(answer, method.internal_is_answer) {
-            Read::Said(Ok(said)) => match take(said) {
-                Some(taken) => Read::Said(Ok(taken)),
+            Read::RpcResult(Ok(said)) => match take(said) {
+                Some(taken) => Read::RpcResult(Ok(taken)),
                 None => Read::Garbled(format!("the node's answer to {what} makes no sense")),
             },
-            Read::Said(Err(status)) => Read::Said(Err(status)),
+            Read::RpcResult(Err(status)) => Read::RpcResult(Err(status)),
             Read::Busy(reason) => Read::Busy(reason),
             Read::Garbled(reason) => Read::Garbled(reason),
         };
-        let same = |one: &Said<T>, other: &Said<T>| match (one, other) {
+        let same = |one: &RpcResult<T>, other: &RpcResult<T>| match (one, other) {
             (Ok(one), Ok(other)) => same(one, other),
             (Err(one), Err(other)) => one.code == other.code,
             _ => false,
@@ -179,7 +179,7 @@ impl Grpc {
         request: &Q,
     ) -> Option<A> {
         let read = |answer: &Answer| read(answer, method.internal_is_answer);
-        let said: Said<A> = self
+        let said: RpcResult<A> = self
             .pool
             .query_best_effort(&call(method, request), read)
             .await
@@ -194,7 +194,7 @@ impl Grpc {
         method: &Method<Q, A>,
         request: &Q,
         within: std::time::Duration,
-    ) -> (Result<Said<A>, ChainError>, bool) {
+    ) -> (Result<RpcResult<A>, ChainError>, bool) {
         let read = |answer: &Answer| read(answer, method.internal_is_answer);
         let call = call(method, request).within(within);
         let (said, doubt) = self.pool.query_once(&call, read).await;
@@ -209,7 +209,7 @@ impl Grpc {
         &self,
         method: &Method<Q, A>,
         request: &Q,
-        found: impl Fn(&Said<A>) -> Result<bool, String>,
+        found: impl Fn(&RpcResult<A>) -> Result<bool, String>,
     ) -> Result<bool, String> {
         let read = |answer: &Answer| read(answer, method.internal_is_answer);
         self.pool.any(&call(method, request), read, found).await
@@ -255,7 +255,7 @@ pub(super) fn trailers_of(headers: &HeaderMap) -> Option<Vec<u8>> {
     Some(frame(TRAILERS, &text))
 }
 
-fn read<A: Message + Default>(answer: &Answer, internal_is_answer: bool) -> Read<Said<A>> {
+fn read<A: Message + Default>(answer: &Answer, internal_is_answer: bool) -> Read<RpcResult<A>> {
     let no_grpc = || format!("the node answered HTTP {} without gRPC-Web", answer.status);
     if NOT_ABOUT_THE_REQUEST.contains(&answer.status) {
         return Read::Busy(no_grpc());
@@ -266,7 +266,7 @@ fn read<A: Message + Default>(answer: &Answer, internal_is_answer: bool) -> Read
     };
     let (number, words) = trailers;
     let status = |code| {
-        Read::Said(Err(Status {
+        Read::RpcResult(Err(Status {
             code,
             message: words.clone(),
         }))
@@ -274,7 +274,7 @@ fn read<A: Message + Default>(answer: &Answer, internal_is_answer: bool) -> Read
     let trouble = || format!("the node said: {} (gRPC status {number})", short(&words));
     match number {
         0 => match message.and_then(|message| A::decode(message).ok()) {
-            Some(message) => Read::Said(Ok(message)),
+            Some(message) => Read::RpcResult(Ok(message)),
             None => Read::Garbled("the node's answer cannot be read".into()),
         },
         3 => status(Code::InvalidArgument),
@@ -371,9 +371,9 @@ mod tests {
         }
     }
 
-    fn said(answer: &Answer) -> Result<Said<u64>, (bool, String)> {
+    fn said(answer: &Answer) -> Result<RpcResult<u64>, (bool, String)> {
         match read::<Number>(answer, false) {
-            Read::Said(said) => Ok(said.map(|number| number.value)),
+            Read::RpcResult(said) => Ok(said.map(|number| number.value)),
             Read::Busy(reason) => Err((true, reason)),
             Read::Garbled(reason) => Err((false, reason)),
         }
@@ -419,7 +419,7 @@ mod tests {
         let internal = read::<Number>(&answer(200, &[trailers]), true);
         assert!(matches!(
             internal,
-            Read::Said(Err(Status {
+            Read::RpcResult(Err(Status {
                 code: Code::Internal,
                 ..
             }))

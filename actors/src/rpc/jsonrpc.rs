@@ -78,7 +78,7 @@ struct Answer {
 }
 
 /// What a node said: a result, or an error, which is an answer too.
-type Said = Result<Value, RpcError>;
+type RpcResult = Result<Value, RpcError>;
 
 impl JsonRpc {
     /// A client that speaks JSON-RPC 2.0.
@@ -119,12 +119,12 @@ impl JsonRpc {
     ) -> Self {
         let call = self.request(method, &params);
         self.pool = self.pool.checked(call, move |answer| match read(answer) {
-            Read::Said(Ok(result)) => match wrong(&result) {
-                Ok(None) => Read::Said(Ok(())),
-                Ok(Some(reason)) => Read::Said(Err(reason)),
+            Read::RpcResult(Ok(result)) => match wrong(&result) {
+                Ok(None) => Read::RpcResult(Ok(())),
+                Ok(Some(reason)) => Read::RpcResult(Err(reason)),
                 Err(reason) => Read::Garbled(reason.into()),
             },
-            Read::Said(Err(error)) => {
+            Read::RpcResult(Err(error)) => {
                 Read::Garbled(format!("the node said: {}", short(&error.message)))
             }
             Read::Busy(reason) => Read::Busy(reason),
@@ -208,11 +208,11 @@ impl JsonRpc {
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, CallError> {
         let taking = |answer: &pool::Answer| match read(answer) {
-            Read::Said(Ok(result)) => match take(&result) {
-                Some(taken) => Read::Said(Ok(taken)),
+            Read::RpcResult(Ok(result)) => match take(&result) {
+                Some(taken) => Read::RpcResult(Ok(taken)),
                 None => Read::Garbled(format!("the node's answer to {method} makes no sense")),
             },
-            Read::Said(Err(error)) => Read::Said(Err(error)),
+            Read::RpcResult(Err(error)) => Read::RpcResult(Err(error)),
             Read::Busy(reason) => Read::Busy(reason),
             Read::Garbled(reason) => Read::Garbled(reason),
         };
@@ -236,7 +236,7 @@ impl JsonRpc {
         params: Value,
         found: impl Fn(&Value) -> bool,
     ) -> Result<bool, String> {
-        let found = |said: &Said| match said {
+        let found = |said: &RpcResult| match said {
             Ok(result) => Ok(found(result)),
             Err(error) => Err(short(&error.message)),
         };
@@ -253,7 +253,7 @@ impl JsonRpc {
 }
 
 /// Some nodes send JSON-RPC errors with an HTTP error status.
-fn read(answer: &pool::Answer) -> Read<Said> {
+fn read(answer: &pool::Answer) -> Read<RpcResult> {
     let said = serde_json::from_slice::<Answer>(&answer.body)
         .ok()
         .filter(|said| answer.is_success() || said.error.is_some());
@@ -263,8 +263,8 @@ fn read(answer: &pool::Answer) -> Read<Said> {
         }) if overloaded(&error) => Read::Busy(format!("the node said: {}", short(&error.message))),
         Some(Answer {
             error: Some(error), ..
-        }) => Read::Said(Err(error)),
-        Some(Answer { result, .. }) => Read::Said(Ok(result)),
+        }) => Read::RpcResult(Err(error)),
+        Some(Answer { result, .. }) => Read::RpcResult(Ok(result)),
         None => Read::Garbled(format!(
             "the node answered HTTP {} without JSON-RPC",
             answer.status

@@ -119,7 +119,7 @@ pub struct Answer {
 /// What an answer is worth.
 pub enum Read<T> {
     /// It says something.
-    Said(T),
+    RpcResult(T),
     /// The node cannot now; another may. It has not done what it was asked for.
     Busy(String),
     /// It cannot be read: another node may say more. Whether this one did what it was asked for is
@@ -238,7 +238,7 @@ impl Pool {
     }
 
     /// Uses only nodes that say, once each, that they are on the right chain; `read` gives
-    /// `Said(Err(sentence))` for one that is not.
+    /// `RpcResult(Err(sentence))` for one that is not.
     #[must_use]
     pub fn checked(
         mut self,
@@ -357,7 +357,7 @@ impl Pool {
             }
         }
         match read(&node.exchange(call).await?) {
-            Read::Said(said) => Ok(said),
+            Read::RpcResult(said) => Ok(said),
             Read::Busy(reason) | Read::Garbled(reason) => Err(reason),
         }
     }
@@ -529,7 +529,7 @@ impl Pool {
             .ok_or_else(|| Failure::Idle("no such node".into()))?;
         let outcome = match self.on_this_chain(node).await {
             Ok(()) => match node.exchange(call).await.map(|answer| read(&answer)) {
-                Ok(Read::Said(said)) => Ok(said),
+                Ok(Read::RpcResult(said)) => Ok(said),
                 Ok(Read::Busy(reason)) => Err(Failure::Idle(reason)),
                 Ok(Read::Garbled(reason)) | Err(reason) => Err(Failure::Lost(reason)),
             },
@@ -574,8 +574,8 @@ impl Pool {
             .get_or_try_init(|| async {
                 let answer = node.exchange(&check.call).await.map_err(Failure::Idle)?;
                 match (check.read)(&answer) {
-                    Read::Said(Ok(())) => Ok(()),
-                    Read::Said(Err(reason)) => Err(Failure::WrongChain(reason)),
+                    Read::RpcResult(Ok(())) => Ok(()),
+                    Read::RpcResult(Err(reason)) => Err(Failure::WrongChain(reason)),
                     Read::Busy(reason) | Read::Garbled(reason) => Err(Failure::Idle(reason)),
                 }
             })

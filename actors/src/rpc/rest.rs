@@ -51,8 +51,8 @@ impl Rest {
                 return Read::Busy(format!("the node answered HTTP {}", answer.status));
             }
             match wrong(answer) {
-                Ok(None) => Read::Said(Ok(())),
-                Ok(Some(reason)) => Read::Said(Err(reason)),
+                Ok(None) => Read::RpcResult(Ok(())),
+                Ok(Some(reason)) => Read::RpcResult(Err(reason)),
                 Err(reason) => Read::Garbled(reason.into()),
             }
         });
@@ -104,8 +104,8 @@ impl Rest {
         same: impl Fn(&T, &T) -> bool,
     ) -> Result<T, ChainError> {
         let read = |answer: &Answer| match self.whole(answer) {
-            Read::Said(answer) => match read(&answer) {
-                Some(said) => Read::Said(said),
+            Read::RpcResult(answer) => match read(&answer) {
+                Some(said) => Read::RpcResult(said),
                 None => Read::Garbled(format!("the node's answer about {what} makes no sense")),
             },
             Read::Busy(reason) => Read::Busy(reason),
@@ -149,7 +149,7 @@ impl Rest {
 
     fn whole(&self, answer: &Answer) -> Read<Answer> {
         if (self.is_answer)(answer) {
-            return Read::Said(answer.clone());
+            return Read::RpcResult(answer.clone());
         }
         let reason = format!("the node answered HTTP {}", answer.status);
         if NOT_ABOUT_THE_REQUEST.contains(&answer.status) {

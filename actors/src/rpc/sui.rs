@@ -31,7 +31,7 @@ use self::proto::{
 use super::{
     Broadcast, BroadcastRequest, ChainClient, ChainError, EndpointHealth, Refusal, Simulation,
     SimulationRequest,
-    grpc::{Code, Grpc, Said, Status},
+    grpc::{Code, Grpc, RpcResult, Status},
     jsonrpc::short,
     pool::Pool,
     settle,
@@ -259,7 +259,7 @@ impl SuiNode {
             digest: Some(hash.into()),
             read_mask: FieldMask::of(&["digest"]),
         };
-        let found = |said: &Said<TransactionResponse>| match said {
+        let found = |said: &RpcResult<TransactionResponse>| match said {
             Ok(answer) if digest(answer) == Some(hash) => Ok(true),
             Ok(_) => Err("the node answered about another transaction".into()),
             Err(status) if status.code == Code::NotFound => Ok(false),
@@ -549,7 +549,7 @@ fn failed(error: &ExecutionError) -> ChainError {
 }
 
 /// What a node's answer to `ExecuteTransaction` means.
-fn judge(said: &Said<TransactionResponse>, hash: &str) -> Verdict {
+fn judge(said: &RpcResult<TransactionResponse>, hash: &str) -> Verdict {
     let later = |reason: String| Verdict::Later {
         reason,
         missing: false,
@@ -643,7 +643,7 @@ fn expired() -> Refusal {
 }
 
 /// A status where a message was expected: another time there may be one.
-fn answered<T>(said: Said<T>) -> Result<T, ChainError> {
+fn answered<T>(said: RpcResult<T>) -> Result<T, ChainError> {
     said.map_err(|status| ChainError::Unknown(status.words()))
 }
 

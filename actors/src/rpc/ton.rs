@@ -27,7 +27,7 @@ use covault_core::{
 };
 use serde_json::{Value, json};
 
-use self::answers::{Account, Holding, Page, Place, State, Verdict, Wallet};
+use self::answers::{Account, Holding, Page, State, TransactionCursor, Verdict, Wallet};
 use super::{
     Answer, Body, Broadcast, BroadcastRequest, Call, ChainClient, ChainError, EndpointHealth, Pool,
     Refusal, Rest,
@@ -295,7 +295,7 @@ impl TonNode {
         &self,
         sent: &Sent,
         broadcast_request: &BroadcastRequest,
-        last: &Place,
+        last: &TransactionCursor,
     ) -> Broadcast {
         match self.trace(sent, broadcast_request, last).await {
             Ok(Trace::Here { sent: 0 }) => Broadcast::Refused(Refusal {
@@ -324,7 +324,7 @@ impl TonNode {
         &self,
         sent: &Sent,
         broadcast_request: &BroadcastRequest,
-        last: &Place,
+        last: &TransactionCursor,
     ) -> Result<Trace, String> {
         let built_s = broadcast_request
             .now_ms
@@ -477,7 +477,7 @@ fn account(address: &TonAddress) -> Call {
     Call::get("/getAddressInformation", &[("address", &address)])
 }
 
-fn transactions(wallet: &TonAddress, from: &Place) -> Call {
+fn transactions(wallet: &TonAddress, from: &TransactionCursor) -> Call {
     let (wallet, lt) = (wallet.contract_form(), from.lt.to_string());
     let query = [
         ("address", wallet.as_str()),

@@ -107,12 +107,12 @@ impl TronNode {
             self.ask(&parameters, |found| sense(
                 "prices",
                 prices(found),
-                Read::Said
+                Read::RpcResult
             )),
             self.ask(&account, |found| sense(
                 "an account",
                 sun(found),
-                Read::Said
+                Read::RpcResult
             )),
         )?;
         let energy = match tried {
@@ -148,11 +148,11 @@ impl TronNode {
             self.ask(&resource, |found| sense(
                 "resources",
                 means(found),
-                Read::Said
+                Read::RpcResult
             )),
             self.ask(&contract, |found| {
                 let percent = number(found, "consume_user_resource_percent");
-                sense("a contract", percent, Read::Said)
+                sense("a contract", percent, Read::RpcResult)
             }),
         )?;
         Ok(Means { percent, ..means })
@@ -196,7 +196,7 @@ impl TronNode {
     async fn all_are_past(&self, end_ms: u64) -> bool {
         let read = |answer: &Answer| {
             then(read(answer), |found| {
-                sense("its last block", block(found), Read::Said)
+                sense("its last block", block(found), Read::RpcResult)
             })
         };
         let before = |block: &Block| Ok(block.timestamp_ms < end_ms);
@@ -278,12 +278,12 @@ impl ChainClient for TronNode {
     async fn balance(&self, address: &str, token: Option<&str>) -> Result<String, ChainError> {
         let account = account(address);
         let Some(token) = token else {
-            let sun = |found: &Value| sense("an account", sun(found), Read::Said);
+            let sun = |found: &Value| sense("an account", sun(found), Read::RpcResult);
             let sun = self.query_quorum("a balance", &account, sun).await?;
             return Ok(sun.to_string());
         };
         if token.bytes().all(|digit| digit.is_ascii_digit()) {
-            let asset = |found: &Value| sense("an account", asset(found, token), Read::Said);
+            let asset = |found: &Value| sense("an account", asset(found, token), Read::RpcResult);
             let asset = self.query_quorum("a balance", &account, asset).await?;
             return Ok(asset.to_string());
         }
@@ -376,7 +376,7 @@ fn read(answer: &Answer) -> Read<Value> {
         return Read::Garbled("the node's answer is not a JSON object".into());
     };
     match found.get("Error").map(|error| error.as_str().unwrap_or("")) {
-        None => Read::Said(found),
+        None => Read::RpcResult(found),
         Some(error) => {
             let reason = format!("the node said: {}", short(error));
             // Its limit of requests; those it has not looked at.
@@ -391,7 +391,7 @@ fn read(answer: &Answer) -> Read<Value> {
 
 fn then<T>(read: Read<Value>, take: impl FnOnce(&Value) -> Read<T>) -> Read<T> {
     match read {
-        Read::Said(found) => take(&found),
+        Read::RpcResult(found) => take(&found),
         Read::Busy(reason) => Read::Busy(reason),
         Read::Garbled(reason) => Read::Garbled(reason),
     }
@@ -412,7 +412,7 @@ fn is_empty(found: &Value) -> bool {
 fn on_mainnet(first: &Value) -> Read<Result<(), String>> {
     let id = first.get("blockID").and_then(Value::as_str);
     sense("block 0", id, |id| {
-        Read::Said(if id.eq_ignore_ascii_case(MAINNET) {
+        Read::RpcResult(if id.eq_ignore_ascii_case(MAINNET) {
             Ok(())
         } else {
             Err(format!(
@@ -452,7 +452,7 @@ fn timely(block: Block, now_ms: u64) -> Read<Block> {
             behind_ms / 1_000
         ))
     } else {
-        Read::Said(block)
+        Read::RpcResult(block)
     }
 }
 
@@ -488,7 +488,7 @@ fn holding(found: &Value) -> Read<Option<[u8; 32]>> {
     match tried(found) {
         // The first word, as ABI decoders read it. The contract is one that the client named: it
         // can answer anything.
-        Read::Said(tried) => Read::Said(tried.ok().and_then(|tried| {
+        Read::RpcResult(tried) => Read::RpcResult(tried.ok().and_then(|tried| {
             let word = tried.output.first_chunk::<32>()?;
             Some(*word)
         })),
@@ -514,11 +514,11 @@ fn tried(found: &Value) -> Read<Result<Tried, String>> {
     match result.get("code").and_then(Value::as_str) {
         None | Some("SUCCESS") => {}
         Some("CONTRACT_VALIDATE_ERROR") if !said.contains("does not support constant") => {
-            return Read::Said(Err(said));
+            return Read::RpcResult(Err(said));
         }
         // An exception of the virtual machine; how long one may take depends on the node.
         Some("OTHER_ERROR") if said.contains(".vm.program.") && !said.contains("OutOfTime") => {
-            return Read::Said(Err(said));
+            return Read::RpcResult(Err(said));
         }
         Some(code) => return Read::Busy(format!("the node said {}: {said}", short(code))),
     }
@@ -532,11 +532,11 @@ fn tried(found: &Value) -> Read<Result<Tried, String>> {
         .and_then(Value::as_str);
     if ended == Some("FAILED") || !said.is_empty() {
         let reason = revert_reason(&output).map(|reason| format!(" ({reason})"));
-        return Read::Said(Err(said + &reason.unwrap_or_default()));
+        return Read::RpcResult(Err(said + &reason.unwrap_or_default()));
     }
     let energy = found.get("energy_used").and_then(Value::as_u64);
     sense("a call", energy, |energy| {
-        Read::Said(Ok(Tried { energy, output }))
+        Read::RpcResult(Ok(Tried { energy, output }))
     })
 }
 
@@ -647,19 +647,19 @@ enum Verdict {
 
 fn judge(found: &Value) -> Read<Verdict> {
     if found.get("result") == Some(&Value::Bool(true)) {
-        return Read::Said(Verdict::Accepted);
+        return Read::RpcResult(Verdict::Accepted);
     }
     let code = found.get("code").and_then(Value::as_str).unwrap_or("");
     let words = words(found);
     let reason = format!("the node said {}: {words}", short(code));
     match code {
-        "DUP_TRANSACTION_ERROR" => Read::Said(Verdict::Duplicate(reason)),
-        "TRANSACTION_EXPIRATION_ERROR" => Read::Said(Verdict::Expired(reason)),
+        "DUP_TRANSACTION_ERROR" => Read::RpcResult(Verdict::Duplicate(reason)),
+        "TRANSACTION_EXPIRATION_ERROR" => Read::RpcResult(Verdict::Expired(reason)),
         "SIGERROR"
         | "CONTRACT_VALIDATE_ERROR"
         | "CONTRACT_EXE_ERROR"
         | "BANDWITH_ERROR"
-        | "TOO_BIG_TRANSACTION_ERROR" => Read::Said(Verdict::Refused(refusal(code, &words))),
+        | "TOO_BIG_TRANSACTION_ERROR" => Read::RpcResult(Verdict::Refused(refusal(code, &words))),
         // Not now; TAPOS: the node does not know the block yet, or has another in its place.
         "TAPOS_ERROR" | "SERVER_BUSY" | "NO_CONNECTION" | "BLOCK_UNSOLIDIFIED" => {
             Read::Busy(reason)
@@ -720,7 +720,7 @@ mod tests {
 
     fn verdict(code: &str, words: &str) -> Verdict {
         match judge(&answer(code, words)) {
-            Read::Said(verdict) => verdict,
+            Read::RpcResult(verdict) => verdict,
             Read::Busy(reason) | Read::Garbled(reason) => panic!("{reason}"),
         }
     }
@@ -736,7 +736,7 @@ mod tests {
 
     fn said<T>(read: Read<T>) -> T {
         match read {
-            Read::Said(said) => said,
+            Read::RpcResult(said) => said,
             Read::Busy(reason) | Read::Garbled(reason) => panic!("{reason}"),
         }
     }
@@ -838,7 +838,7 @@ mod tests {
 
     #[test]
     fn read__should_know_what_is_no_answer() {
-        assert!(matches!(read(&http(200, "{}")), Read::Said(_)));
+        assert!(matches!(read(&http(200, "{}")), Read::RpcResult(_)));
         for (status, body) in [
             (429, "{}"),
             (403, "{}"),
@@ -899,7 +899,7 @@ mod tests {
                 id: [0; 32],
                 timestamp_ms,
             };
-            matches!(timely(block, now_ms), Read::Said(_))
+            matches!(timely(block, now_ms), Read::RpcResult(_))
         };
         for good in [now_ms, now_ms + MOST_AHEAD_MS, now_ms - MOST_BEHIND_MS] {
             assert!(at(good), "{good}");

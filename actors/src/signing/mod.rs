@@ -109,7 +109,7 @@ pub struct Args {
     /// How to start.
     pub start: Start,
     /// Counts the request as live; `None` where it found no place and goes on all the same.
-    pub place: Option<vault::Place>,
+    pub place: Option<vault::AdmissionPermit>,
 }
 
 /// The actor.
@@ -139,7 +139,7 @@ pub struct Live {
     /// It may take until then, in milliseconds since the Unix epoch, whatever its row says.
     patient_until_ms: u64,
     task: Option<AbortOnDrop>,
-    place: Option<vault::Place>,
+    place: Option<vault::AdmissionPermit>,
 }
 
 /// What is noted about a request ends with its actor.

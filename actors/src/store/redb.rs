@@ -61,7 +61,7 @@ struct Job {
 }
 
 /// Where a database is.
-trait Place: Send + Sync + 'static {
+trait DatabaseLocation: Send + Sync + 'static {
     /// Whether something can be written there.
     fn check(&self) -> io::Result<()>;
 
@@ -69,7 +69,7 @@ trait Place: Send + Sync + 'static {
     fn open(&self) -> Result<Database, redb::Error>;
 }
 
-impl Place for PathBuf {
+impl DatabaseLocation for PathBuf {
     fn check(&self) -> io::Result<()> {
         let mut trial = self.as_os_str().to_owned();
         trial.push(".trial");
@@ -92,7 +92,7 @@ fn used() -> io::Error {
 }
 
 /// A backend of one's own.
-impl<B: StorageBackend> Place for Mutex<Option<B>> {
+impl<B: StorageBackend> DatabaseLocation for Mutex<Option<B>> {
     fn check(&self) -> io::Result<()> {
         Err(used())
     }
@@ -106,13 +106,13 @@ impl<B: StorageBackend> Place for Mutex<Option<B>> {
 
 /// The database, which can be opened again.
 struct File {
-    place: Box<dyn Place>,
+    place: Box<dyn DatabaseLocation>,
     /// `None` when it could not be opened again.
     db: RwLock<Option<Database>>,
 }
 
 impl File {
-    fn open(place: impl Place) -> Result<Self, redb::Error> {
+    fn open(place: impl DatabaseLocation) -> Result<Self, redb::Error> {
         let db = place.open()?;
         prepare(&db)?;
         Ok(Self {
@@ -187,7 +187,7 @@ impl RedbStore {
         Self::start(Mutex::new(Some(backend))).map_err(|error| unusable(path, &error))
     }
 
-    fn start(place: impl Place) -> Result<Self, redb::Error> {
+    fn start(place: impl DatabaseLocation) -> Result<Self, redb::Error> {
         let file = Arc::new(File::open(place)?);
         let (jobs, queue) = mpsc::channel();
         let shared = Arc::clone(&file);

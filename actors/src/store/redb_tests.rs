@@ -100,7 +100,7 @@ struct FillablePlace {
     full: Arc<AtomicBool>,
 }
 
-impl Place for FillablePlace {
+impl DatabaseLocation for FillablePlace {
     fn check(&self) -> io::Result<()> {
         match self.full.load(Ordering::SeqCst) {
             true => Err(io::ErrorKind::StorageFull.into()),

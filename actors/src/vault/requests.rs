@@ -10,7 +10,7 @@ use covault_core::{
 };
 use ractor::{Actor, ActorRef};
 
-use super::{Live, Msg, NewRequest, Place};
+use super::{AdmissionPermit, Live, Msg, NewRequest};
 use crate::{
     context::readable,
     request_store,
@@ -85,7 +85,7 @@ impl Live {
                 };
             }
         }
-        let place = Place::again(&self.context, &request);
+        let place = AdmissionPermit::again(&self.context, &request);
         let start = Start::Load { request, version };
         self.start(myself, id, start, place).await
     }
@@ -152,7 +152,7 @@ impl Live {
         myself: &ActorRef<Msg>,
         id: RequestId,
         start: Start,
-        place: Option<Place>,
+        place: Option<AdmissionPermit>,
     ) -> Result<(), Fault> {
         let args = signing::Args {
             context: Arc::clone(&self.context),

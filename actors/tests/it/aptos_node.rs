@@ -42,7 +42,7 @@ struct Asked {
     body: Vec<u8>,
 }
 
-type Said = (u16, Value);
+type NodeAnswer = (u16, Value);
 
 /// A node that answers what a closure says, below `/v1`. Stops with the test's runtime.
 struct Node {
@@ -51,7 +51,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(answers: impl Fn(&Asked) -> Said + Send + Sync + 'static) -> Self {
+    async fn start(answers: impl Fn(&Asked) -> NodeAnswer + Send + Sync + 'static) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
         let url = http_double::start(move |request| {
@@ -86,27 +86,27 @@ impl Node {
     }
 }
 
-fn problem(status: u16, code: &str, message: &str) -> Said {
+fn problem(status: u16, code: &str, message: &str) -> NodeAnswer {
     (status, json!({"message": message, "error_code": code}))
 }
 
-fn vm(status: &str) -> Said {
+fn vm(status: &str) -> NodeAnswer {
     let message = format!("Invalid transaction: Type: Validation Code: {status}");
     problem(400, "vm_error", &message)
 }
 
-fn executed(success: bool, status: &str) -> Said {
+fn executed(success: bool, status: &str) -> NodeAnswer {
     let outcome = json!([{"success": success, "vm_status": status, "gas_used": "9"}]);
     (200, outcome)
 }
 
-fn ledger(chain_id: u8, now: u64) -> Said {
+fn ledger(chain_id: u8, now: u64) -> NodeAnswer {
     let ledger = json!({"chain_id": chain_id, "ledger_timestamp": format!("{now}000000")});
     (200, ledger)
 }
 
 /// A healthy node.
-fn healthy(asked: &Asked) -> Said {
+fn healthy(asked: &Asked) -> NodeAnswer {
     let native = format!("GET /accounts/{FROM}/balance/0x1::aptos_coin::AptosCoin");
     match asked.what.as_str() {
         "GET " => ledger(1, NOW),
@@ -420,9 +420,9 @@ async fn aptos_broadcast__should_send_the_exact_bytes() {
 
 /// What became of a transaction that a node refuses; `seen` answers what the chain has.
 async fn refused_with(
-    refusal: Said,
+    refusal: NodeAnswer,
     broadcast_request: BroadcastRequest,
-    seen: impl Fn(&Asked) -> Option<Said> + Send + Sync + 'static,
+    seen: impl Fn(&Asked) -> Option<NodeAnswer> + Send + Sync + 'static,
 ) -> Broadcast {
     let node = Node::start(move |asked| match asked.what.as_str() {
         "POST /transactions" => refusal.clone(),

@@ -11,7 +11,7 @@ use crate::{
 
 /// Passes questions on to a node, and the answers back, with other amounts in what it lists.
 /// Stops with the test's runtime.
-async fn liar(node: &Bitcoind, truth: &'static str, lie: &'static str) -> Endpoint {
+async fn lying_node(node: &Bitcoind, truth: &'static str, lie: &'static str) -> Endpoint {
     let (listener, url) = http_double::listen().await;
     let honest = node.endpoint().url;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -55,7 +55,7 @@ async fn bitcoin_outputs__should_not_be_spent_when_a_node_lies_about_what_they_a
         (r#""amount":0.00050000"#, r#""amount":0.00010000"#),
         (r#""amount":0.00050000"#, r#""amount":0.00050001"#),
     ] {
-        let client: Arc<dyn ChainClient> = connect(vec![liar(&node, truth, lie).await], 1);
+        let client: Arc<dyn ChainClient> = connect(vec![lying_node(&node, truth, lie).await], 1);
         match client.chain_data(&wallet.queries(), 0).await {
             Err(ChainError::Unknown(reason)) => {
                 assert!(reason.contains("check the node"), "{reason}");
@@ -64,13 +64,13 @@ async fn bitcoin_outputs__should_not_be_spent_when_a_node_lies_about_what_they_a
         }
         // Others outvote it.
         let nodes = vec![
-            liar(&node, truth, lie).await,
+            lying_node(&node, truth, lie).await,
             node.endpoint(),
             node.endpoint(),
         ];
         assert_eq!(wallet.values(&connect(nodes, 2)).await, [50_000, 60_000]);
     }
-    let honest = liar(&node, "no such text", "").await;
+    let honest = lying_node(&node, "no such text", "").await;
     assert_eq!(
         wallet.values(&connect(vec![honest], 1)).await,
         [50_000, 60_000]

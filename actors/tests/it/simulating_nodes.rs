@@ -18,7 +18,7 @@ use crate::{
     world::CHAIN,
 };
 
-type Said = Result<Value, (i64, String)>;
+type NodeAnswer = Result<Value, (i64, String)>;
 
 /// The generators of the curves.
 fn public_key(network: Network) -> Vec<u8> {
@@ -79,7 +79,10 @@ fn evm_client(node: &Node) -> Arc<dyn ChainClient> {
 }
 
 /// A node of the test chain that has `count` transactions of every account.
-async fn evm_node(count: &'static str, call: impl Fn() -> Said + Send + Sync + 'static) -> Node {
+async fn evm_node(
+    count: &'static str,
+    call: impl Fn() -> NodeAnswer + Send + Sync + 'static,
+) -> Node {
     Node::start(move |method, _| match method {
         "eth_chainId" => Ok(json!(format!("{CHAIN:#x}"))),
         "eth_getTransactionCount" => Ok(json!(count)),

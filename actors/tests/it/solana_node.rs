@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::evm_node::{Node, connect_to, nobody};
 
-type Said = Result<Value, (i64, String)>;
+type NodeAnswer = Result<Value, (i64, String)>;
 
 /// 200 seconds: the blockhash is gone.
 const OLD_MS: u64 = 200_000;
@@ -91,16 +91,16 @@ fn refusal(broadcast: Broadcast) -> Refusal {
     }
 }
 
-fn no_blockhash() -> Said {
+fn no_blockhash() -> NodeAnswer {
     let words = "Transaction simulation failed: Blockhash not found";
     Err((-32002, words.into()))
 }
 
-fn value(value: Value) -> Said {
+fn value(value: Value) -> NodeAnswer {
     Ok(json!({"context": {"slot": 1}, "value": value}))
 }
 
-fn confirmed(slot: u64) -> Said {
+fn confirmed(slot: u64) -> NodeAnswer {
     value(
         json!([{"slot": slot, "confirmations": 3, "err": null, "confirmationStatus": "confirmed"}]),
     )
@@ -111,7 +111,7 @@ fn is_send_of(method: &str, params: &Value, text: &str) -> bool {
 }
 
 /// Takes everything and confirms it.
-fn healthy(method: &str, params: &Value) -> Said {
+fn healthy(method: &str, params: &Value) -> NodeAnswer {
     match method {
         "getLatestBlockhash" => {
             value(json!({"blockhash": base58(&key(7)), "lastValidBlockHeight": 9}))
@@ -123,7 +123,7 @@ fn healthy(method: &str, params: &Value) -> Said {
 }
 
 /// Knows no transaction.
-fn empty(method: &str, params: &Value) -> Said {
+fn empty(method: &str, params: &Value) -> NodeAnswer {
     match method {
         "getSignatureStatuses" => value(json!([null])),
         "sendTransaction" => no_blockhash(),

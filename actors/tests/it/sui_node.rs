@@ -102,7 +102,7 @@ fn text(message: &[u8], number: u64) -> String {
 
 // ---- the node -------------------------------------------------------------------------------
 
-enum Said {
+enum NodeAnswer {
     Message(Vec<u8>),
     /// In the trailers.
     Status(u32, &'static str),
@@ -110,11 +110,11 @@ enum Said {
     InHeaders(u32, &'static str),
     Http(u16),
 }
-use Said::{Http, InHeaders, Message, Status};
+use NodeAnswer::{Http, InHeaders, Message, Status};
 
 const GRPC_WEB: &str = "application/grpc-web+proto";
 
-impl Said {
+impl NodeAnswer {
     fn respond(self) -> Response {
         let (status, mut headers, body) = match self {
             Message(message) => {
@@ -150,7 +150,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(answers: impl Fn(&str, &[u8]) -> Said + Send + Sync + 'static) -> Self {
+    async fn start(answers: impl Fn(&str, &[u8]) -> NodeAnswer + Send + Sync + 'static) -> Self {
         let asked = Seen::default();
         let seen = Arc::clone(&asked);
         let url = http_double::start(move |request| {
@@ -223,24 +223,24 @@ fn status(success: bool) -> Vec<u8> {
 }
 
 /// A transaction's response: digest, and effects with status and gas.
-fn executed(digest: &str, success: bool) -> Said {
+fn executed(digest: &str, success: bool) -> NodeAnswer {
     let gas = [uint(1, 750_000), uint(2, 1_976_000), uint(3, 978_120)].concat();
     let effects = [bytes(4, status(success)), bytes(6, gas)].concat();
     let transaction = [bytes(1, digest), bytes(4, effects)].concat();
     Message(bytes(1, transaction))
 }
 
-fn epoch(number: u64, start: u64) -> Said {
+fn epoch(number: u64, start: u64) -> NodeAnswer {
     let start = bytes(6, uint(1, start));
     Message(bytes(1, [uint(1, number), start, uint(8, 750)].concat()))
 }
 
-fn balance(all: u64, outside: u64) -> Said {
+fn balance(all: u64, outside: u64) -> NodeAnswer {
     Message(bytes(1, [uint(3, all), uint(4, outside)].concat()))
 }
 
 /// A healthy node: two pages of SUI, one token coin.
-fn healthy(method: &str, message: &[u8]) -> Said {
+fn healthy(method: &str, message: &[u8]) -> NodeAnswer {
     let from = from();
     let ours = (1, from.as_str());
     match method {
@@ -458,20 +458,20 @@ async fn facts__should_be_what_the_node_says() {
 async fn facts__should_need_nodes_that_agree() {
     let honest = Node::start(healthy).await;
     for (method, lie) in [
-        ("GetEpoch", (|| epoch(EPOCH + 1, NOW)) as fn() -> Said),
+        ("GetEpoch", (|| epoch(EPOCH + 1, NOW)) as fn() -> NodeAnswer),
         ("GetBalance", || balance(10_007, 8)),
         ("ListOwnedObjects", || {
             Message(bytes(1, object(COIN, 3, (1, &from()), 31)))
         }),
         ("SimulateTransaction", || executed(DIGEST, false)),
     ] {
-        let liar = Node::start(move |asked, message| match asked == method {
+        let byzantine = Node::start(move |asked, message| match asked == method {
             true => lie(),
             false => healthy(asked, message),
         })
         .await;
         let error = chain_data(
-            &*client(&[&honest, &liar], 2),
+            &*client(&[&honest, &byzantine], 2),
             queries(&token_payment(None)),
         )
         .await;
@@ -495,7 +495,7 @@ async fn facts__should_need_nodes_that_agree() {
 
 #[tokio::test]
 async fn facts__should_say_why_there_are_none() {
-    let failing = |said: fn() -> Said| {
+    let failing = |said: fn() -> NodeAnswer| {
         Node::start(move |method, message| match method {
             "SimulateTransaction" => said(),
             _ => healthy(method, message),
@@ -512,7 +512,7 @@ async fn facts__should_say_why_there_are_none() {
     }
     for (said, words) in [
         (
-            (|| Status(13, "Object is not available for consumption")) as fn() -> Said,
+            (|| Status(13, "Object is not available for consumption")) as fn() -> NodeAnswer,
             "available",
         ),
         (
@@ -592,9 +592,9 @@ async fn broadcast__should_send_the_exact_bytes_and_take_what_was_executed() {
 
 /// A node that refuses to execute; `known`: whether it has the transaction.
 async fn refusing(
-    said: fn() -> Said,
+    said: fn() -> NodeAnswer,
     known: bool,
-    more: impl Fn(&str, &[u8]) -> Option<Said> + Send + Sync + 'static,
+    more: impl Fn(&str, &[u8]) -> Option<NodeAnswer> + Send + Sync + 'static,
 ) -> Node {
     let hash = signed(false).tx_hash;
     Node::start(
@@ -608,11 +608,11 @@ async fn refusing(
     .await
 }
 
-fn nothing(_: &str, _: &[u8]) -> Option<Said> {
+fn nothing(_: &str, _: &[u8]) -> Option<NodeAnswer> {
     None
 }
 
-fn used_up() -> Said {
+fn used_up() -> NodeAnswer {
     Status(
         3,
         "Object ID 0x1 Version 0x3 Digest 1 is not available for consumption, current version: 0x4",
@@ -623,7 +623,7 @@ fn used_up() -> Said {
 async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() {
     for (said, words, code) in [
         (
-            used_up as fn() -> Said,
+            used_up as fn() -> NodeAnswer,
             "used one of its objects",
             ExecuteCode::Unspecified,
         ),
@@ -665,7 +665,7 @@ async fn broadcast__should_refuse_for_good_what_no_node_has_and_none_can_take() 
 async fn broadcast__should_keep_what_may_be_taken_later() {
     for (said, words) in [
         (
-            (|| Status(9, "already locked by a different transaction")) as fn() -> Said,
+            (|| Status(9, "already locked by a different transaction")) as fn() -> NodeAnswer,
             "until the epoch ends",
         ),
         (|| InHeaders(10, "rejected"), "rejected"),
@@ -715,7 +715,7 @@ async fn broadcast__should_keep_what_may_be_taken_later() {
 }
 
 /// What a node says of the gas coin: as it is, and as the transaction would have left it.
-fn objects(now: Option<(u64, &str)>, then: Option<&str>) -> Said {
+fn objects(now: Option<(u64, &str)>, then: Option<&str>) -> NodeAnswer {
     let result = |found: Option<(u64, &str)>| match found {
         Some((version, previous)) => {
             let object = [bytes(2, id(1)), uint(3, version), bytes(10, previous)].concat();

@@ -9,7 +9,7 @@ use super::{
     Family, Kind, WireKind,
     field::{amount, default_type, optional_amount, required, required_bytes},
     opaque,
-    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -287,9 +287,10 @@ impl Family for AptosPayload {
         match self {
             AptosPayload::Transaction(transaction) => transaction.outflow(),
             // What chain the text names binds nobody.
-            AptosPayload::Message(message) => {
-                opaque::outflow(message.message.as_bytes(), Place::network(Network::Aptos))
-            }
+            AptosPayload::Message(message) => opaque::outflow(
+                message.message.as_bytes(),
+                ChainScope::network(Network::Aptos),
+            ),
         }
     }
 
@@ -337,7 +338,7 @@ impl Family for AptosPayload {
 impl AptosTransaction {
     /// The chain's id is signed.
     fn outflow(&self) -> Outflow {
-        let place = Place::aptos(self.chain_id.into());
+        let place = ChainScope::aptos(self.chain_id.into());
         let spend = |transfer: Transfer| Spend {
             asset: Asset {
                 place,

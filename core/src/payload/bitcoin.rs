@@ -5,7 +5,7 @@ use bitcoin::{Address, AddressType, Amount};
 use super::{
     Family, Kind, WireKind,
     field::{amount, recipients_in_range, required},
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    outflow::{Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -197,7 +197,7 @@ impl Family for BitcoinPayload {
 
     /// Every signature commits to all outputs (SIGHASH_ALL); change is no spend.
     fn outflow(&self, _wallet: Network) -> Outflow {
-        let place = Place::network(Network::Bitcoin);
+        let place = ChainScope::network(Network::Bitcoin);
         let spends = self.payment().outputs.iter().map(|output| Spend {
             asset: Asset::coin(place),
             amount: U256::from(output.satoshi),

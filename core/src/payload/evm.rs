@@ -8,7 +8,7 @@ use super::{
     Family, Kind, KnownChains, WireKind,
     field::{amount, required},
     opaque,
-    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{parse_u64, parse_u128, parse_u256},
@@ -369,12 +369,12 @@ impl EvmPayload {
 impl EvmMessage {
     /// The chain that the request names is not signed, that of the domain is.
     fn outflow(&self) -> Outflow {
-        let everywhere = Place::network(Network::Evm);
+        let everywhere = ChainScope::network(Network::Evm);
         if self.form == MessageForm::PersonalSign {
             return opaque::outflow(&self.content, everywhere);
         }
         let chain = typed_data::domain_chain(&self.content);
-        let place = chain.map_or(everywhere, Place::evm);
+        let place = chain.map_or(everywhere, ChainScope::evm);
         match typed_data::permits(&self.content) {
             Some(effects) => Outflow {
                 nature: Nature::TypedData,
@@ -388,7 +388,7 @@ impl EvmMessage {
 
 impl Asset {
     /// The coin, or the token of a contract.
-    fn of_evm(place: Place, token: Option<Address>) -> Self {
+    fn of_evm(place: ChainScope, token: Option<Address>) -> Self {
         if token == Some(effect::SOME_TOKEN) {
             return Self::some_token(place);
         }
@@ -401,7 +401,7 @@ impl Asset {
 }
 
 impl Spend {
-    fn of_effects(place: Place, effects: Vec<Effect>) -> Vec<Self> {
+    fn of_effects(place: ChainScope, effects: Vec<Effect>) -> Vec<Self> {
         let spend = |effect: Effect| Self {
             asset: Asset::of_evm(place, effect.token),
             amount: effect.amount,
@@ -413,7 +413,7 @@ impl Spend {
 
 impl EvmTransaction {
     fn outflow(&self) -> Outflow {
-        let place = Place::evm(self.chain_id);
+        let place = ChainScope::evm(self.chain_id);
         let coin = |amount: &U256, to: Option<&Address>| Spend {
             asset: Asset::coin(place),
             amount: *amount,

@@ -3,7 +3,7 @@
 
 use solana_pubkey::Pubkey;
 
-use super::outflow::{Outflow, Place};
+use super::outflow::{ChainScope, Outflow};
 
 /// What texts begin with that a network or its wallets sign for a purpose of their own, of those
 /// whose keys are Ed25519.
@@ -20,7 +20,7 @@ const ENCODED_VALUE: usize = 43;
 
 /// The outflow of a message whose kind puts a prefix of its own in front of the `content`, so that
 /// no network takes it for a transaction.
-pub(super) fn outflow(content: &[u8], place: Place) -> Outflow {
+pub(super) fn outflow(content: &[u8], place: ChainScope) -> Outflow {
     if is_opaque(content) {
         Outflow::of_typed_data(place)
     } else {
@@ -65,7 +65,7 @@ mod tests {
     use crate::{network::Network, payload::outflow::Nature};
 
     fn nature(content: &[u8]) -> Nature {
-        outflow(content, Place::network(Network::Sui)).nature
+        outflow(content, ChainScope::network(Network::Sui)).nature
     }
 
     #[test]

@@ -18,14 +18,14 @@ use crate::{
 /// Where signed bytes are good: a network, or one chain of it where the bytes name the chain.
 /// Printed as `evm:1` or `solana`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct ChainScope {
     /// The network.
     pub network: Network,
     /// The chain. `None`: any chain of the network.
     pub chain_id: Option<u64>,
 }
 
-impl Place {
+impl ChainScope {
     /// All chains of a network.
     pub fn network(network: Network) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ChainScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.network.key())?;
         match self.chain_id {
@@ -122,7 +122,7 @@ const SOME: &str = "*";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Asset {
     /// Where it is. EVM and Aptos assets name their chain.
-    pub place: Place,
+    pub place: ChainScope,
     /// The token's contract or mint, in canonical form; on Aptos, the metadata of the fungible asset
     /// that it is. `None` for the coin.
     pub token: Option<String>,
@@ -130,12 +130,12 @@ pub struct Asset {
 
 impl Asset {
     /// The coin of a place.
-    pub fn coin(place: Place) -> Self {
+    pub fn coin(place: ChainScope) -> Self {
         Self { place, token: None }
     }
 
     /// A token of a place that cannot be told from what is signed. Printed as `solana/*`.
-    pub fn some_token(place: Place) -> Self {
+    pub fn some_token(place: ChainScope) -> Self {
         Self {
             place,
             token: Some(SOME.to_owned()),
@@ -155,8 +155,8 @@ impl Asset {
     /// [`crate::fault::Class::Invalid`] with a sentence without a field.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         let (place, token) = match text.split_once('/') {
-            Some((place, token)) => (Place::parse(place)?, Some(token)),
-            None => (Place::parse(text)?, None),
+            Some((place, token)) => (ChainScope::parse(place)?, Some(token)),
+            None => (ChainScope::parse(text)?, None),
         };
         let invalid = |sentence: &str| Fault::new(crate::fault::Class::Invalid, sentence);
         let chain = place.network.rules();
@@ -224,7 +224,7 @@ pub struct Spend {
 
 impl Spend {
     /// Something that may leave for whom nobody can tell: no list of recipients lets it through.
-    pub fn unseen(place: Place) -> Self {
+    pub fn unseen(place: ChainScope) -> Self {
         Self {
             asset: Asset::coin(place),
             amount: U256::ZERO,
@@ -240,7 +240,7 @@ pub struct Outflow {
     /// Kind of thing.
     pub nature: Nature,
     /// Where it is good.
-    pub place: Place,
+    pub place: ChainScope,
     /// What is known to leave. All there is for [`Nature::Transfer`]; elsewhere more may leave, and
     /// one without a recipient says that nobody can tell to whom.
     pub spends: Vec<Spend>,
@@ -248,7 +248,7 @@ pub struct Outflow {
 
 impl Outflow {
     /// Of a text: nothing that is known.
-    pub fn of_text(place: Place) -> Self {
+    pub fn of_text(place: ChainScope) -> Self {
         Self {
             nature: Nature::Message,
             place,
@@ -257,7 +257,7 @@ impl Outflow {
     }
 
     /// Of data that contracts read and that is not understood here.
-    pub fn of_typed_data(place: Place) -> Self {
+    pub fn of_typed_data(place: ChainScope) -> Self {
         Self {
             nature: Nature::TypedData,
             place,

@@ -68,7 +68,7 @@ fn transfers__should_say_what_goes_where() {
         ..Default::default()
     }));
     assert_eq!(native.nature, Nature::Transfer);
-    assert_eq!(native.place, Place::evm(1));
+    assert_eq!(native.place, ChainScope::evm(1));
     assert_eq!(shown(&native), [("evm:1".into(), "5".into(), Some(BOB))]);
 
     let token = evm(WireKind::EvmSendErc20(wire::EvmSendErc20 {
@@ -148,11 +148,11 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
         message(evm_message::Type::SignTypedData, &content)
     };
     let text = message(evm_message::Type::PersonalSign, "hello");
-    let whole = Place::network(Network::Evm);
+    let whole = ChainScope::network(Network::Evm);
     assert_eq!((text.nature, text.place), (Nature::Message, whole));
     for (domain, place) in [
-        (r#"{"chainId": 1}"#, Place::evm(1)),
-        (r#"{"chainId": "0x1"}"#, Place::evm(1)),
+        (r#"{"chainId": 1}"#, ChainScope::evm(1)),
+        (r#"{"chainId": "0x1"}"#, ChainScope::evm(1)),
         // The request names a chain, the signature does not.
         (r#"{"name": "n"}"#, whole),
     ] {
@@ -178,7 +178,7 @@ fn messages__should_be_told_apart_and_bound_to_the_chain_that_is_signed() {
     let raw = outflow(raw, Network::Solana);
     assert_eq!(
         (raw.nature, raw.place),
-        (Nature::Raw, Place::network(Network::Solana))
+        (Nature::Raw, ChainScope::network(Network::Solana))
     );
 }
 
@@ -211,11 +211,15 @@ fn solana_message__should_be_raw_unless_it_is_a_text_or_in_the_off_chain_format(
 
 #[test]
 fn places__should_cover_their_chains() {
-    let (all, one, ten) = (Place::network(Network::Evm), Place::evm(1), Place::evm(10));
+    let (all, one, ten) = (
+        ChainScope::network(Network::Evm),
+        ChainScope::evm(1),
+        ChainScope::evm(10),
+    );
     assert!(all.covers(&one) && one.covers(&one));
     assert!(!one.covers(&ten) && !one.covers(&all));
     assert!(all.meets(&one) && one.meets(&all) && !one.meets(&ten));
-    assert!(!Place::network(Network::Solana).meets(&all));
+    assert!(!ChainScope::network(Network::Solana).meets(&all));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Family, Kind, WireKind,
-    outflow::{Nature, Outflow, Place},
+    outflow::{ChainScope, Nature, Outflow},
 };
 use crate::{
     chain::SigningInput,
@@ -65,7 +65,7 @@ impl Family for RawPayload {
     fn outflow(&self, wallet: Network) -> Outflow {
         Outflow {
             nature: Nature::Raw,
-            place: Place::network(wallet),
+            place: ChainScope::network(wallet),
             spends: Vec::new(),
         }
     }

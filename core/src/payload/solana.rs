@@ -9,7 +9,7 @@ use super::{
     Family, Kind, KnownChains, WireKind,
     field::{amount, decimals, default_type, required},
     opaque,
-    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -109,7 +109,7 @@ impl SendCustom {
     }
 
     /// What plainly leaves the wallet, and the programs that get its signature.
-    fn spends(&self, place: Place) -> Vec<Spend> {
+    fn spends(&self, place: ChainScope) -> Vec<Spend> {
         let asset = |token| match token {
             None => Asset::coin(place),
             Some(Token::Of(Account::Named(mint))) => Asset {
@@ -255,7 +255,7 @@ impl Family for SolanaPayload {
     /// Nothing that is signed tells Solana from Sonic SVM (a blockhash is just a number to who
     /// has not seen the chain), so their coins count as one.
     fn outflow(&self, _wallet: Network) -> Outflow {
-        let place = Place::network(Network::Solana);
+        let place = ChainScope::network(Network::Solana);
         let (nature, spends) = match self {
             SolanaPayload::SendNative(send) => {
                 let spend = Spend {

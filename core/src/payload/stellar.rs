@@ -12,7 +12,7 @@ use stellar_xdr::{
 use super::{
     Family, Kind, WireKind,
     field::{at_most_bytes, required},
-    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{AmountError, U256, parse_decimal},
@@ -257,7 +257,7 @@ impl Family for StellarPayload {
         };
         Outflow {
             nature,
-            place: Place::network(Network::Stellar),
+            place: ChainScope::network(Network::Stellar),
             spends,
         }
     }
@@ -363,7 +363,7 @@ fn payments(operation: &OperationBody) -> Vec<Spend> {
     let one = |asset: &XdrAsset, amount, to: &MuxedAccount| {
         vec![spend(Credit::of(asset).as_ref(), amount, Some(to))]
     };
-    let unseen = || Spend::unseen(Place::network(Network::Stellar));
+    let unseen = || Spend::unseen(ChainScope::network(Network::Stellar));
     // The market may keep all but the least of what is sent.
     let exchanged = |sent: &XdrAsset, amount, got: &XdrAsset, path: &[XdrAsset], to: &_| {
         let mut spends = one(sent, amount, to);
@@ -444,7 +444,7 @@ fn sold(amount: i64, price: &Price) -> i64 {
 fn spend(asset: Option<&Credit>, amount: i64, to: Option<&MuxedAccount>) -> Spend {
     Spend {
         asset: Asset {
-            place: Place::network(Network::Stellar),
+            place: ChainScope::network(Network::Stellar),
             token: asset.map(ToString::to_string),
         },
         amount: U256::from(u64::try_from(amount).unwrap_or(0)),

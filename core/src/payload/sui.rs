@@ -9,7 +9,7 @@ use super::{
     Family, Kind, WireKind,
     field::{amount, default_type, optional_amount, recipients_in_range, required, required_bytes},
     opaque,
-    outflow::{AccountChange, Asset, Nature, Outflow, Place, Spend},
+    outflow::{AccountChange, Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{U256, parse_u64},
@@ -212,7 +212,7 @@ pub(super) fn message(wire: &wire::SuiMessage) -> Result<SuiPayload, Fault> {
 impl Family for SuiPayload {
     /// Nothing that every transaction binds tells mainnet from a testnet.
     fn outflow(&self, _wallet: Network) -> Outflow {
-        let place = Place::network(Network::Sui);
+        let place = ChainScope::network(Network::Sui);
         let asset = |token: Option<&str>| Asset {
             place,
             token: token.map(Into::into),

@@ -4,7 +4,7 @@ use super::{
     Family, Kind, WireKind,
     field::{amount, at_most_bytes, decimals, default_type, required, required_bytes},
     opaque,
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    outflow::{Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::U256,
@@ -188,7 +188,7 @@ impl Family for TonPayload {
     /// facts: of which jetton it is only the chain can tell. So it is a call whose contract is not
     /// named here, and the coin that pays for it goes nobody knows where.
     fn outflow(&self, _wallet: Network) -> Outflow {
-        let place = Place::network(Network::Ton);
+        let place = ChainScope::network(Network::Ton);
         let coin = |amount: u128, to: Option<&TonAddress>| Spend {
             asset: Asset::coin(place),
             amount: U256::from(amount),

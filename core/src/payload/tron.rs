@@ -3,7 +3,7 @@
 use super::{
     Family, Kind, WireKind,
     field::{amount, optional_amount, required},
-    outflow::{Asset, Nature, Outflow, Place, Spend},
+    outflow::{Asset, ChainScope, Nature, Outflow, Spend},
 };
 use crate::{
     amount::{U256, parse_i64, parse_u256},
@@ -147,7 +147,7 @@ impl Family for TronPayload {
 
     /// A token is named by the number of its asset or the address of its contract.
     fn outflow(&self, _wallet: Network) -> Outflow {
-        let place = Place::network(Network::Tron);
+        let place = ChainScope::network(Network::Tron);
         let (token, amount, to) = match &self.action {
             TronAction::SendNative { to, sun } => (None, U256::from(sun.unsigned_abs()), to),
             TronAction::SendTrc10 { to, asset, amount } => (

@@ -8,11 +8,11 @@
 mod ecdsa_cggmp24;
 mod ecdsa_dkls23;
 mod frost_ed25519;
-mod gather;
 pub mod private;
 mod reshare;
 #[cfg(test)]
 mod reshare_tests;
+mod round_collector;
 #[cfg(test)]
 mod suite;
 
@@ -48,14 +48,14 @@ pub struct Outgoing {
 }
 
 /// What a session wants after a step.
-pub struct Turn<T> {
+pub struct StepOutput<T> {
     /// To be sent, even when done.
     pub send: Vec<Outgoing>,
     /// The outcome, once there is one. The session is over then.
     pub done: Option<T>,
 }
 
-impl<T> Turn<T> {
+impl<T> StepOutput<T> {
     fn wait() -> Self {
         Self {
             send: Vec::new(),
@@ -112,7 +112,7 @@ pub trait Session<T>: Send {
     ///
     /// # Errors
     /// [`Abort`].
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<T>, Abort>;
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<T>, Abort>;
 
     /// Takes a message. The sender is certain, the content is not. Messages may come in any
     /// order; each (sender, round) comes once.
@@ -124,7 +124,7 @@ pub trait Session<T>: Send {
         from: Index,
         round: u16,
         body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<T>, Abort>;
+    ) -> Result<StepOutput<T>, Abort>;
 
     /// Whose message is missing.
     fn waiting_for(&self) -> Vec<Index>;
@@ -185,7 +185,7 @@ pub trait Signer: Send + Sync {
     }
 
     /// Makes a nonce ahead of its use; `None` when the scheme cannot. It signs for every child.
-    fn make_nonce(&self, _entropy: &dyn Entropy) -> Option<Result<MadeNonce, Fault>> {
+    fn make_nonce(&self, _entropy: &dyn Entropy) -> Option<Result<PreprocessedNonce, Fault>> {
         None
     }
 
@@ -196,10 +196,10 @@ pub trait Signer: Send + Sync {
     /// # Errors
     /// [`covault_core::fault::Class::Invalid`] when the setup does not fit the share or the
     /// nonces, or the scheme has none.
-    fn sign_ahead(
+    fn sign_preprocessed(
         &self,
         _setup: SignSetup,
-        _own: MadeNonce,
+        _own: PreprocessedNonce,
         _peers: BTreeMap<Index, Arc<Commitments>>,
     ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
         Err(Fault::field("nonces", "this scheme makes none ahead"))
@@ -208,7 +208,7 @@ pub trait Signer: Send + Sync {
 
 /// A signing nonce made ahead. Good for one signature: a second one gives the share away. Never
 /// printed; zeroized on drop.
-pub struct MadeNonce {
+pub struct PreprocessedNonce {
     /// What peers are told.
     pub commitments: Vec<u8>,
     /// The backend's own encoding of the secret.
@@ -259,7 +259,7 @@ impl PlainShare {
             secret: *self.secret,
             verifying: self.verifying.clone(),
         };
-        gather::encode(&stored).map_err(|_| Fault::bug("a share cannot be encoded"))
+        round_collector::encode(&stored).map_err(|_| Fault::bug("a share cannot be encoded"))
     }
 
     /// Reads what [`PlainShare::encode`] gave for a share of `root`.

@@ -16,7 +16,8 @@ use zeroize::Zeroizing;
 
 use super::PrimeSource;
 use super::{
-    Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, PlainShare, ReshareSetup, Session, Turn,
+    Abort, Backend, Index, KeyShare, KeygenSetup, Outgoing, PlainShare, ReshareSetup, Session,
+    StepOutput,
 };
 
 /// The round in which the keys are exchanged; the protocol's own rounds follow.
@@ -114,7 +115,7 @@ impl<T> Private<T> {
             .collect()
     }
 
-    fn feed(&mut self, from: Index, round: u16, sealed: &[u8]) -> Result<Turn<T>, Abort> {
+    fn feed(&mut self, from: Index, round: u16, sealed: &[u8]) -> Result<StepOutput<T>, Abort> {
         let body = self
             .boxes
             .get(&from)
@@ -124,14 +125,14 @@ impl<T> Private<T> {
             })
             .map(Zeroizing::new)
             .ok_or_else(|| Abort::blame(from, "a message does not open"))?;
-        let turn = self.inner.receive(from, round.saturating_sub(KEYS), body)?;
-        Ok(Turn {
-            send: self.seal(turn.send)?,
-            done: turn.done,
+        let output = self.inner.receive(from, round.saturating_sub(KEYS), body)?;
+        Ok(StepOutput {
+            send: self.seal(output.send)?,
+            done: output.done,
         })
     }
 
-    fn key(&mut self, from: Index, body: &[u8]) -> Result<Turn<T>, Abort> {
+    fn key(&mut self, from: Index, body: &[u8]) -> Result<StepOutput<T>, Abort> {
         let key: [u8; 32] = body
             .try_into()
             .map_err(|_| Abort::blame(from, "malformed key"))?;
@@ -139,7 +140,7 @@ impl<T> Private<T> {
             return Err(Abort::blame(from, "key out of place"));
         }
         if self.keys.len() < self.peers.len() {
-            return Ok(Turn::wait());
+            return Ok(StepOutput::wait());
         }
         let secret = self
             .secret
@@ -150,21 +151,21 @@ impl<T> Private<T> {
             self.boxes.insert(*index, peer);
         }
         let outgoing = std::mem::take(&mut self.outgoing);
-        let mut turn = Turn::send(self.seal(outgoing)?);
+        let mut output = StepOutput::send(self.seal(outgoing)?);
         for (from, round, body) in std::mem::take(&mut self.incoming) {
             let next = self.feed(from, round, &body)?;
-            turn.send.extend(next.send);
+            output.send.extend(next.send);
             if next.done.is_some() {
-                turn.done = next.done;
+                output.done = next.done;
                 break;
             }
         }
-        Ok(turn)
+        Ok(output)
     }
 }
 
 impl<T> Session<T> for Private<T> {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<T>, Abort> {
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<T>, Abort> {
         let mut bytes = Zeroizing::new([0; 32]);
         entropy.fill(bytes.as_mut());
         let secret = SecretKey::from_bytes(*bytes);
@@ -177,7 +178,7 @@ impl<T> Session<T> for Private<T> {
             private: false,
             body: Zeroizing::new(public.to_vec()),
         });
-        Ok(Turn::send(send.collect()))
+        Ok(StepOutput::send(send.collect()))
     }
 
     fn receive(
@@ -185,7 +186,7 @@ impl<T> Session<T> for Private<T> {
         from: Index,
         round: u16,
         body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<T>, Abort> {
+    ) -> Result<StepOutput<T>, Abort> {
         if round <= KEYS {
             return self.key(from, &body);
         }
@@ -201,7 +202,7 @@ impl<T> Session<T> for Private<T> {
             ));
         }
         self.incoming.push((from, round, body));
-        Ok(Turn::wait())
+        Ok(StepOutput::wait())
     }
 
     fn waiting_for(&self) -> Vec<Index> {
@@ -236,14 +237,14 @@ mod tests {
     const SECRET: &[u8] = b"a fragment of a polynomial";
 
     impl Session<()> for Teller {
-        fn start(&mut self, _: &dyn Entropy) -> Result<Turn<()>, Abort> {
+        fn start(&mut self, _: &dyn Entropy) -> Result<StepOutput<()>, Abort> {
             let send = self.peers.iter().map(|to| Outgoing {
                 to: *to,
                 round: 1,
                 private: true,
                 body: Zeroizing::new(SECRET.to_vec()),
             });
-            Ok(Turn::send(send.collect()))
+            Ok(StepOutput::send(send.collect()))
         }
 
         fn receive(
@@ -251,10 +252,10 @@ mod tests {
             from: Index,
             round: u16,
             body: Zeroizing<Vec<u8>>,
-        ) -> Result<Turn<()>, Abort> {
+        ) -> Result<StepOutput<()>, Abort> {
             assert_eq!((round, body.as_slice()), (1, SECRET));
             self.heard.push(from);
-            Ok(Turn {
+            Ok(StepOutput {
                 send: Vec::new(),
                 done: (self.heard.len() == self.peers.len()).then_some(()),
             })
@@ -292,8 +293,8 @@ mod tests {
     ) -> BTreeMap<Index, Result<T, Abort>> {
         let mut queue = Vec::new();
         for (me, party) in &mut parties {
-            let turn = party.start(&SystemEntropy).unwrap();
-            queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+            let output = party.start(&SystemEntropy).unwrap();
+            queue.extend(output.send.into_iter().map(|message| (*me, message)));
         }
         let mut outcomes = BTreeMap::new();
         while let Some((from, mut message)) = queue.pop() {
@@ -304,9 +305,9 @@ mod tests {
             }
             let party = parties.get_mut(&to).unwrap();
             match party.receive(from, message.round, message.body) {
-                Ok(turn) => {
-                    queue.extend(turn.send.into_iter().map(|message| (to, message)));
-                    outcomes.extend(turn.done.map(|done| (to, Ok(done))));
+                Ok(output) => {
+                    queue.extend(output.send.into_iter().map(|message| (to, message)));
+                    outcomes.extend(output.done.map(|done| (to, Ok(done))));
                 }
                 Err(abort) => {
                     outcomes.insert(to, Err(abort));

@@ -29,8 +29,8 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::{
-    Abort, Dealer, Index, Outgoing, PlainShare, ReshareSetup, Turn,
-    gather::{Bodies, Gather, Rounds, decode, encode},
+    Abort, Dealer, Index, Outgoing, PlainShare, ReshareSetup, StepOutput,
+    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
 };
 use crate::entropy::EntropyRng;
 
@@ -67,7 +67,7 @@ pub(super) struct Reshare<C: OnCurve> {
     setup: ReshareSetup,
     /// Ours, when we deal or can check dealers by it.
     share: Option<PlainShare>,
-    gather: Gather,
+    round_collector: RoundCollector,
     /// Everybody's first message, ours too.
     first: Bodies,
     /// What we deal, by new holder.
@@ -172,7 +172,7 @@ impl<C: OnCurve> Reshare<C> {
             .filter(|index| *index != setup.me)
             .collect();
         Self {
-            gather: Gather::new(peers, ROUNDS),
+            round_collector: RoundCollector::new(peers, ROUNDS),
             setup,
             share,
             first: Bodies::new(),
@@ -277,7 +277,7 @@ impl<C: OnCurve> Reshare<C> {
         Ok(Some((commitment, deal)))
     }
 
-    fn first(&mut self, bodies: Bodies) -> Result<Turn<Option<PlainShare>>, Abort> {
+    fn first(&mut self, bodies: Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         self.first.extend(bodies);
         let mut chain_codes = BTreeSet::new();
         for (from, body) in &self.first {
@@ -321,15 +321,17 @@ impl<C: OnCurve> Reshare<C> {
             hash.update(Sha256::digest(body.as_slice()));
         }
         self.echo = hash.finalize().into();
-        Ok(Turn::send(self.gather.to_all(2, false, &self.echo)))
+        Ok(StepOutput::send(
+            self.round_collector.to_all(2, false, &self.echo),
+        ))
     }
 
-    fn second(&mut self, bodies: &Bodies) -> Result<Turn<Option<PlainShare>>, Abort> {
+    fn second(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         if bodies.values().any(|body| body.as_slice() != self.echo) {
             // Either some dealer equivocated or some echo lies: nobody can be named.
             return Err(Abort::new("the parties saw different deals"));
         }
-        let send = self.gather.peers().iter().map(|to| Outgoing {
+        let send = self.round_collector.peers().iter().map(|to| Outgoing {
             to: *to,
             round: 3,
             private: true,
@@ -340,7 +342,7 @@ impl<C: OnCurve> Reshare<C> {
         let send = send.collect();
         let me = self.setup.me;
         self.parts.retain(|holder, _| *holder == me);
-        Ok(Turn::send(send))
+        Ok(StepOutput::send(send))
     }
 
     /// The part that a dealer gave us, when it is on the dealer's polynomial.
@@ -358,7 +360,7 @@ impl<C: OnCurve> Reshare<C> {
         Ok(part)
     }
 
-    fn third(&mut self, bodies: &Bodies) -> Result<Turn<Option<PlainShare>>, Abort> {
+    fn third(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         let me = self.setup.me;
         let own = self.parts.remove(&me);
         let root = self
@@ -408,37 +410,45 @@ impl<C: OnCurve> Reshare<C> {
             hash.update(Sha256::digest(share));
         }
         self.outcome = hash.finalize().into();
-        Ok(Turn::send(self.gather.to_all(4, false, &self.outcome)))
+        Ok(StepOutput::send(self.round_collector.to_all(
+            4,
+            false,
+            &self.outcome,
+        )))
     }
 
-    fn fourth(&mut self, bodies: &Bodies) -> Result<Turn<Option<PlainShare>>, Abort> {
+    fn fourth(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         if bodies.values().any(|body| body.as_slice() != self.outcome) {
             return Err(Abort::new("the parties made different shares"));
         }
-        Ok(Turn::done(self.made.take()))
+        Ok(StepOutput::done(self.made.take()))
     }
 }
 
 impl<C: OnCurve> Rounds for Reshare<C> {
     type Outcome = Option<PlainShare>;
 
-    fn gather(&self) -> &Gather {
-        &self.gather
+    fn round_collector(&self) -> &RoundCollector {
+        &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut Gather {
-        &mut self.gather
+    fn gather_mut(&mut self) -> &mut RoundCollector {
+        &mut self.round_collector
     }
 
-    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<PlainShare>>, Abort> {
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         let body = self.deal(entropy)?;
-        let send = self.gather.to_all(1, false, &body);
+        let send = self.round_collector.to_all(1, false, &body);
         self.first.insert(self.setup.me, body);
-        self.gather.wait_for(1);
-        Ok(Turn::send(send))
+        self.round_collector.wait_for(1);
+        Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<PlainShare>>, Abort> {
+    fn take(
+        &mut self,
+        round: u16,
+        bodies: Bodies,
+    ) -> Result<StepOutput<Option<PlainShare>>, Abort> {
         match round {
             1 => self.first(bodies),
             2 => self.second(&bodies),

@@ -28,8 +28,8 @@ fn run<T>(
     let mut outcomes = BTreeMap::new();
     let mut queue: Vec<(Index, Outgoing)> = Vec::new();
     for (me, session) in &mut parties {
-        let turn = session.start(&SystemEntropy).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+        let output = session.start(&SystemEntropy).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (*me, message)));
     }
     while let Some((from, mut message)) = queue.pop() {
         let to = message.to;
@@ -38,9 +38,9 @@ fn run<T>(
         }
         let session = parties.get_mut(&to).unwrap();
         match session.receive(from, message.round, message.body) {
-            Ok(turn) => {
-                queue.extend(turn.send.into_iter().map(|message| (to, message)));
-                outcomes.extend(turn.done.map(|done| (to, Ok(done))));
+            Ok(output) => {
+                queue.extend(output.send.into_iter().map(|message| (to, message)));
+                outcomes.extend(output.done.map(|done| (to, Ok(done))));
             }
             Err(abort) => {
                 outcomes.insert(to, Err(abort));

@@ -31,9 +31,9 @@ fn run<T>(
     let mut outcomes = BTreeMap::new();
     let mut queue: Vec<(Index, Outgoing)> = Vec::new();
     for (me, session) in &mut parties {
-        let turn = session.start(&SystemEntropy).unwrap();
-        assert!(turn.done.is_none());
-        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+        let output = session.start(&SystemEntropy).unwrap();
+        assert!(output.done.is_none());
+        queue.extend(output.send.into_iter().map(|message| (*me, message)));
     }
     // Last in, first out: messages overtake each other.
     while let Some((from, mut message)) = queue.pop() {
@@ -44,9 +44,9 @@ fn run<T>(
         }
         let session = parties.get_mut(&to).unwrap();
         match session.receive(from, message.round, message.body) {
-            Ok(turn) => {
-                queue.extend(turn.send.into_iter().map(|message| (to, message)));
-                if let Some(done) = turn.done {
+            Ok(output) => {
+                queue.extend(output.send.into_iter().map(|message| (to, message)));
+                if let Some(done) = output.done {
                     outcomes.insert(to, Ok(done));
                 }
             }
@@ -214,8 +214,8 @@ fn sign_with(root: &RootKey, signers: &Signers, quorums: &[Vec<Index>]) {
         let mut quorum = quorum.clone();
         // A few wallets, so that one derivation serves more than one signature.
         let path = KeyPath::new(vec![number % 7; number as usize % 3]).unwrap();
-        let turn = number as usize % quorum.len();
-        quorum.rotate_left(turn);
+        let output = number as usize % quorum.len();
+        quorum.rotate_left(output);
         let outcomes = run(sign_parties(signers, &quorum, &path, &message), |_, _| {});
         let signature = signature(outcomes, &quorum);
         verify(&outside_child(root, &path), &message, &signature);
@@ -272,8 +272,8 @@ fn fewer_cannot_sign(scheme: Scheme) {
         let mut queue: Vec<(Index, Outgoing)> = Vec::new();
         for (me, session) in &mut parties {
             if *me != silent {
-                let turn = session.start(&SystemEntropy).unwrap();
-                queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+                let output = session.start(&SystemEntropy).unwrap();
+                queue.extend(output.send.into_iter().map(|message| (*me, message)));
             }
         }
         while let Some((from, message)) = queue.pop() {
@@ -282,9 +282,9 @@ fn fewer_cannot_sign(scheme: Scheme) {
             }
             let to = message.to;
             let session = parties.get_mut(&to).unwrap();
-            let turn = session.receive(from, message.round, message.body).unwrap();
-            assert!(turn.done.is_none());
-            queue.extend(turn.send.into_iter().map(|message| (to, message)));
+            let output = session.receive(from, message.round, message.body).unwrap();
+            assert!(output.done.is_none());
+            queue.extend(output.send.into_iter().map(|message| (to, message)));
         }
         for me in quorum.iter().filter(|me| **me != silent) {
             assert_eq!(parties[me].waiting_for(), [silent]);

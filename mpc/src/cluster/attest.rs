@@ -9,7 +9,7 @@ use covault_core::{
 };
 use tokio::time::timeout;
 
-use super::{Cluster, LOOK, Shared, Wanted, choose::Trouble};
+use super::{Cluster, ExpectedReply, LOOK, Shared, select_signers::AttemptFailures};
 use crate::{
     attest::has_signed,
     envelope::Kind,
@@ -47,11 +47,11 @@ impl Shared {
         patience: Duration,
     ) -> Result<Vec<NodeStatements>, Fault> {
         let threshold = usize::from(threshold);
-        self.roster.want(holders);
-        let wanted = Wanted::Attestations(order.addresses.len());
+        self.node_registry.want(holders);
+        let wanted = ExpectedReply::Attestations(order.addresses.len());
         let mut call = self.call(wanted, order.epoch, order.session, holders)?;
         let mut silent: BTreeSet<NodeId> = holders.iter().copied().collect();
-        silent.retain(|node| self.roster.live(node));
+        silent.retain(|node| self.node_registry.live(node));
         let ends_ms = self
             .clock
             .now_ms()
@@ -71,11 +71,14 @@ impl Shared {
         let mut stated: Vec<NodeStatements> = Vec::new();
         while stated.len() < threshold {
             let left_ms = ends_ms.saturating_sub(self.clock.now_ms());
-            let live = silent.iter().filter(|node| self.roster.live(node)).count();
+            let live = silent
+                .iter()
+                .filter(|node| self.node_registry.live(node))
+                .count();
             if stated.len().saturating_add(live) < threshold || left_ms == 0 {
                 let silent: Vec<NodeId> = silent.into_iter().collect();
-                let trouble = Trouble::of_silent(&silent);
-                return Err(self.roster.too_few(holders, threshold, &trouble));
+                let failures = AttemptFailures::of_silent(&silent);
+                return Err(self.node_registry.too_few(holders, threshold, &failures));
             }
             let wait = LOOK.min(Duration::from_millis(left_ms));
             match timeout(wait, call.replies.recv()).await {
@@ -87,13 +90,13 @@ impl Shared {
                     match checked.await.map_err(Fault::bug)? {
                         Some(signatures) => stated.push((node, signatures)),
                         None => {
-                            let node = self.roster.name(&node);
+                            let node = self.node_registry.name(&node);
                             tracing::warn!(%node, "a node's statements about addresses are not signed by it; it is left out");
                         }
                     }
                 }
                 Ok(Some((node, 0, Reply::Refused(fault)))) if silent.remove(&node) => {
-                    let node = self.roster.name(&node);
+                    let node = self.node_registry.name(&node);
                     tracing::warn!(%node, ?fault, "a node refused to state addresses");
                 }
                 Ok(None) => return Err(Fault::bug("a call without an end")),

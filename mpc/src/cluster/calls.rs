@@ -32,11 +32,11 @@ pub(super) const EACH: usize = 16;
 const EACH_LARGE: usize = 1;
 
 /// Who says what about which attempt.
-pub(super) type Said = (NodeId, u32, Reply);
+pub(super) type NodeReply = (NodeId, u32, Reply);
 
 /// What a call asks for, and so which answers it takes beside refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ExpectedReply {
     /// A root key.
     Key,
     /// So many signatures, for keys of this curve.
@@ -51,7 +51,7 @@ pub(super) enum Wanted {
     Attestations(usize),
 }
 
-impl Wanted {
+impl ExpectedReply {
     /// Most bytes of an answer, as it is on the bus.
     fn most_bytes(self) -> usize {
         match self {
@@ -114,19 +114,19 @@ pub(super) type Calls = HashMap<SessionId, Waiting>;
 
 /// A call that waits.
 pub(super) struct Waiting {
-    wanted: Wanted,
+    wanted: ExpectedReply,
     /// Of which generation of shares the answers are.
     epoch: u32,
     /// Whose answers count, and the places that each has left.
     places: HashMap<NodeId, Arc<Semaphore>>,
-    replies: mpsc::Sender<(Said, OwnedSemaphorePermit)>,
+    replies: mpsc::Sender<(NodeReply, OwnedSemaphorePermit)>,
 }
 
 /// Where one node's answers to one call go.
 pub(super) struct Slot {
-    wanted: Wanted,
+    wanted: ExpectedReply,
     places: Arc<Semaphore>,
-    replies: mpsc::Sender<(Said, OwnedSemaphorePermit)>,
+    replies: mpsc::Sender<(NodeReply, OwnedSemaphorePermit)>,
 }
 
 /// Why an answer is not taken.
@@ -187,11 +187,11 @@ pub(super) struct Call<'a> {
 }
 
 /// What was answered and not yet taken.
-pub(super) struct Replies(mpsc::Receiver<(Said, OwnedSemaphorePermit)>);
+pub(super) struct Replies(mpsc::Receiver<(NodeReply, OwnedSemaphorePermit)>);
 
 impl Replies {
     /// The next answer; its node may send another one from now on.
-    pub(super) async fn recv(&mut self) -> Option<Said> {
+    pub(super) async fn recv(&mut self) -> Option<NodeReply> {
         self.0.recv().await.map(|(said, _)| said)
     }
 
@@ -226,7 +226,7 @@ impl Shared {
     /// [`covault_core::fault::Class::Bug`] when another call has this session.
     pub(super) fn call(
         &self,
-        wanted: Wanted,
+        wanted: ExpectedReply,
         epoch: u32,
         session: SessionId,
         nodes: &[NodeId],

@@ -11,7 +11,9 @@ use covault_core::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{AGAIN_MS, GRACE_MS, LOOK, Said, Shared, Wanted, choose::Trouble};
+use super::{
+    AGAIN_MS, ExpectedReply, GRACE_MS, LOOK, NodeReply, Shared, select_signers::AttemptFailures,
+};
 use crate::{
     attest::has_signed,
     envelope::Kind,
@@ -24,10 +26,19 @@ type Made = (RootKey, [u8; 32], Vec<u8>);
 
 impl Shared {
     pub(super) async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
-        let mut call = self.call(Wanted::Key, FIRST_EPOCH, order.session, &order.signers)?;
-        self.roster.want(&order.signers);
+        let mut call = self.call(
+            ExpectedReply::Key,
+            FIRST_EPOCH,
+            order.session,
+            &order.signers,
+        )?;
+        self.node_registry.want(&order.signers);
         // All must be there at the same time.
-        while !order.signers.iter().all(|signer| self.roster.live(signer)) {
+        while !order
+            .signers
+            .iter()
+            .all(|signer| self.node_registry.live(signer))
+        {
             if self.clock.now_ms() >= order.expires_at_ms {
                 return Err(self.no_key(order, &[]));
             }
@@ -83,8 +94,8 @@ impl Shared {
         }
         if root.curve == Curve::Ed25519 {
             let root = &root.public_key;
-            self.ahead.want(root, FIRST_EPOCH, &order.signers);
-            self.ask(root, FIRST_EPOCH, self.ahead.ask_all(root));
+            self.preprocess.want(root, FIRST_EPOCH, &order.signers);
+            self.ask(root, FIRST_EPOCH, self.preprocess.ask_all(root));
         }
         Ok(MadeKey { root, confirmed })
     }
@@ -104,15 +115,16 @@ impl Shared {
 
     fn no_key(&self, order: &KeygenOrder, silent: &[NodeId]) -> Fault {
         let signers = &order.signers;
-        let trouble = Trouble::of_silent(silent);
-        self.roster.too_few(signers, signers.len(), &trouble)
+        let failures = AttemptFailures::of_silent(silent);
+        self.node_registry
+            .too_few(signers, signers.len(), &failures)
     }
 
     /// Who has made which key; an error when none can come of the order any more.
     fn key_reply(
         &self,
         order: &KeygenOrder,
-        (node, _, reply): Said,
+        (node, _, reply): NodeReply,
     ) -> Result<Option<(NodeId, Made)>, Fault> {
         match reply {
             Reply::KeyMade {
@@ -130,7 +142,7 @@ impl Shared {
                     transcript,
                 };
                 if !has_signed(&node, &statement.text(), &signature) {
-                    let node = self.roster.name(&node);
+                    let node = self.node_registry.name(&node);
                     tracing::warn!(%node, "a node's statement about a new key is not signed by it; it counts as silent");
                     return Ok(None);
                 }
@@ -141,7 +153,7 @@ impl Shared {
                 Err(self.no_key(order, &[node]).caused_by(fault.message()))
             }
             Reply::Refused(fault) => {
-                let name = self.roster.name(&node);
+                let name = self.node_registry.name(&node);
                 let sentence = format!("{name} refused to make a key: {}", fault.message());
                 Err(Fault::new(fault.class().clone(), sentence))
             }
@@ -153,7 +165,7 @@ impl Shared {
             } if culprits.is_empty() => Err(self.no_key(order, &missing).caused_by(reason)),
             Reply::Failed {
                 culprits, reason, ..
-            } => Err(self.roster.misbehaved(&culprits).caused_by(reason)),
+            } => Err(self.node_registry.misbehaved(&culprits).caused_by(reason)),
             Reply::Signed(_)
             | Reply::Prepared(_)
             | Reply::Activated

@@ -12,7 +12,9 @@ use covault_core::{
 use ed25519_dalek::Signature;
 use tokio::time::{sleep, timeout};
 
-use super::{AGAIN_MS, Cluster, GRACE_MS, LOOK, Shared, Wanted, choose::Trouble};
+use super::{
+    AGAIN_MS, Cluster, ExpectedReply, GRACE_MS, LOOK, Shared, select_signers::AttemptFailures,
+};
 use crate::{
     envelope::Kind,
     identity::{openssh_line, verifying_key},
@@ -53,7 +55,7 @@ impl Cluster {
     /// As [`Cluster::reshare`].
     pub async fn reshare_or_learn(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
         self.shared
-            .unless_gone(&order.parties(), self.shared.reshare(order))
+            .unless_offline(&order.parties(), self.shared.reshare(order))
             .await
     }
 
@@ -73,8 +75,9 @@ impl Cluster {
             .copied()
             .collect();
         let everybody: Vec<NodeId> = everybody.into_iter().collect();
-        let needed =
-            |node: &NodeId| order.new.holders.contains(node) || self.shared.roster.live(node);
+        let needed = |node: &NodeId| {
+            order.new.holders.contains(node) || self.shared.node_registry.live(node)
+        };
         let answers = self.tell(order, proof, &[], &everybody).await?;
         let answers = answers.into_iter().filter(|(node, _)| needed(node));
         let mut problems: Vec<Fault> = answers.filter_map(|(_, answer)| answer.err()).collect();
@@ -180,7 +183,7 @@ impl Shared {
     fn refused(&self, node: &NodeId, what: &str, fault: &Fault) -> Fault {
         let sentence = format!(
             "{} refused {what}: {}",
-            self.roster.name(node),
+            self.node_registry.name(node),
             fault.message()
         );
         Fault::new(fault.class().clone(), sentence)
@@ -193,7 +196,10 @@ impl Shared {
         order: &ReshareOrder,
         nodes: &BTreeSet<NodeId>,
     ) -> Result<Fault, Fault> {
-        let names: Vec<String> = nodes.iter().map(|node| self.roster.name(node)).collect();
+        let names: Vec<String> = nodes
+            .iter()
+            .map(|node| self.node_registry.name(node))
+            .collect();
         let sentence = format!(
             "these nodes wait for a permit of their operators: {}. On the machine of each run: covault node permit {}",
             names.join(", "),
@@ -203,18 +209,23 @@ impl Shared {
     }
 
     fn silent(&self, nodes: &[NodeId], silent: &[NodeId]) -> Fault {
-        self.roster
-            .too_few(nodes, nodes.len(), &Trouble::of_silent(silent))
+        self.node_registry
+            .too_few(nodes, nodes.len(), &AttemptFailures::of_silent(silent))
     }
 
     async fn reshare(&self, order: &ReshareOrder) -> Result<Reshared, Fault> {
         order.check()?;
         let statement = order.statement()?;
         let parties = order.parties();
-        let mut call = self.call(Wanted::Statements, order.new.epoch, order.session, &parties)?;
-        self.roster.want(&parties);
+        let mut call = self.call(
+            ExpectedReply::Statements,
+            order.new.epoch,
+            order.session,
+            &parties,
+        )?;
+        self.node_registry.want(&parties);
         // All must be there at the same time.
-        while !parties.iter().all(|party| self.roster.live(party)) {
+        while !parties.iter().all(|party| self.node_registry.live(party)) {
             if self.clock.now_ms() >= order.expires_at_ms {
                 return Err(self.silent(&parties, &[]));
             }
@@ -274,7 +285,7 @@ impl Shared {
             match reply {
                 Reply::Prepared(signature) => {
                     if !says(&node, &statement, &signature) {
-                        return Err(self.roster.misbehaved(&[node]));
+                        return Err(self.node_registry.misbehaved(&[node]));
                     }
                     proof.insert(node, signature);
                 }
@@ -326,7 +337,7 @@ impl Shared {
                 }
                 Reply::Failed {
                     culprits, reason, ..
-                } => return Err(self.roster.misbehaved(&culprits).caused_by(reason)),
+                } => return Err(self.node_registry.misbehaved(&culprits).caused_by(reason)),
                 _ => {}
             }
         }
@@ -356,8 +367,13 @@ impl Shared {
         before: &[Proven],
         nodes: &[NodeId],
     ) -> Result<Vec<(NodeId, Result<(), Fault>)>, Fault> {
-        let mut call = self.call(Wanted::Activation, order.new.epoch, order.session, nodes)?;
-        self.roster.want(nodes);
+        let mut call = self.call(
+            ExpectedReply::Activation,
+            order.new.epoch,
+            order.session,
+            nodes,
+        )?;
+        self.node_registry.want(nodes);
         let began_ms = self.clock.now_ms();
         let mut again_ms = began_ms;
         let mut answers: BTreeMap<NodeId, Result<(), Fault>> = BTreeMap::new();
@@ -371,7 +387,7 @@ impl Shared {
             }
             let waiting = nodes
                 .iter()
-                .any(|node| !answers.contains_key(node) && self.roster.live(node));
+                .any(|node| !answers.contains_key(node) && self.node_registry.live(node));
             let late = now_ms >= began_ms.saturating_add(PATIENCE_MS);
             if !waiting || late {
                 break;
@@ -389,7 +405,7 @@ impl Shared {
         }
         let answer = |node: &NodeId| {
             let silent = || {
-                let name = self.roster.name(node);
+                let name = self.node_registry.name(node);
                 let sentence = format!("{name} has not confirmed that there are new shares");
                 Err(Fault::unavailable(sentence))
             };
@@ -423,7 +439,12 @@ impl Shared {
         &self,
         order: &BackupOrder,
     ) -> Result<Vec<(NodeId, Result<Vec<u8>, Fault>)>, Fault> {
-        let mut call = self.call(Wanted::Backups, order.epoch, order.session, &order.holders)?;
+        let mut call = self.call(
+            ExpectedReply::Backups,
+            order.epoch,
+            order.session,
+            &order.holders,
+        )?;
         let began_ms = self.clock.now_ms();
         let body = encode(&BackupRequest {
             order: order.clone(),
@@ -438,7 +459,7 @@ impl Shared {
             let waiting = order
                 .holders
                 .iter()
-                .any(|node| !answers.contains_key(node) && self.roster.live(node));
+                .any(|node| !answers.contains_key(node) && self.node_registry.live(node));
             let late = self.clock.now_ms() >= began_ms.saturating_add(PATIENCE_MS);
             if !waiting || late {
                 break;
@@ -447,7 +468,7 @@ impl Shared {
                 Ok(Some((node, _, Reply::Backup(sealed)))) => {
                     let checked = check_sealed(&sealed, order.recipients.len());
                     let answer = checked.map(|()| sealed).map_err(|fault| {
-                        let name = self.roster.name(&node);
+                        let name = self.node_registry.name(&node);
                         let line = openssh_line(&node, "");
                         let culprits = vec![line];
                         Fault::new(
@@ -466,7 +487,7 @@ impl Shared {
         }
         let answer = |node: &NodeId| {
             let silent = || {
-                let name = self.roster.name(node);
+                let name = self.node_registry.name(node);
                 Err(Fault::unavailable(format!("{name} did not answer")))
             };
             (*node, answers.remove(node).unwrap_or_else(silent))

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     bus::Subscription,
     envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind},
-    message::{Announcement, MAX_ANNOUNCEMENT, NonceNews, Reply, decode},
+    message::{Announcement, MAX_ANNOUNCEMENT, PreprocessMsg, Reply, decode},
 };
 
 /// Messages, and bytes, of one sender that wait to be verified.
@@ -42,38 +42,38 @@ enum Refusal {
     #[error(transparent)]
     Untaken(#[from] Untaken),
     #[error("flood: too many messages of this sender wait")]
-    Lane,
+    SenderQueue,
     #[error("the message is larger than any honest one")]
     TooLarge,
 }
 
 /// What waits of one sender.
 #[derive(Default)]
-struct Lane {
+struct SenderQueue {
     messages: VecDeque<(Envelope, Option<Slot>)>,
     bytes: usize,
 }
 
 /// What waits, by sender. In order: whose turn it is must not depend on chance.
 #[derive(Default)]
-struct Lanes {
-    lanes: BTreeMap<NodeId, Lane>,
+struct SenderQueues {
+    queues: BTreeMap<NodeId, SenderQueue>,
     /// Whose turn it was.
     last: Option<NodeId>,
 }
 
-impl Lanes {
+impl SenderQueues {
     fn push(&mut self, sender: NodeId, envelope: Envelope, slot: Option<Slot>) -> bool {
-        if self.lanes.len() >= LANES && !self.lanes.contains_key(&sender) {
+        if self.queues.len() >= LANES && !self.queues.contains_key(&sender) {
             return false;
         }
-        let lane = self.lanes.entry(sender).or_default();
-        let bytes = lane.bytes.saturating_add(envelope.size());
-        if lane.messages.len() >= LANE || bytes > LANE_BYTES {
+        let queue = self.queues.entry(sender).or_default();
+        let bytes = queue.bytes.saturating_add(envelope.size());
+        if queue.messages.len() >= LANE || bytes > LANE_BYTES {
             return false;
         }
-        lane.bytes = bytes;
-        lane.messages.push_back((envelope, slot));
+        queue.bytes = bytes;
+        queue.messages.push_back((envelope, slot));
         true
     }
 
@@ -81,17 +81,17 @@ impl Lanes {
     fn next(&mut self) -> Option<(Envelope, Option<Slot>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let after = self.last.map_or(Unbounded, Excluded);
-        let following = self.lanes.range((after, Unbounded)).next();
-        let (sender, _) = following.or_else(|| self.lanes.iter().next())?;
+        let following = self.queues.range((after, Unbounded)).next();
+        let (sender, _) = following.or_else(|| self.queues.iter().next())?;
         let sender = *sender;
         self.last = Some(sender);
-        let lane = self.lanes.get_mut(&sender)?;
-        let message = lane.messages.pop_front();
+        let queue = self.queues.get_mut(&sender)?;
+        let message = queue.messages.pop_front();
         if let Some((envelope, _)) = &message {
-            lane.bytes = lane.bytes.saturating_sub(envelope.size());
+            queue.bytes = queue.bytes.saturating_sub(envelope.size());
         }
-        if lane.messages.is_empty() {
-            self.lanes.remove(&sender);
+        if queue.messages.is_empty() {
+            self.queues.remove(&sender);
         }
         message
     }
@@ -99,9 +99,9 @@ impl Lanes {
 
 /// When it was last said of whom that messages are dropped.
 #[derive(Default)]
-struct Said(HashMap<NodeId, u64>);
+struct DropLog(HashMap<NodeId, u64>);
 
-impl Said {
+impl DropLog {
     fn dropped(&mut self, shared: &Shared, from: &NodeId, why: Refusal) {
         let now_ms = shared.clock.now_ms();
         let quiet = |at_ms: u64| now_ms.abs_diff(at_ms) < QUIET_MS;
@@ -115,35 +115,35 @@ impl Said {
             }
         }
         self.0.insert(*from, now_ms);
-        let node = shared.roster.name(from);
+        let node = shared.node_registry.name(from);
         tracing::warn!(%node, %why, "messages to the orchestrator dropped; said once in ten seconds for each node");
     }
 }
 
 pub(super) async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
-    let mut lanes = Lanes::default();
-    let mut said = Said::default();
+    let mut queues = SenderQueues::default();
+    let mut said = DropLog::default();
     loop {
-        if lanes.lanes.is_empty() {
+        if queues.queues.is_empty() {
             let Some(message) = inbox.next().await else {
                 return;
             };
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            shared.sort(message, &mut lanes, &mut said);
+            shared.sort(message, &mut queues, &mut said);
         }
         let Some(shared) = shared.upgrade() else {
             return;
         };
         for _ in 0..SORTED {
             match inbox.next().now_or_never() {
-                Some(Some(message)) => shared.sort(message, &mut lanes, &mut said),
+                Some(Some(message)) => shared.sort(message, &mut queues, &mut said),
                 Some(None) => return,
                 None => break,
             }
         }
-        if let Some((envelope, slot)) = lanes.next()
+        if let Some((envelope, slot)) = queues.next()
             && let Err(why) = shared.look_into(&envelope, slot)
         {
             said.dropped(&shared, &envelope.header.from, why);
@@ -156,7 +156,7 @@ pub(super) async fn listen(shared: Weak<Shared>, mut inbox: Subscription) {
 
 impl Shared {
     /// Puts a message where its sender's wait, when it is worth a verification.
-    fn sort(&self, message: Vec<u8>, lanes: &mut Lanes, said: &mut Said) {
+    fn sort(&self, message: Vec<u8>, queues: &mut SenderQueues, said: &mut DropLog) {
         let Ok(envelope) = Envelope::parse(message) else {
             return;
         };
@@ -167,7 +167,7 @@ impl Shared {
             session,
             ..
         } = envelope.header;
-        let mut lane = from;
+        let mut queue = from;
         let mut slot = None;
         let fits = match kind {
             // Replies that nobody waits for are not worth a verification, nor are those of nodes
@@ -183,17 +183,17 @@ impl Shared {
                 room.map_err(Refusal::from)
             }
             Kind::Announcement => {
-                if !self.roster.listens_to(&from) {
+                if !self.node_registry.listens_to(&from) {
                     return;
                 }
                 // Strangers can be as many as somebody likes: all share one lane.
-                if !self.roster.is_known(&from) {
-                    lane = EVERYONE;
+                if !self.node_registry.is_known(&from) {
+                    queue = EVERYONE;
                 }
                 within(&envelope, MAX_ANNOUNCEMENT)
             }
             Kind::Nonces => {
-                if !self.ahead.expects(&from) {
+                if !self.preprocess.expects(&from) {
                     return;
                 }
                 within(&envelope, MAX_NONCES)
@@ -208,8 +208,8 @@ impl Shared {
             | Kind::Protocol => return,
         };
         let kept = fits.and_then(|()| {
-            let kept = lanes.push(lane, envelope, slot);
-            kept.then_some(()).ok_or(Refusal::Lane)
+            let kept = queues.push(queue, envelope, slot);
+            kept.then_some(()).ok_or(Refusal::SenderQueue)
         });
         if let Err(why) = kept {
             said.dropped(self, &from, why);
@@ -228,7 +228,7 @@ impl Shared {
         if let Some(slot) = &slot {
             slot.has_room(envelope.size())?;
         }
-        let opened = match self.post.open(envelope) {
+        let opened = match self.codec.open(envelope) {
             Ok(opened) => opened,
             // Anybody can announce anything.
             Err(_) if kind == Kind::Announcement => return Ok(()),
@@ -242,12 +242,12 @@ impl Shared {
             }
             (Kind::Announcement, _) => {
                 if let Some(announcement) = decode::<Announcement>(&opened.body) {
-                    self.roster.heard(from, announcement);
+                    self.node_registry.heard(from, announcement);
                 }
             }
             (Kind::Nonces, _) => {
-                if let Some(NonceNews::Ready { of, floor, ids }) = decode(&opened.body) {
-                    self.ahead.heard(&from, of, floor, ids);
+                if let Some(PreprocessMsg::Ready { of, floor, ids }) = decode(&opened.body) {
+                    self.preprocess.heard(&from, of, floor, ids);
                 }
             }
             _ => {}
@@ -280,9 +280,9 @@ mod tests {
         bus::{Bus as _, memory::MemoryBus},
         cluster::{
             Cluster, ClusterConfig,
-            calls::{Call, EACH, Wanted},
+            calls::{Call, EACH, ExpectedReply},
         },
-        envelope::Post,
+        envelope::EnvelopeCodec,
         identity::NodeIdentity,
         message::encode,
         test_support::SystemEntropy,
@@ -304,14 +304,15 @@ mod tests {
     struct World {
         cluster: Arc<Cluster>,
         orchestrator: NodeId,
-        hostile: Post,
-        honest: Post,
+        hostile: EnvelopeCodec,
+        honest: EnvelopeCodec,
     }
 
     async fn world() -> World {
         let bus = MemoryBus::new();
         let identity = || Arc::new(NodeIdentity::generate(&SystemEntropy));
-        let post = || Post::new(identity(), Arc::clone(&bus) as _, Arc::new(SystemEntropy));
+        let codec =
+            || EnvelopeCodec::new(identity(), Arc::clone(&bus) as _, Arc::new(SystemEntropy));
         let orchestrator = identity();
         let cluster = Cluster::start(ClusterConfig {
             identity: Arc::clone(&orchestrator),
@@ -325,13 +326,13 @@ mod tests {
         World {
             cluster: cluster.await.unwrap(),
             orchestrator: orchestrator.id(),
-            hostile: post(),
-            honest: post(),
+            hostile: codec(),
+            honest: codec(),
         }
     }
 
     impl World {
-        fn call(&self, wanted: Wanted) -> Call<'_> {
+        fn call(&self, wanted: ExpectedReply) -> Call<'_> {
             let nodes = [self.hostile.id(), self.honest.id()];
             self.cluster
                 .shared
@@ -339,7 +340,7 @@ mod tests {
                 .unwrap()
         }
 
-        fn say(&self, post: &Post, reply: &Reply) {
+        fn say(&self, codec: &EnvelopeCodec, reply: &Reply) {
             let header = Header {
                 kind: Kind::Reply,
                 sealed: true,
@@ -348,16 +349,16 @@ mod tests {
                 attempt: 0,
                 round: 0,
                 sequence: 0,
-                from: post.id(),
+                from: codec.id(),
                 to: self.orchestrator,
             };
-            post.send(header, &encode(reply).unwrap()).unwrap();
+            codec.send(header, &encode(reply).unwrap()).unwrap();
         }
 
         /// Waits until the call keeps so many answers of the node.
-        async fn until_kept(&self, call: &Call<'_>, post: &Post, count: usize) {
+        async fn until_kept(&self, call: &Call<'_>, codec: &EnvelopeCodec, count: usize) {
             let kept = timeout(Duration::from_secs(60), async {
-                while call.kept(&post.id()) != count {
+                while call.kept(&codec.id()) != count {
                     sleep(Duration::from_millis(5)).await;
                 }
             });
@@ -382,7 +383,7 @@ mod tests {
     #[tokio::test]
     async fn call__should_keep_few_answers_of_a_node_that_sends_without_end() {
         let world = world().await;
-        let mut call = world.call(Wanted::Signatures(1, Curve::Ed25519));
+        let mut call = world.call(ExpectedReply::Signatures(1, Curve::Ed25519));
         for _ in 0..1_000 {
             world.say(&world.hostile, &failed());
         }
@@ -402,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn call__should_take_nothing_that_is_no_answer_to_it() {
         let world = world().await;
-        let call = world.call(Wanted::Signatures(1, Curve::Ed25519));
+        let call = world.call(ExpectedReply::Signatures(1, Curve::Ed25519));
         let (r, s) = ([1; 32], [2; 32]);
         let ecdsa = Signature::Ecdsa { r, s, y_parity: 0 };
         for reply in [
@@ -424,7 +425,7 @@ mod tests {
         assert_eq!(call.replies.waiting(), 1);
         drop(call);
 
-        let call = world.call(Wanted::Backups);
+        let call = world.call(ExpectedReply::Backups);
         world.say(&world.hostile, &Reply::Backup(vec![7; 2 << 20]));
         for _ in 0..100 {
             world.say(&world.hostile, &Reply::Backup(vec![7; 1 << 20]));
@@ -455,8 +456,8 @@ mod tests {
 
     #[test]
     fn lanes__should_give_every_sender_its_turn() {
-        let mut lanes = Lanes::default();
-        let mut push = |from: u8, size| lanes.push(NodeId([from; 32]), envelope(from, size), None);
+        let mut queues = SenderQueues::default();
+        let mut push = |from: u8, size| queues.push(NodeId([from; 32]), envelope(from, size), None);
         let kept = (0..10_000).filter(|_| push(1, 10)).count();
         assert_eq!(kept, LANE);
         // By bytes too.
@@ -464,10 +465,10 @@ mod tests {
         assert!(kept < 4, "{kept}");
         assert!(push(3, 10) && push(3, 10));
         let turns: Vec<u8> = (0..7)
-            .map(|_| lanes.next().unwrap().0.header.from.0[0])
+            .map(|_| queues.next().unwrap().0.header.from.0[0])
             .collect();
         assert_eq!(turns, [1, 2, 3, 1, 2, 3, 1]);
-        while lanes.next().is_some() {}
-        assert!(lanes.lanes.is_empty());
+        while queues.next().is_some() {}
+        assert!(queues.queues.is_empty());
     }
 }

@@ -1,16 +1,16 @@
 //! The client of the signer nodes, for the orchestrator.
 
-mod ahead;
 mod attest;
 mod calls;
-mod choose;
-mod gone;
 mod keygen;
 mod life;
 mod listen;
-mod roster;
+mod node_registry;
+mod offline;
+mod preprocess;
+mod select_signers;
 mod sign;
-mod strangers;
+mod unadmitted;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -29,15 +29,15 @@ use tokio::task::JoinHandle;
 
 use crate::{
     bus::Bus,
-    envelope::{EVERYONE, Header, Kind, Post},
+    envelope::{EVERYONE, EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
 };
-use ahead::Ahead;
-use calls::{Call, Calls, Said, Wanted};
+use calls::{Call, Calls, ExpectedReply, NodeReply};
 use listen::listen;
-use roster::Roster;
+use node_registry::NodeRegistry;
+use preprocess::Preprocessed;
 
-pub use self::{ahead::NonceLevel, strangers::Stranger};
+pub use self::{preprocess::NonceLevel, unadmitted::Unadmitted};
 pub use crate::message::{Ban, Halt};
 
 /// How often a waiting call looks at which nodes live.
@@ -94,11 +94,11 @@ pub struct Cluster {
 }
 
 struct Shared {
-    post: Post,
+    codec: EnvelopeCodec,
     bus: Arc<dyn Bus>,
     clock: Arc<dyn Clock>,
-    roster: Roster,
-    ahead: Ahead,
+    node_registry: NodeRegistry,
+    preprocess: Preprocessed,
     attempt: Duration,
     /// Who waits for replies, by session.
     calls: Mutex<Calls>,
@@ -129,15 +129,15 @@ impl Cluster {
             live_for,
             attempt,
         } = config;
-        let post = Post::new(identity, Arc::clone(&bus), entropy);
-        let inbox = bus.subscribe(post.id(), true).await.map_err(|cause| {
+        let codec = EnvelopeCodec::new(identity, Arc::clone(&bus), entropy);
+        let inbox = bus.subscribe(codec.id(), true).await.map_err(|cause| {
             Fault::unavailable("the message bus is not available").caused_by(cause)
         })?;
         let shared = Arc::new(Shared {
-            post,
+            codec,
             bus,
-            roster: Roster::new(Arc::clone(&clock), live_for),
-            ahead: Ahead::new(Arc::clone(&clock)),
+            node_registry: NodeRegistry::new(Arc::clone(&clock), live_for),
+            preprocess: Preprocessed::new(Arc::clone(&clock)),
             clock,
             attempt,
             calls: Mutex::default(),
@@ -154,7 +154,7 @@ impl Cluster {
     /// misbehaved, [`covault_core::fault::Class::Invalid`] when nodes refused.
     pub async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         self.shared
-            .unless_gone(&order.signers, self.shared.keygen(order))
+            .unless_offline(&order.signers, self.shared.keygen(order))
             .await
     }
 
@@ -185,23 +185,23 @@ impl Cluster {
     /// From now on only these nodes are used and listed; the rest are strangers. Until somebody
     /// calls this, every node that announces itself counts.
     pub fn admit(&self, nodes: &[NodeId]) {
-        self.shared.roster.admit(nodes);
+        self.shared.node_registry.admit(nodes);
     }
 
     /// Every admitted node that ever announced itself.
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        self.shared.roster.nodes()
+        self.shared.node_registry.nodes()
     }
 
     /// The nodes that announced themselves lately without being admitted. A short list, whatever
     /// happens on the bus.
-    pub fn strangers(&self) -> Vec<Stranger> {
-        self.shared.roster.strangers()
+    pub fn unadmitted(&self) -> Vec<Unadmitted> {
+        self.shared.node_registry.unadmitted()
     }
 
     /// The nonces made ahead that requests could name now, by key and node.
     pub fn nonce_levels(&self) -> Vec<NonceLevel> {
-        self.shared.ahead.levels()
+        self.shared.preprocess.levels()
     }
 
     /// Whether the bus was reachable when it was last used.
@@ -219,7 +219,7 @@ impl Shared {
         body: &[u8],
     ) -> Result<(), Fault> {
         debug_assert!(to != EVERYONE);
-        let from = self.post.id();
+        let from = self.codec.id();
         let header = Header {
             kind,
             sealed: true,
@@ -231,6 +231,6 @@ impl Shared {
             from,
             to,
         };
-        self.post.send(header, body)
+        self.codec.send(header, body)
     }
 }

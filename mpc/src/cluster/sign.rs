@@ -11,15 +11,15 @@ use covault_core::{
 use tokio::time::timeout;
 
 use super::{
-    Call, GRACE_MS, LOOK, Shared, Wanted,
-    ahead::Ask,
-    choose::{Choice, Trouble},
+    Call, ExpectedReply, GRACE_MS, LOOK, Shared,
+    preprocess::Ask,
+    select_signers::{AttemptFailures, Choice},
 };
 use crate::{
     envelope::Kind,
     evidence::Equivocation,
     identity::openssh_line,
-    message::{NonceNews, Reply, SKEW_MS, SignRequest, encode},
+    message::{PreprocessMsg, Reply, SKEW_MS, SignRequest, encode},
     meter,
     verify::verify,
 };
@@ -51,20 +51,20 @@ impl Shared {
             attempt_ms: 0,
             sent_at_ms: 0,
         };
-        let wanted = Wanted::Signatures(order.inputs.len(), order.network.curve());
+        let wanted = ExpectedReply::Signatures(order.inputs.len(), order.network.curve());
         let mut call = self.call(wanted, order.epoch, session, holders)?;
-        let mut trouble = Trouble::default();
+        let mut failures = AttemptFailures::default();
         let mut attempt = 0_u32;
         // The schemes of the other curve make nothing ahead.
-        let mut ahead = order.network.curve() == Curve::Ed25519;
-        if ahead {
-            self.ahead
+        let mut preprocess = order.network.curve() == Curve::Ed25519;
+        if preprocess {
+            self.preprocess
                 .want(&order.root_public_key, order.epoch, holders);
         }
         loop {
             let now_ms = self.clock.now_ms();
             if now_ms >= deadline_ms {
-                return Err(self.roster.too_few(holders, needed, &trouble));
+                return Err(self.node_registry.too_few(holders, needed, &failures));
             }
             if is_future(order.issued_at_ms, now_ms) {
                 // Nobody would take it for as long as that was. An order of now is taken.
@@ -72,8 +72,11 @@ impl Shared {
                     "the orchestrator's clock was set back while signers were asked",
                 ));
             }
-            let team = match self.roster.choose(holders, needed, &trouble) {
-                Choice::Team(team) => team,
+            let signing_set = match self
+                .node_registry
+                .select_signers(holders, needed, &failures)
+            {
+                Choice::SigningSet(signing_set) => signing_set,
                 Choice::Wait => {
                     let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms));
                     match late(order, &mut call, LOOK.min(left)).await {
@@ -81,36 +84,36 @@ impl Shared {
                         None => continue,
                     }
                 }
-                Choice::Never => return Err(self.give_up(holders, needed, trouble)),
+                Choice::Never => return Err(self.give_up(holders, needed, failures)),
             };
             // What is slow, a backend or a machine, gets more time after two tries.
             let longer = 1 << (attempt / 2).min(3);
             let attempt_ms = u64::try_from(self.attempt.as_millis())
                 .unwrap_or(u64::MAX)
                 .saturating_mul(longer);
-            request.nonces = if ahead {
-                self.name_nonces(order, &team.signers)
+            request.nonces = if preprocess {
+                self.name_nonces(order, &signing_set.signers)
             } else {
                 Vec::new()
             };
-            request.signers = team.signers.clone();
+            request.signers = signing_set.signers.clone();
             request.attempt_ms = attempt_ms.min(deadline_ms.saturating_sub(now_ms));
             request.sent_at_ms = now_ms;
             let body = encode(&request)?;
-            for signer in &team.signers {
+            for signer in &signing_set.signers {
                 let place = (order.epoch, session, attempt);
                 self.send(Kind::SigningOrder, place, *signer, &body)?;
             }
             let ended = self
-                .await_attempt(order, &mut call, &request, attempt, &mut trouble)
+                .await_attempt(order, &mut call, &request, attempt, &mut failures)
                 .await;
             meter::attempted(matches!(ended, Ended::Signed(_)));
             match ended {
                 Ended::Signed(signatures) => return Ok(signatures),
                 // Nobody's fault: the nodes commit anew.
-                Ended::NoNonces => ahead = false,
+                Ended::NoNonces => preprocess = false,
                 Ended::Failed => {
-                    trouble.failed(&team.signers);
+                    failures.failed(&signing_set.signers);
                     // The second try comes at once; what fails again and again must not spin.
                     if attempt > 0
                         && let Some(signatures) = late(order, &mut call, LOOK).await
@@ -128,7 +131,7 @@ impl Shared {
     /// Names nonces that were made ahead, if every signer has some, and asks those who have none.
     fn name_nonces(&self, order: &SigningOrder, signers: &[NodeId]) -> Vec<Vec<u64>> {
         let root = &order.root_public_key;
-        let (nonces, asks) = self.ahead.name(root, signers, order.inputs.len());
+        let (nonces, asks) = self.preprocess.name(root, signers, order.inputs.len());
         self.ask(root, order.epoch, asks);
         nonces
     }
@@ -136,7 +139,7 @@ impl Shared {
     pub(super) fn ask(&self, root: &[u8], epoch: u32, asks: impl IntoIterator<Item = Ask>) {
         for Ask { node, spent_below } in asks {
             let of = (root.to_vec(), epoch);
-            let sent = encode(&NonceNews::Ask { of, spent_below }).and_then(|body| {
+            let sent = encode(&PreprocessMsg::Ask { of, spent_below }).and_then(|body| {
                 self.send(
                     Kind::Nonces,
                     (epoch, SessionId::from_bytes([0; 16]), 0),
@@ -150,16 +153,16 @@ impl Shared {
         }
     }
 
-    /// Waits for the signatures of an attempt; when it has failed, `trouble` says why.
+    /// Waits for the signatures of an attempt; when it has failed, `failures` says why.
     async fn await_attempt(
         &self,
         order: &SigningOrder,
         call: &mut Call<'_>,
         request: &SignRequest,
         attempt: u32,
-        trouble: &mut Trouble,
+        failures: &mut AttemptFailures,
     ) -> Ended {
-        let team = request.signers.as_slice();
+        let signing_set = request.signers.as_slice();
         let ends_ms = request.sent_at_ms.saturating_add(request.attempt_ms);
         let mut reported: Vec<NodeId> = Vec::new();
         loop {
@@ -172,9 +175,9 @@ impl Shared {
             let patience = Duration::from_millis(left).min(LOOK);
             match timeout(patience, call.replies.recv()).await {
                 Err(_) | Ok(None) => {
-                    let gone: Vec<NodeId> = team
+                    let gone: Vec<NodeId> = signing_set
                         .iter()
-                        .filter(|node| !self.roster.live(node))
+                        .filter(|node| !self.node_registry.live(node))
                         .copied()
                         .collect();
                     if left > 0 && gone.is_empty() {
@@ -182,22 +185,22 @@ impl Shared {
                     }
                     if !gone.is_empty() {
                         // Do not penalise signers that are still live.
-                        self.suspect(&gone, trouble);
+                        self.suspect(&gone, failures);
                         return Ended::Failed;
                     }
                     // With nonces made ahead only the collector has anything to say: the others are
                     // done once they have sent their shares.
                     let speakers = if request.nonces.is_empty() {
-                        team
+                        signing_set
                     } else {
-                        team.get(..1).unwrap_or_default()
+                        signing_set.get(..1).unwrap_or_default()
                     };
                     let silent: Vec<NodeId> = speakers
                         .iter()
                         .filter(|node| !reported.contains(node))
                         .copied()
                         .collect();
-                    self.failed(team, &silent, trouble);
+                    self.failed(signing_set, &silent, failures);
                     return Ended::Failed;
                 }
                 // Of whichever attempt: what verifies is good.
@@ -205,45 +208,45 @@ impl Shared {
                     if verify(order, &signatures).is_ok() {
                         // All of them: the collector could not have done it alone.
                         if of == attempt {
-                            for node in team {
-                                self.roster.well_done(node);
+                            for node in signing_set {
+                                self.node_registry.well_done(node);
                             }
                         }
                         return Ended::Signed(signatures);
                     }
                     tracing::warn!(?node, "a node sent signatures that do not verify");
-                    trouble.misbehaved(node, node);
-                    self.suspect(&[node], trouble);
-                    if team.contains(&node) {
+                    failures.misbehaved(node, node);
+                    self.suspect(&[node], failures);
+                    if signing_set.contains(&node) {
                         return Ended::Failed;
                     }
                 }
                 Ok(Some((node, of, Reply::Refused(fault))))
-                    if of == attempt && team.contains(&node) =>
+                    if of == attempt && signing_set.contains(&node) =>
                 {
                     tracing::warn!(?node, ?fault, "a node refused an order");
                     meter::was_refused(&fault);
                     match fault.class() {
-                        Class::Unavailable => self.suspect(&[node], trouble),
+                        Class::Unavailable => self.suspect(&[node], failures),
                         // No verdict on the order: clocks are set right again.
-                        Class::Invalid if is_about_time(&fault) => self.suspect(&[node], trouble),
+                        Class::Invalid if is_about_time(&fault) => self.suspect(&[node], failures),
                         // It has banned one of the others.
                         Class::Peer { culprits } => {
-                            let banned: Vec<NodeId> = team
+                            let banned: Vec<NodeId> = signing_set
                                 .iter()
                                 .filter(|other| **other != node)
                                 .filter(|other| culprits.contains(&openssh_line(other, "")))
                                 .copied()
                                 .collect();
                             for other in &banned {
-                                trouble.misbehaved(node, *other);
-                                self.roster.quarrelled(&node, other);
+                                failures.misbehaved(node, *other);
+                                self.node_registry.quarrelled(&node, other);
                             }
                             if banned.is_empty() {
-                                trouble.refused(node, fault);
+                                failures.refused(node, fault);
                             }
                         }
-                        _ => trouble.refused(node, fault),
+                        _ => failures.refused(node, fault),
                     }
                     return Ended::Failed;
                 }
@@ -256,17 +259,20 @@ impl Shared {
                         reason,
                         evidence,
                     },
-                ))) if of == attempt && team.contains(&node) => {
+                ))) if of == attempt && signing_set.contains(&node) => {
                     tracing::warn!(?node, ?culprits, ?missing, %reason, "a signing attempt failed");
                     let shown = Equivocation::read(&evidence).and_then(|it| it.accused());
                     if let Some(accused) = shown {
-                        let accused = self.roster.name(&accused);
+                        let accused = self.node_registry.name(&accused);
                         tracing::error!(%accused, %evidence, "a node has said two things: check the evidence with covault node evidence");
                     }
                     let mut named = false;
-                    for culprit in culprits.iter().filter(|culprit| team.contains(culprit)) {
-                        trouble.misbehaved(node, *culprit);
-                        self.roster.quarrelled(&node, culprit);
+                    for culprit in culprits
+                        .iter()
+                        .filter(|culprit| signing_set.contains(culprit))
+                    {
+                        failures.misbehaved(node, *culprit);
+                        self.node_registry.quarrelled(&node, culprit);
                         named = true;
                     }
                     if named {
@@ -274,29 +280,29 @@ impl Shared {
                     }
                     let missing: Vec<NodeId> = missing
                         .into_iter()
-                        .filter(|other| team.contains(other) && *other != node)
+                        .filter(|other| signing_set.contains(other) && *other != node)
                         .collect();
                     if missing.is_empty() {
                         // Nobody can be named: try whom we have not tried.
-                        self.failed(team, team, trouble);
+                        self.failed(signing_set, signing_set, failures);
                         return Ended::Failed;
                     }
                     // A word against a word: whoever lies, this team does not work.
-                    self.failed(team, &missing, trouble);
+                    self.failed(signing_set, &missing, failures);
                     reported.push(node);
-                    if reported.len() == team.len() {
+                    if reported.len() == signing_set.len() {
                         return Ended::Failed;
                     }
                 }
                 Ok(Some((node, at, Reply::NoNonces { of })))
-                    if at == attempt && team.contains(&node) =>
+                    if at == attempt && signing_set.contains(&node) =>
                 {
                     tracing::info!(?node, ?of, "nonces made ahead are not there");
                     let root = &order.root_public_key;
-                    self.ask(root, order.epoch, self.ahead.lacking(root, node, of));
+                    self.ask(root, order.epoch, self.preprocess.lacking(root, node, of));
                     // Said of a request that names none it would be a way to stop us.
                     if request.nonces.is_empty() {
-                        self.failed(team, &[node], trouble);
+                        self.failed(signing_set, &[node], failures);
                         return Ended::Failed;
                     }
                     return Ended::NoNonces;
@@ -307,41 +313,41 @@ impl Shared {
         }
     }
 
-    fn suspect(&self, nodes: &[NodeId], trouble: &mut Trouble) {
+    fn suspect(&self, nodes: &[NodeId], failures: &mut AttemptFailures) {
         for node in nodes {
-            self.roster.suspect(node, true);
-            trouble.was_silent(*node);
+            self.node_registry.suspect(node, true);
+            failures.was_silent(*node);
         }
     }
 
     /// The team failed, and nobody is to blame for certain: those who say whom they missed may
     /// have kept silent themselves. So all are suspect, the missed ones more.
-    fn failed(&self, team: &[NodeId], missed: &[NodeId], trouble: &mut Trouble) {
-        for node in team {
-            self.roster.suspect(node, false);
+    fn failed(&self, signing_set: &[NodeId], missed: &[NodeId], failures: &mut AttemptFailures) {
+        for node in signing_set {
+            self.node_registry.suspect(node, false);
         }
-        self.suspect(missed, trouble);
+        self.suspect(missed, failures);
     }
 
-    fn give_up(&self, holders: &[NodeId], needed: usize, mut trouble: Trouble) -> Fault {
+    fn give_up(&self, holders: &[NodeId], needed: usize, mut failures: AttemptFailures) -> Fault {
         // Fewer refusals than it takes to stop the rest are no verdict: one node may lie.
         let verdict = holders.len().saturating_sub(needed).saturating_add(1);
-        if trouble.refusals().count() < verdict && !trouble.culprits().is_empty() {
-            return self.roster.misbehaved(&trouble.culprits());
+        if failures.refusals().count() < verdict && !failures.culprits().is_empty() {
+            return self.node_registry.misbehaved(&failures.culprits());
         }
-        if let Some((node, fault)) = trouble.take_refusal() {
+        if let Some((node, fault)) = failures.take_refusal() {
             let sentence = format!(
                 "{} refused to sign: {}",
-                self.roster.name(&node),
+                self.node_registry.name(&node),
                 fault.message()
             );
             return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
         }
-        let culprits = trouble.culprits();
+        let culprits = failures.culprits();
         if culprits.is_empty() {
-            return self.roster.too_few(holders, needed, &trouble);
+            return self.node_registry.too_few(holders, needed, &failures);
         }
-        self.roster.misbehaved(&culprits)
+        self.node_registry.misbehaved(&culprits)
     }
 }
 

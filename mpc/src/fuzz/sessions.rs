@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 use super::{Counter, Finding, finding};
 use crate::{
     backend::{
-        self, Abort, Backend, Commitments, Dealer, Index, KeyShare, KeygenSetup, MadeNonce,
-        Outgoing, ReshareSetup, Session, SignSetup, Signer,
+        self, Abort, Backend, Commitments, Dealer, Index, KeyShare, KeygenSetup, Outgoing,
+        PreprocessedNonce, ReshareSetup, Session, SignSetup, Signer,
     },
     verify::verify_one,
 };
@@ -58,10 +58,10 @@ impl<T> Run<T> {
     fn start(&mut self, which: impl Fn(Index) -> bool) -> Result<(), Abort> {
         for (index, party) in &mut self.parties {
             if which(*index) {
-                let turn = party.start(&Counter::new(*index))?;
-                let sent = turn.send.into_iter().map(|message| (*index, message));
+                let output = party.start(&Counter::new(*index))?;
+                let sent = output.send.into_iter().map(|message| (*index, message));
                 self.queue.extend(sent);
-                self.done.extend(turn.done.map(|done| (*index, done)));
+                self.done.extend(output.done.map(|done| (*index, done)));
             }
         }
         Ok(())
@@ -76,10 +76,10 @@ impl<T> Run<T> {
         if self.done.contains_key(&to) {
             return Ok(());
         }
-        let turn = party.receive(from, message.round, message.body)?;
-        let sent = turn.send.into_iter().map(|message| (to, message));
+        let output = party.receive(from, message.round, message.body)?;
+        let sent = output.send.into_iter().map(|message| (to, message));
         self.queue.extend(sent);
-        self.done.extend(turn.done.map(|done| (to, done)));
+        self.done.extend(output.done.map(|done| (to, done)));
         Ok(())
     }
 }
@@ -456,7 +456,7 @@ pub fn sign_samples(scheme: Scheme) -> Result<Vec<Sample>, Finding> {
 }
 
 /// The nonces of both, made ahead: the same ones every time. Nothing of these keys is worth hiding.
-fn nonces(key: &Key) -> Result<BTreeMap<Index, MadeNonce>, Finding> {
+fn nonces(key: &Key) -> Result<BTreeMap<Index, PreprocessedNonce>, Finding> {
     let mut nonces = BTreeMap::new();
     for (index, signer) in &key.signers {
         let made = signer.make_nonce(&Counter::new(*index));
@@ -480,7 +480,7 @@ fn ahead_parties(key: &Key, told: Vec<u8>) -> Result<Option<Parties<Option<Signa
             return Err("a signer is missing".into());
         };
         let peers = BTreeMap::from([(peer, Arc::new(commitments))]);
-        let session = sign_setup().and_then(|setup| signer.sign_ahead(setup, own, peers));
+        let session = sign_setup().and_then(|setup| signer.sign_preprocessed(setup, own, peers));
         parties.insert(me, session.map_err(|fault| refused(&fault))?);
     }
     Ok(Some(parties))
@@ -492,7 +492,7 @@ fn ahead_parties(key: &Key, told: Vec<u8>) -> Result<Option<Parties<Option<Signa
 ///
 /// # Errors
 /// What should not have happened.
-pub fn ahead(data: &[u8]) -> Result<(), Finding> {
+pub fn preprocess(data: &[u8]) -> Result<(), Finding> {
     let [first, length, rest @ ..] = data else {
         return Ok(());
     };

@@ -33,7 +33,7 @@ impl Node {
         let folder = lock(&self.statements.0);
         let keys = self.keys.all();
         let keys: Vec<KeyStatement> = keys.iter().map(|key| key.statement()).collect();
-        let stored = KeyStatements::sign(self.post.identity(), &keys).store(&folder);
+        let stored = KeyStatements::sign(self.codec.identity(), &keys).store(&folder);
         if let Err(fault) = stored {
             tracing::warn!(node = %self.name, ?fault, "the statements about keys are not written");
         }
@@ -45,7 +45,7 @@ impl Node {
         Reply::KeyMade {
             root: key.record().key.root.clone(),
             transcript: key.transcript,
-            signature: self.post.identity().sign(text.as_bytes()).to_vec(),
+            signature: self.codec.identity().sign(text.as_bytes()).to_vec(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Node {
             statement
                 .verify(&record.key.root)
                 .map_err(|fault| fault.with_prefix("addresses"))?;
-            signatures.extend(self.post.identity().sign(statement.text().as_bytes()));
+            signatures.extend(self.codec.identity().sign(statement.text().as_bytes()));
         }
         let Header {
             from,

@@ -67,7 +67,7 @@ impl Node {
         let sealed = backup::export(
             &stored,
             &plain(&stored)?,
-            &self.post.id(),
+            &self.codec.id(),
             &backup::recipients(recipients)?,
         )?;
         tracing::info!(node = %self.name, ?recipients, "share backed up");

@@ -40,7 +40,7 @@ use crate::{
     message::{Reply, ReshareRequest},
     meter,
     permits::not_permitted,
-    pool::Lane,
+    pool::Priority,
     runner::Run,
     shares::{Lineage, ShareRecord, backup::plain},
 };
@@ -121,7 +121,7 @@ impl Node {
         self.check_peers(order.vault, "new.holders", &order.new.holders)?;
         self.check_peers(order.vault, "dealers", &order.dealers)?;
         let parties = order.parties();
-        let me = index_of(&parties, &self.post.id())?;
+        let me = index_of(&parties, &self.codec.id())?;
         let share = match self.share_for(&order) {
             Ok(share) => share,
             Err(fault) => return self.refuse_reshare(header, &order, fault),
@@ -150,7 +150,7 @@ impl Node {
             .iter()
             .copied()
             .zip(indices)
-            .filter(|(node, _)| *node != self.post.id())
+            .filter(|(node, _)| *node != self.codec.id())
             .collect();
         let session_of = backend::private::reshare(backend::of(order.scheme)?, setup, share)?;
         let left_ms = order.expires_at_ms.saturating_sub(sent_at_ms);
@@ -170,7 +170,7 @@ impl Node {
             orchestrator: from,
             epoch: header.epoch,
             until_ms,
-            lane: Lane::Keygen,
+            priority: Priority::Keygen,
             record: None,
             reshare: Some(Box::new(order)),
         };
@@ -225,7 +225,7 @@ impl Node {
 
     /// Our share of the old generation; none where we hold none, or one that was left behind.
     fn old_share(&self, order: &ReshareOrder) -> Result<Option<PlainShare>, Fault> {
-        let deals = order.dealers.contains(&self.post.id());
+        let deals = order.dealers.contains(&self.codec.id());
         let limits = self.rules.limits(order.vault);
         let (threshold, holders) = (order.new.threshold, order.new.holders.len());
         let Some(key) = self.keys.get(&order.root_public_key) else {
@@ -338,7 +338,7 @@ impl Node {
         record: Option<&ShareRecord>,
     ) -> Result<(), Fault> {
         let allowed = |node: &NodeId| match (self.peers_of(vault), record) {
-            _ if *node == self.post.id() => true,
+            _ if *node == self.codec.id() => true,
             (Some(peers), _) => peers.contains(node),
             (None, Some(record)) => record.holders.contains(node),
             // What an orchestrator has us prepare with nodes of its own would be worth nothing.
@@ -421,7 +421,7 @@ impl Node {
     }
 
     fn statement(&self, order: &ReshareOrder) -> Result<Vec<u8>, Fault> {
-        Ok(self.post.identity().sign(&order.statement()?).to_vec())
+        Ok(self.codec.identity().sign(&order.statement()?).to_vec())
     }
 
     /// Stores what a reshare has made, and says so.
@@ -478,7 +478,7 @@ impl Node {
         let before_ms = self.clock.now_ms().saturating_sub(keep_ms);
         let waiting = self.life.prepared_keys();
         let node = Arc::clone(self);
-        self.pool.spawn(Lane::Keygen, move || {
+        self.pool.spawn(Priority::Keygen, move || {
             match node.shares.erase_retired(before_ms, &waiting) {
                 Ok(0) => {}
                 Ok(erased) => {
@@ -494,7 +494,7 @@ impl Node {
     /// The shares of this key are of another epoch from now on. What was made ahead for earlier ones
     /// must not be used any more.
     fn on_epoch_change(self: &Arc<Self>) {
-        self.tend(true);
+        self.replenish(true);
     }
 }
 

@@ -4,7 +4,6 @@
 //! valid, name a share it holds, and show what it asks to sign. Then the node claims what it is
 //! about to do, on disk, and only then uses its share.
 
-mod ahead;
 mod attest;
 mod backups;
 mod bounds;
@@ -13,6 +12,7 @@ mod clock;
 mod life;
 mod orders;
 mod peers;
+mod preprocess;
 mod refusals;
 mod rules;
 mod sessions;
@@ -46,29 +46,29 @@ use crate::{
     bus::Bus,
     claims::Claims,
     entropy::Hedge,
-    envelope::{EVERYONE, Envelope, EnvelopeError, Header, Kind, Post},
+    envelope::{EVERYONE, Envelope, EnvelopeCodec, EnvelopeError, Header, Kind},
     identity::NodeIdentity,
     message::{Announcement, MAX_ANNOUNCEMENT, Reply, SKEW_MS, encode},
     meter,
-    nonces::Marks,
+    nonces::Watermarks,
     permits::Permits,
     policy::{Policy, Spending},
-    pool::{CpuPool, Lane},
+    pool::{CpuPool, Priority},
     primes::Primes,
     proofs::Proofs,
     shares::{ShareStore, age_file::AgeFiles},
 };
-use ahead::Pools;
 pub use bounds::Bounds;
 use bounds::Ledger;
 use life::Life;
 pub(crate) use life::check_proof;
 use orders::Keys;
+use preprocess::Pools;
 use refusals::{Refusal, Refusals};
 use rules::Rules;
 pub use rules::{KeyRules, Limits, VaultRules};
 use sessions::Sessions;
-use witness::{Said, Witness};
+use witness::{Witness, WitnessReport};
 
 /// How often deadlines are looked at.
 const REAP: Duration = Duration::from_millis(100);
@@ -184,7 +184,7 @@ pub struct NodeConfig {
     /// How often it announces itself.
     pub heartbeat: Duration,
     /// How many signing nonces it makes ahead, per key.
-    pub nonces: Marks,
+    pub nonces: Watermarks,
     /// Notices that its machine was resumed: the node then ends, and a fresh start is safe.
     pub resumption: Arc<dyn Resumption>,
     /// How many keys it makes for an orchestrator.
@@ -194,7 +194,7 @@ pub struct NodeConfig {
 /// A signer node.
 pub struct Node {
     name: String,
-    post: Post,
+    codec: EnvelopeCodec,
     clock: Arc<dyn Clock>,
     entropy: Arc<Hedge>,
     pool: Arc<CpuPool>,
@@ -258,15 +258,18 @@ impl Node {
         let node = Arc::new(Self::open(config).await?);
         let stating = Arc::clone(&node);
         node.pool.block_on(move || stating.state_keys()).await?;
-        let mut inbox = bus.subscribe(node.post.id(), true).await.map_err(|cause| {
-            Fault::unavailable("the message bus is not available").caused_by(cause)
-        })?;
+        let mut inbox = bus
+            .subscribe(node.codec.id(), true)
+            .await
+            .map_err(|cause| {
+                Fault::unavailable("the message bus is not available").caused_by(cause)
+            })?;
         let mut heartbeat = interval(heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reap = interval(REAP);
         reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tracing::info!(node = %node.name, keys = node.keys.count(), "signer node is up");
-        node.tend(true);
+        node.replenish(true);
         loop {
             if *shutdown.borrow() {
                 break;
@@ -292,7 +295,7 @@ impl Node {
                     node.reap();
                     node.erase_retired();
                     node.pass_on_again();
-                    node.tend(false);
+                    node.replenish(false);
                 }
                 () = node.claims.broken() => {
                     // Only a fresh start can tell what is on disk. Until then others sign.
@@ -330,7 +333,7 @@ impl Node {
             backup_recipients,
             rules,
             heartbeat: _,
-            nonces: marks,
+            nonces: watermarks,
             resumption,
             bounds,
         } = config;
@@ -370,7 +373,7 @@ impl Node {
                 shares.retire(vault, &root, epoch, retired_ms)?;
             }
             let life = Life::new(shares.load_pending()?, backup_recipients, proofs.open()?)?;
-            let pools = Pools::new(shares.nonces(&claims)?, marks);
+            let pools = Pools::new(shares.nonces(&claims)?, watermarks);
             Ok::<_, Fault>((shares, proofs, claims, keys, life, pools))
         });
         let (shares, proofs, claims, keys, life, pools) = loaded.await??;
@@ -412,7 +415,7 @@ impl Node {
             witness,
             evidence,
             guarded,
-            post: Post::new(identity, bus, Arc::clone(&entropy) as Arc<dyn Entropy>),
+            codec: EnvelopeCodec::new(identity, bus, Arc::clone(&entropy) as Arc<dyn Entropy>),
             clock,
             entropy,
             pool,
@@ -447,7 +450,7 @@ impl Node {
         meter::holdings(&self.name, self.keys.count(), bans.len());
         let nonces = self.pools.nonces.levels();
         meter::nonces(&self.name, nonces.iter().map(|(_, level)| level).sum());
-        let Said {
+        let WitnessReport {
             count,
             height,
             halted,
@@ -466,8 +469,8 @@ impl Node {
             halted,
             others,
         };
-        let header = Header::outside_sessions(Kind::Announcement, self.post.id(), EVERYONE);
-        let sent = encode(&announcement).and_then(|body| self.post.send(header, &body));
+        let header = Header::outside_sessions(Kind::Announcement, self.codec.id(), EVERYONE);
+        let sent = encode(&announcement).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot announce");
         }
@@ -483,12 +486,12 @@ impl Node {
         let Header { kind, from, to, .. } = envelope.header;
         match kind {
             Kind::Announcement => {
-                let known = from == self.post.id() || self.is_watched(&from);
+                let known = from == self.codec.id() || self.is_watched(&from);
                 if to != EVERYONE || !known || envelope.size() > MAX_ANNOUNCEMENT {
                     return;
                 }
             }
-            _ if to != self.post.id() => {
+            _ if to != self.codec.id() => {
                 return self.drop_message(&from, EnvelopeError::Misdirected.into());
             }
             Kind::SigningOrder
@@ -497,7 +500,7 @@ impl Node {
             | Kind::BackupOrder
             | Kind::AttestOrder => {
                 if !self.trusted.contains(&from) {
-                    return self.drop_message(&from, Refusal::Stranger);
+                    return self.drop_message(&from, Refusal::Unadmitted);
                 }
             }
             // A proof stands for itself, whoever shows it.
@@ -531,9 +534,9 @@ impl Node {
         }
         let received_ms = self.clock.now_ms();
         let node = Arc::clone(self);
-        self.pool.spawn(Lane::Signing, move || {
+        self.pool.spawn(Priority::Signing, move || {
             node.admitted(from, size);
-            match node.post.open(&envelope) {
+            match node.codec.open(&envelope) {
                 Ok(opened) if kind == Kind::Announcement => node.announced(&envelope, &opened),
                 // Anybody can announce anything.
                 Err(_) if kind == Kind::Announcement => {}
@@ -547,7 +550,7 @@ impl Node {
                         || (kind == Kind::Activate && !node.trusted.contains(&from)) =>
                 {
                     let pool = Arc::clone(&node.pool);
-                    pool.spawn(Lane::Keygen, move || {
+                    pool.spawn(Priority::Keygen, move || {
                         node.order(&envelope.header, &opened, received_ms);
                     });
                 }
@@ -599,10 +602,10 @@ impl Node {
             attempt,
             round: 0,
             sequence: 0,
-            from: self.post.id(),
+            from: self.codec.id(),
             to,
         };
-        let sent = encode(reply).and_then(|body| self.post.send(header, &body));
+        let sent = encode(reply).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot reply");
         }

@@ -20,14 +20,14 @@ use tokio::time::Instant;
 
 use super::{
     Node,
-    ahead::{Ahead, Lack},
     check::Checked,
     life,
+    preprocess::{Lack, Preprocessed},
     sessions::Begin,
 };
 use crate::{
     attest::{has_signed, statement, transcript},
-    backend::{self, Index, KeygenSetup, MadeNonce, SignSetup, Signer},
+    backend::{self, Index, KeygenSetup, PreprocessedNonce, SignSetup, Signer},
     claims::{Claim, ClaimError},
     envelope::{Header, Kind, Opened},
     identity::openssh_line,
@@ -35,7 +35,7 @@ use crate::{
     meter,
     nonces::Take,
     policy::over_day,
-    pool::Lane,
+    pool::Priority,
     primes,
     runner::Run,
     shares::{FIRST_EPOCH, Lineage, ShareRecord},
@@ -50,7 +50,7 @@ pub(super) const MAX_KEYGEN_MS: u64 = 600_000;
 const CACHED_CHILDREN: usize = 4096;
 
 /// Makes a run, of the nonces that were taken out for it.
-type MakeRun = Box<dyn FnOnce(Vec<MadeNonce>) -> Result<Run, Fault> + Send>;
+type MakeRun = Box<dyn FnOnce(Vec<PreprocessedNonce>) -> Result<Run, Fault> + Send>;
 
 /// A key that the node holds a share of.
 pub(super) struct Key {
@@ -411,8 +411,8 @@ impl Node {
             message: what.message.clone(),
         });
         let parts = (signers.as_slice(), indices.as_slice());
-        let ahead = match self.ahead(&key, parts, order.inputs.len(), &nonces) {
-            Ok(ahead) => ahead,
+        let preprocess = match self.preprocess(&key, parts, order.inputs.len(), &nonces) {
+            Ok(preprocess) => preprocess,
             Err(Lack::Misfit) => {
                 return Err(Fault::field(
                     "nonces",
@@ -429,7 +429,7 @@ impl Node {
         };
         let peers = self.peers(&signers, &indices);
         let root = order.root_public_key.clone();
-        let (take, run): (_, MakeRun) = match ahead {
+        let (take, run): (_, MakeRun) = match preprocess {
             None => {
                 let sessions = setups
                     .map(|setup| key.signer.sign(setup))
@@ -437,13 +437,13 @@ impl Node {
                 let run = Run::signing(sessions, peers, root, view);
                 (None, Box::new(move |_| Ok(run)))
             }
-            Some(Ahead { take, peers: made }) => {
+            Some(Preprocessed { take, peers: made }) => {
                 let setups: Vec<SignSetup> = setups.collect();
                 let signer = Arc::clone(&key.signer);
-                let run = move |own: Vec<MadeNonce>| {
+                let run = move |own: Vec<PreprocessedNonce>| {
                     let parts = setups.into_iter().zip(own).zip(made);
                     let sessions = parts
-                        .map(|((setup, own), made)| signer.sign_ahead(setup, own, made))
+                        .map(|((setup, own), made)| signer.sign_preprocessed(setup, own, made))
                         .collect::<Result<Vec<_>, Fault>>()?;
                     Ok(Run::signing(sessions, peers, root, view))
                 };
@@ -466,7 +466,7 @@ impl Node {
                 orchestrator,
                 epoch,
                 until_ms,
-                lane: Lane::Signing,
+                priority: Priority::Signing,
                 record: None,
                 reshare: None,
             })
@@ -477,7 +477,7 @@ impl Node {
             take,
             uses,
             orchestrator,
-            (epoch, Lane::Signing),
+            (epoch, Priority::Signing),
             begin,
         );
         Ok(())
@@ -490,7 +490,7 @@ impl Node {
         signers: &[NodeId],
     ) -> Result<Vec<Index>, Fault> {
         let refused = |problem| Fault::field("signers", problem);
-        if signers.len() != usize::from(record.threshold) || !signers.contains(&self.post.id()) {
+        if signers.len() != usize::from(record.threshold) || !signers.contains(&self.codec.id()) {
             return Err(refused("the order names other signers than needed"));
         }
         let distinct: HashSet<&NodeId> = signers.iter().collect();
@@ -520,7 +520,7 @@ impl Node {
     fn peers(&self, signers: &[NodeId], indices: &[Index]) -> HashMap<NodeId, Index> {
         let pairs = signers.iter().copied().zip(indices.iter().copied());
         pairs
-            .filter(|(signer, _)| *signer != self.post.id())
+            .filter(|(signer, _)| *signer != self.codec.id())
             .collect()
     }
 
@@ -583,7 +583,7 @@ impl Node {
         if distinct.len() != signers.len() {
             return Err(Fault::field("signers", "name a node twice"));
         }
-        let place = signers.iter().position(|signer| *signer == self.post.id());
+        let place = signers.iter().position(|signer| *signer == self.codec.id());
         let me = place
             .and_then(|place| indices.get(place).copied())
             .ok_or_else(|| Fault::field("signers", "we are not one of them"))?;
@@ -626,7 +626,7 @@ impl Node {
             orchestrator: from,
             epoch: FIRST_EPOCH,
             until_ms,
-            lane: Lane::Keygen,
+            priority: Priority::Keygen,
             record: Some(Box::new(record)),
             reshare: None,
         };
@@ -645,7 +645,7 @@ impl Node {
             spending: Vec::new(),
             now_ms: self.clock.now_ms(),
         };
-        let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.lane));
+        let (orchestrator, place) = (begin.orchestrator, (begin.epoch, begin.priority));
         self.claim_then_begin(claim, None, None, orchestrator, place, move |_| Ok(begin));
     }
 
@@ -657,8 +657,8 @@ impl Node {
         take: Option<Take>,
         uses: Option<Vec<u8>>,
         orchestrator: NodeId,
-        (epoch, lane): (u32, Lane),
-        begin: impl FnOnce(Vec<MadeNonce>) -> Result<Begin, Fault> + Send + 'static,
+        (epoch, priority): (u32, Priority),
+        begin: impl FnOnce(Vec<PreprocessedNonce>) -> Result<Begin, Fault> + Send + 'static,
     ) {
         let node = Arc::clone(self);
         let (session, attempt) = (claim.session, claim.attempt);
@@ -675,7 +675,7 @@ impl Node {
             match claimed {
                 Ok(taken) => {
                     let pool = Arc::clone(&node.pool);
-                    pool.spawn(lane, move || {
+                    pool.spawn(priority, move || {
                         match node.pools.nonces.open(taken).and_then(begin) {
                             Ok(begin) => node.begin(begin),
                             Err(fault) => {
@@ -689,7 +689,7 @@ impl Node {
                 }
                 Err(ClaimError::NonceGone) => {
                     tracing::warn!(node = %node.name, %session, attempt, "a nonce was asked for twice");
-                    let of = node.post.id();
+                    let of = node.codec.id();
                     node.reply(orchestrator, epoch, session, attempt, &Reply::NoNonces { of });
                 }
                 Err(error) => {

@@ -14,7 +14,7 @@ impl Node {
     /// Whether the node's own configuration lets it work with this one, for any vault.
     pub(super) fn is_peer(&self, node: &NodeId) -> bool {
         let pinned = |peers: &HashSet<NodeId>| peers.contains(node);
-        *node == self.post.id()
+        *node == self.codec.id()
             || self.peers.as_ref().is_none_or(pinned)
             || self.rules.vault_peers().any(pinned)
     }
@@ -45,7 +45,7 @@ impl Node {
     ) -> Result<(), Fault> {
         let peers = self.peers_of(vault);
         let known = |node: &NodeId| {
-            *node == self.post.id() || peers.is_none_or(|peers| peers.contains(node))
+            *node == self.codec.id() || peers.is_none_or(|peers| peers.contains(node))
         };
         match named.into_iter().find(|node| !known(node)) {
             None => Ok(()),

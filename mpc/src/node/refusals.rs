@@ -26,7 +26,7 @@ pub(super) enum Refusal {
     #[error(
         "order of a stranger ignored: its key is not among the orchestrators that this node trusts"
     )]
-    Stranger,
+    Unadmitted,
     /// A protocol message of a node that is not among the configured peers.
     #[error("message of a node that is no peer")]
     NoPeer,
@@ -62,11 +62,11 @@ pub(super) enum Refusal {
 /// How often each reason came up.
 #[derive(Default)]
 pub(super) struct Refusals {
-    said: Mutex<HashMap<Discriminant<Refusal>, Said>>,
+    said: Mutex<HashMap<Discriminant<Refusal>, RefusalCount>>,
 }
 
 #[derive(Default)]
-struct Said {
+struct RefusalCount {
     at_ms: Option<u64>,
     unsaid: u64,
 }

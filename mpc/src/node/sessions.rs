@@ -21,7 +21,7 @@ use crate::{
     evidence::Equivocation,
     message::Reply,
     meter,
-    pool::Lane,
+    pool::Priority,
     runner::{Failed, Finished, Progress, Run, Send},
     shares::ShareRecord,
 };
@@ -66,7 +66,7 @@ struct Table {
     /// What waits for its order, of whom. In all: bytes of holders of our keys, and of others.
     early: HashMap<NodeId, Early>,
     holders: usize,
-    strangers: usize,
+    unadmitted: usize,
 }
 
 /// What of one sender waits for orders.
@@ -97,7 +97,7 @@ struct Mail {
     scheduled: bool,
     /// Who may speak, once the order has come.
     peers: Option<Vec<NodeId>>,
-    lane: Lane,
+    priority: Priority,
     /// When the cell has to go or the run to end, in milliseconds since the Unix epoch.
     until_ms: u64,
 }
@@ -105,7 +105,7 @@ struct Mail {
 enum Work {
     Waiting,
     Running(Box<Running>),
-    Over,
+    Finished,
 }
 
 struct Running {
@@ -140,7 +140,7 @@ pub(super) struct Begin {
     /// The generation of shares it uses or makes.
     pub epoch: u32,
     pub until_ms: u64,
-    pub lane: Lane,
+    pub priority: Priority,
     pub record:
         Option<Box<dyn FnOnce(crate::backend::KeyShare) -> ShareRecord + std::marker::Send>>,
     pub reshare: Option<Box<ReshareOrder>>,
@@ -193,7 +193,7 @@ impl Table {
                     epoch: 0,
                     scheduled: false,
                     peers: None,
-                    lane: Lane::Signing,
+                    priority: Priority::Signing,
                     until_ms,
                 }),
                 work: Mutex::new(Work::Waiting),
@@ -207,7 +207,7 @@ impl Table {
         let (all, limit) = if more.holder {
             (&mut self.holders, MAX_EARLY_BYTES)
         } else {
-            (&mut self.strangers, MAX_STRANGE_BYTES)
+            (&mut self.unadmitted, MAX_STRANGE_BYTES)
         };
         let own = self.early.get(&from).copied().unwrap_or_default();
         let bytes = own.bytes.saturating_add(more.bytes);
@@ -232,7 +232,7 @@ impl Table {
             let all = if gone.holder {
                 &mut self.holders
             } else {
-                &mut self.strangers
+                &mut self.unadmitted
             };
             *all = all.saturating_sub(gone.bytes);
             if let Entry::Occupied(mut entry) = self.early.entry(from) {
@@ -318,21 +318,22 @@ impl Node {
         drop(table);
         if mail.peers.is_some() && !mail.scheduled {
             mail.scheduled = true;
-            let lane = mail.lane;
+            let priority = mail.priority;
             drop(mail);
-            if lane == Lane::Signing {
+            if priority == Priority::Signing {
                 // We are on a pool thread already.
                 self.guarded(&cell, || self.work_off(&cell));
             } else {
-                self.schedule(lane, cell);
+                self.schedule(priority, cell);
             }
         }
     }
 
-    fn schedule(self: &Arc<Self>, lane: Lane, cell: Arc<Cell>) {
+    fn schedule(self: &Arc<Self>, priority: Priority, cell: Arc<Cell>) {
         let node = Arc::clone(self);
-        self.pool
-            .spawn(lane, move || node.guarded(&cell, || node.work_off(&cell)));
+        self.pool.spawn(priority, move || {
+            node.guarded(&cell, || node.work_off(&cell))
+        });
     }
 
     /// Runs a step. Should a library panic on what a peer sent, the session ends, not the node.
@@ -341,7 +342,7 @@ impl Node {
             return;
         }
         lock(&cell.mail).scheduled = false;
-        let work = std::mem::replace(&mut *lock(&cell.work), Work::Over);
+        let work = std::mem::replace(&mut *lock(&cell.work), Work::Finished);
         let (session, attempt) = cell.key;
         tracing::error!(node = %self.name, %session, attempt, "a session panicked");
         if let Work::Running(running) = work {
@@ -370,7 +371,7 @@ impl Node {
             orchestrator,
             epoch,
             until_ms,
-            lane,
+            priority,
             record,
             reshare,
         } = begin;
@@ -408,7 +409,7 @@ impl Node {
             mail.peers = Some(run.peers());
             mail.epoch = epoch;
             mail.scheduled = true;
-            mail.lane = lane;
+            mail.priority = priority;
             mail.until_ms = until_ms;
             table.free(std::mem::take(&mut mail.early));
             drop(mail);
@@ -513,7 +514,7 @@ impl Node {
                     self.send(epoch, cell.key, running.run.view(), &message);
                 }
                 let Some(finished) = finished else { return };
-                let Work::Running(running) = std::mem::replace(work, Work::Over) else {
+                let Work::Running(running) = std::mem::replace(work, Work::Finished) else {
                     return;
                 };
                 meter::session_ended(&self.name, running.kind(), "done");
@@ -543,7 +544,7 @@ impl Node {
                 ban,
                 evidence,
             }) => {
-                let Work::Running(running) = std::mem::replace(work, Work::Over) else {
+                let Work::Running(running) = std::mem::replace(work, Work::Finished) else {
                     return;
                 };
                 tracing::warn!(node = %self.name, %session, attempt, %reason, ?culprits, "session aborted");
@@ -596,7 +597,7 @@ impl Node {
                 return self.reply(orchestrator, epoch, session, attempt, &reply);
             }
         };
-        self.tend(true);
+        self.replenish(true);
         let node = Arc::clone(self);
         self.runtime.spawn(async move {
             let noted = node.note_made(&root.public_key, orchestrator, vault).await;
@@ -657,10 +658,10 @@ impl Node {
             attempt,
             round: message.round,
             sequence: message.sequence,
-            from: self.post.id(),
+            from: self.codec.id(),
             to: message.to,
         };
-        if let Err(fault) = self.post.send_parts(header, &[view, &message.body]) {
+        if let Err(fault) = self.codec.send_parts(header, &[view, &message.body]) {
             tracing::warn!(node = %self.name, ?fault, "cannot send");
         }
     }
@@ -682,7 +683,7 @@ impl Node {
                     let over = cell
                         .work
                         .try_lock()
-                        .is_ok_and(|work| matches!(*work, Work::Over));
+                        .is_ok_and(|work| matches!(*work, Work::Finished));
                     running = running.saturating_add(usize::from(!over));
                     if now_ms >= mail.until_ms {
                         due.push(Arc::clone(cell));
@@ -738,7 +739,7 @@ impl Node {
                 attempt,
                 &reply,
             );
-            *work = Work::Over;
+            *work = Work::Finished;
         }
     }
 }

@@ -87,7 +87,7 @@ struct State {
 }
 
 /// What of an announcement is about this module.
-pub(super) struct Said {
+pub(super) struct WitnessReport {
     pub count: u64,
     pub height: u64,
     pub halted: Vec<Halt>,
@@ -153,7 +153,12 @@ pub(super) fn watched(
 impl Node {
     /// Those whose word counts.
     pub(super) fn watched(&self) -> BTreeSet<NodeId> {
-        watched(self.post.id(), self.peers.as_ref(), &self.rules, &self.keys)
+        watched(
+            self.codec.id(),
+            self.peers.as_ref(),
+            &self.rules,
+            &self.keys,
+        )
     }
 
     pub(super) fn is_watched(&self, node: &NodeId) -> bool {
@@ -162,7 +167,7 @@ impl Node {
             None => self.keys.is_holder(node),
         };
         let of_vault = || self.rules.vault_peers().any(|peers| peers.contains(node));
-        *node != self.post.id() && (pinned || of_vault())
+        *node != self.codec.id() && (pinned || of_vault())
     }
 
     fn check_clock(&self, state: &mut State) -> Result<(), Fault> {
@@ -234,7 +239,7 @@ impl Node {
     }
 
     /// What the next announcement says.
-    pub(super) fn said(&self, at_ms: u64) -> Said {
+    pub(super) fn said(&self, at_ms: u64) -> WitnessReport {
         let steady_ms = self.witness.steady_ms();
         let mut halted = Vec::new();
         let mut state = self.witness.lock();
@@ -269,7 +274,7 @@ impl Node {
         if state.sent.len() > SENT {
             state.sent.pop_front();
         }
-        Said {
+        WitnessReport {
             count,
             height: self.claims.age().height,
             halted: if self.guarded { halted } else { Vec::new() },
@@ -333,8 +338,8 @@ impl Node {
     }
 
     fn send_witness(&self, to: NodeId, news: &WitnessNews) {
-        let header = Header::outside_sessions(Kind::Witness, self.post.id(), to);
-        let sent = encode(news).and_then(|body| self.post.send(header, &body));
+        let header = Header::outside_sessions(Kind::Witness, self.codec.id(), to);
+        let sent = encode(news).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot ask or answer a peer");
         }
@@ -401,10 +406,10 @@ impl Node {
             return false;
         };
         let Header { kind, from, to, .. } = envelope.header;
-        if (kind, from, to) != (Kind::Announcement, self.post.id(), EVERYONE) {
+        if (kind, from, to) != (Kind::Announcement, self.codec.id(), EVERYONE) {
             return false;
         }
-        let opened = self.post.open(&envelope).ok();
+        let opened = self.codec.open(&envelope).ok();
         let announcement = opened.and_then(|opened| decode::<Announcement>(&opened.body));
         match announcement {
             Some(announcement) => {
@@ -421,7 +426,7 @@ impl Node {
         let Some(announcement) = decode::<Announcement>(&opened.body) else {
             return;
         };
-        if from == self.post.id() {
+        if from == self.codec.id() {
             return self.heard_of_self(&announcement);
         }
         let Announcement {

@@ -39,14 +39,14 @@ use table::{NonceRow, Stored};
 pub use table::{ShareEpoch, Take};
 
 use crate::{
-    backend::MadeNonce,
+    backend::PreprocessedNonce,
     claims::{Claim, ClaimError, Claims},
     entropy::Hedge,
 };
 
 /// How many nonces a node keeps ready for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct Watermarks {
     /// Refilled when there are fewer than this.
     pub low: usize,
     /// Filled up to this; 0 turns the pool off, at most [`MOST`].
@@ -56,7 +56,7 @@ pub struct Marks {
 /// The highest mark.
 pub const MOST: usize = 4096;
 
-impl Default for Marks {
+impl Default for Watermarks {
     fn default() -> Self {
         Self { low: 64, high: 256 }
     }
@@ -162,7 +162,7 @@ impl Nonces {
         &self,
         claims: &Claims,
         of: &ShareEpoch,
-        made: Vec<MadeNonce>,
+        made: Vec<PreprocessedNonce>,
         entropy: &dyn Entropy,
     ) -> Result<Vec<(u64, Vec<u8>)>, ClaimError> {
         let count = u64::try_from(made.len()).unwrap_or(u64::MAX);
@@ -170,7 +170,7 @@ impl Nonces {
         let rows: Option<Vec<NonceRow>> = (first..)
             .zip(made)
             .map(|(id, nonce)| {
-                let MadeNonce {
+                let PreprocessedNonce {
                     commitments,
                     secret,
                 } = nonce;
@@ -223,7 +223,7 @@ impl Nonces {
     /// # Errors
     /// [`covault_core::fault::Class::Unavailable`] when it is damaged, or was sealed by another
     /// keyring.
-    pub fn open(&self, taken: Taken) -> Result<Vec<MadeNonce>, Fault> {
+    pub fn open(&self, taken: Taken) -> Result<Vec<PreprocessedNonce>, Fault> {
         let Taken { of, rows } = taken;
         let Some(of) = of else { return Ok(Vec::new()) };
         rows.into_iter()
@@ -232,7 +232,7 @@ impl Nonces {
                     .sealer
                     .open(&of, row.id, &row.commitments, &row.sealed)
                     .ok_or_else(|| Fault::unavailable("a stored nonce does not open"))?;
-                Ok(MadeNonce {
+                Ok(PreprocessedNonce {
                     commitments: row.commitments,
                     secret,
                 })

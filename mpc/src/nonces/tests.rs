@@ -86,7 +86,7 @@ impl Store {
         (claims, nonces)
     }
 
-    fn keep(&self, of: &ShareEpoch, made: Vec<MadeNonce>) -> Vec<u64> {
+    fn keep(&self, of: &ShareEpoch, made: Vec<PreprocessedNonce>) -> Vec<u64> {
         let (claims, nonces) = self.parts();
         let batch = nonces.keep(claims, of, made, &SystemEntropy);
         let batch = futures::executor::block_on(batch).unwrap();
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// In a session of its own.
-    fn take(&mut self, of: &ShareEpoch, ids: &[u64]) -> Result<Vec<MadeNonce>, ClaimError> {
+    fn take(&mut self, of: &ShareEpoch, ids: &[u64]) -> Result<Vec<PreprocessedNonce>, ClaimError> {
         self.sessions += 1;
         self.take_in(self.sessions, of, ids)
     }
@@ -104,7 +104,7 @@ impl Store {
         session: u32,
         of: &ShareEpoch,
         ids: &[u64],
-    ) -> Result<Vec<MadeNonce>, ClaimError> {
+    ) -> Result<Vec<PreprocessedNonce>, ClaimError> {
         let mut id = [0; 16];
         id[..4].copy_from_slice(&session.to_be_bytes());
         let claim = Claim {
@@ -132,8 +132,8 @@ fn shares(epoch: u32) -> ShareEpoch {
     }
 }
 
-fn made(text: &str) -> MadeNonce {
-    MadeNonce {
+fn made(text: &str) -> PreprocessedNonce {
+    PreprocessedNonce {
         commitments: format!("commitments of {text}").into_bytes(),
         secret: Zeroizing::new(format!("secret of {text}").into_bytes()),
     }
@@ -237,7 +237,7 @@ fn nonces__should_not_lie_open_on_disk() {
             secret
         })
         .collect();
-    let made = secrets.iter().map(|secret| MadeNonce {
+    let made = secrets.iter().map(|secret| PreprocessedNonce {
         commitments: secret.iter().map(|byte| byte ^ 0xff).collect(),
         secret: Zeroizing::new(secret.to_vec()),
     });

@@ -14,7 +14,7 @@ use covault_core::{
     network::Network,
     payload::{
         Kind,
-        outflow::{AccountChange, Asset, Place},
+        outflow::{AccountChange, Asset, ChainScope},
     },
 };
 use toml::{Table, Value};
@@ -142,7 +142,7 @@ fn wallets(keys: &mut Keys) -> Result<BTreeMap<(Network, String), Rules>, Fault>
     Ok(wallets)
 }
 
-fn recipients(keys: &mut Keys) -> Result<BTreeMap<Place, BTreeSet<String>>, Fault> {
+fn recipients(keys: &mut Keys) -> Result<BTreeMap<ChainScope, BTreeSet<String>>, Fault> {
     let mut lists = BTreeMap::new();
     for (path, at, value) in keys.by_place("recipients")? {
         let chain = at.network.rules();
@@ -151,7 +151,7 @@ fn recipients(keys: &mut Keys) -> Result<BTreeMap<Place, BTreeSet<String>>, Faul
     Ok(lists)
 }
 
-fn most_fee(keys: &mut Keys) -> Result<BTreeMap<Place, U256>, Fault> {
+fn most_fee(keys: &mut Keys) -> Result<BTreeMap<ChainScope, U256>, Fault> {
     keys.by_place("most_fee")?
         .into_iter()
         .map(|(path, at, value)| Ok((at, amount(&path, &value)?)))
@@ -267,7 +267,7 @@ impl Keys {
     }
 
     /// A table whose keys are places.
-    fn by_place(&mut self, key: &'static str) -> Result<Vec<(String, Place, Value)>, Fault> {
+    fn by_place(&mut self, key: &'static str) -> Result<Vec<(String, ChainScope, Value)>, Fault> {
         let Some((path, value)) = self.take(key) else {
             return Ok(Vec::new());
         };
@@ -343,8 +343,8 @@ fn amount(path: &str, value: &Value) -> Result<U256, Fault> {
     parse_u256(digits).map_err(|error| wrong(path, error))
 }
 
-fn place(text: &str) -> Result<Place, Fault> {
-    Place::parse(text)
+fn place(text: &str) -> Result<ChainScope, Fault> {
+    ChainScope::parse(text)
 }
 
 fn account_change(text: &str) -> Result<AccountChange, Fault> {

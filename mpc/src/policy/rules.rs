@@ -11,7 +11,7 @@ use covault_core::{
     network::Network,
     payload::{
         Kind, Payload,
-        outflow::{AccountChange, Asset, Nature, Outflow, Place},
+        outflow::{AccountChange, Asset, ChainScope, Nature, Outflow},
     },
 };
 
@@ -21,7 +21,7 @@ use super::{Asked, Counter, Scope, Spending, over_day};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
     /// `None`: everywhere.
-    pub(super) networks: Option<BTreeSet<Place>>,
+    pub(super) networks: Option<BTreeSet<ChainScope>>,
     /// `None`: all.
     pub(super) kinds: Option<BTreeSet<Kind>>,
     /// `None`: off for the node, and in a vault or wallet where something is limited.
@@ -29,11 +29,11 @@ pub(super) struct Rules {
     /// `None`: on.
     pub(super) messages: Option<bool>,
     /// `None`: where nothing is limited.
-    pub(super) typed_data: Option<BTreeSet<Place>>,
+    pub(super) typed_data: Option<BTreeSet<ChainScope>>,
     /// `None`: where nothing is limited.
-    pub(super) custom_calls: Option<BTreeSet<Place>>,
+    pub(super) custom_calls: Option<BTreeSet<ChainScope>>,
     /// Where something is signed although no list can hold who gets it.
-    pub(super) unseen_recipients: BTreeSet<Place>,
+    pub(super) unseen_recipients: BTreeSet<ChainScope>,
     /// `None`: none of the node, and no rule of a vault or wallet.
     pub(super) account_changes: Option<BTreeSet<AccountChange>>,
     pub(super) only_listed_assets: bool,
@@ -41,8 +41,8 @@ pub(super) struct Rules {
     /// Wallets of the same vault may receive, and nobody else that no list names.
     pub(super) own_wallets: bool,
     /// An empty list is nobody.
-    pub(super) recipients: BTreeMap<Place, BTreeSet<String>>,
-    pub(super) most_fee: BTreeMap<Place, U256>,
+    pub(super) recipients: BTreeMap<ChainScope, BTreeSet<String>>,
+    pub(super) most_fee: BTreeMap<ChainScope, U256>,
     pub(super) limits: BTreeMap<Asset, Limit>,
 }
 
@@ -172,13 +172,13 @@ impl Rules {
 
     /// Whether bytes that may be anything are signed. Of a vault or wallet, also what it says of
     /// recipients and amounts speaks against it.
-    fn raw(&self, scope: &Scope, place: &Place) -> bool {
+    fn raw(&self, scope: &Scope, place: &ChainScope) -> bool {
         self.raw_signing
             .unwrap_or(*scope != Scope::Node && !self.limited(place))
     }
 
     /// Whether amounts or recipients are limited for something that is good at `place`.
-    fn limited(&self, place: &Place) -> bool {
+    fn limited(&self, place: &ChainScope) -> bool {
         self.only_listed_assets
             || self.only_recipients()
             || self.recipients.keys().any(|other| other.meets(place))
@@ -231,16 +231,19 @@ impl Rules {
 
     /// The highest fees that hold for a place: what is written, and for a node that writes nothing
     /// of it, the default.
-    fn most_fees(&self, scope: &Scope, at: &Place) -> Vec<(Place, U256)> {
+    fn most_fees(&self, scope: &Scope, at: &ChainScope) -> Vec<(ChainScope, U256)> {
         let meets = self.most_fee.iter().filter(|(place, _)| place.meets(at));
         let mut written: Vec<_> = meets.map(|(place, most)| (*place, *most)).collect();
         if written.is_empty() && *scope == Scope::Node {
-            written.push((Place::network(at.network), default_most_fee(at.network)));
+            written.push((
+                ChainScope::network(at.network),
+                default_most_fee(at.network),
+            ));
         }
         written
     }
 
-    fn check_fee(&self, scope: &Scope, fee: U256, at: &Place) -> Result<(), Fault> {
+    fn check_fee(&self, scope: &Scope, fee: U256, at: &ChainScope) -> Result<(), Fault> {
         for (place, most) in self.most_fees(scope, at) {
             if fee > most {
                 let sentence = format_args!(

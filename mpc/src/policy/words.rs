@@ -5,7 +5,7 @@ use std::{
     fmt::{self, Display},
 };
 
-use covault_core::{network::Network, payload::outflow::Place};
+use covault_core::{network::Network, payload::outflow::ChainScope};
 
 use super::{
     Policy,
@@ -16,7 +16,7 @@ use super::{
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = &self.node;
-        let places = |places: &Option<BTreeSet<Place>>, none: &str| match places {
+        let places = |places: &Option<BTreeSet<ChainScope>>, none: &str| match places {
             None => none.to_owned(),
             Some(places) => format!("[{}]", join(places)),
         };
@@ -180,7 +180,7 @@ impl Rules {
     }
 
     fn explain_fees(&self, node: bool, say: &mut impl FnMut(String)) {
-        let mut fees: BTreeMap<Place, _> = self
+        let mut fees: BTreeMap<ChainScope, _> = self
             .most_fee
             .iter()
             .map(|(place, most)| (*place, most.to_string()))
@@ -188,7 +188,8 @@ impl Rules {
         if node {
             for network in Network::ALL {
                 let most = || format!("{} (default)", default_most_fee(network));
-                fees.entry(Place::network(network)).or_insert_with(most);
+                fees.entry(ChainScope::network(network))
+                    .or_insert_with(most);
             }
         }
         for (place, most) in fees {

@@ -85,10 +85,10 @@ async fn life__should_refuse_orders_that_do_not_fit_what_is_held() {
 
 /// What an orchestrator can write by itself: a generation of strangers, with all their statements.
 fn forged(life: &Life, old: Generation, epoch: u32) -> (ReshareOrder, ReshareProof) {
-    let strangers = [(); 2].map(|()| NodeIdentity::generate(&SystemEntropy));
+    let unadmitted = [(); 2].map(|()| NodeIdentity::generate(&SystemEntropy));
     // Also what was before is theirs: no statement is missing.
     let old = Generation {
-        holders: strangers.each_ref().map(NodeIdentity::id).to_vec(),
+        holders: unadmitted.each_ref().map(NodeIdentity::id).to_vec(),
         ..old
     };
     let order = ReshareOrder {
@@ -96,23 +96,23 @@ fn forged(life: &Life, old: Generation, epoch: u32) -> (ReshareOrder, ResharePro
         session: crate::world::session(),
         scheme: Scheme::default_of(life.root.curve),
         root_public_key: life.root.public_key.clone(),
-        dealers: strangers.each_ref().map(NodeIdentity::id).to_vec(),
+        dealers: unadmitted.each_ref().map(NodeIdentity::id).to_vec(),
         old,
         new: Generation {
             epoch,
             threshold: 2,
-            holders: strangers.each_ref().map(NodeIdentity::id).to_vec(),
+            holders: unadmitted.each_ref().map(NodeIdentity::id).to_vec(),
         },
         issued_at_ms: now_ms(),
         expires_at_ms: now_ms() + 60_000,
     };
     let statement = order.statement().unwrap();
     let sign = |node: &NodeIdentity| (node.id(), node.sign(&statement).to_vec());
-    (order, ReshareProof(strangers.iter().map(sign).collect()))
+    (order, ReshareProof(unadmitted.iter().map(sign).collect()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prepared_shares__should_not_be_retired_on_the_word_of_strangers() {
+async fn prepared_shares__should_not_be_retired_on_the_word_of_unadmitted_nodes() {
     // From nodes 0 and 1 to 2 and 3. Node 3 is told about by an older one, and pins nobody later.
     let mut life = Life::start(Curve::Ed25519, 4, 2, 2).await;
     let order = life.order(&[0, 1], &[2, 3], 2);

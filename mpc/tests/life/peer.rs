@@ -7,7 +7,7 @@ use covault_core::{
     signature::Curve,
 };
 use covault_mpc::{
-    envelope::{Header, Kind, Post},
+    envelope::{EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
     permits::Permits,
 };
@@ -22,7 +22,7 @@ use crate::{
 /// Node 2 shows a proof to another one.
 fn show(life: &Life, to: usize, order: &ReshareOrder, proof: &ReshareProof) {
     let identity = Arc::clone(&life.test.nodes[2].identity);
-    let post = Post::new(identity, life.test.medium.bus(), Arc::new(SystemEntropy));
+    let codec = EnvelopeCodec::new(identity, life.test.medium.bus(), Arc::new(SystemEntropy));
     let body = bcs::to_bytes(&(order, proof, Vec::<Proven>::new(), now_ms())).unwrap();
     let header = Header {
         kind: Kind::Activate,
@@ -32,16 +32,16 @@ fn show(life: &Life, to: usize, order: &ReshareOrder, proof: &ReshareProof) {
         attempt: 0,
         round: 0,
         sequence: 0,
-        from: post.id(),
+        from: codec.id(),
         to: life.id(to),
     };
-    post.send(header, &body).unwrap();
+    codec.send(header, &body).unwrap();
 }
 
 /// A generation of the key that two invented nodes have made for themselves, and their statements.
 fn invented(life: &mut Life, epoch: u32) -> (ReshareOrder, ReshareProof) {
-    let strangers = [(); 2].map(|()| NodeIdentity::generate(&SystemEntropy));
-    let ids: Vec<NodeId> = strangers.iter().map(NodeIdentity::id).collect();
+    let unadmitted = [(); 2].map(|()| NodeIdentity::generate(&SystemEntropy));
+    let ids: Vec<NodeId> = unadmitted.iter().map(NodeIdentity::id).collect();
     let generation = |epoch| Generation {
         epoch,
         threshold: 2,
@@ -52,7 +52,7 @@ fn invented(life: &mut Life, epoch: u32) -> (ReshareOrder, ReshareProof) {
     order.old = generation(epoch - 1);
     order.dealers.clone_from(&ids);
     order.new = generation(epoch);
-    let proof = signed(&order, strangers.iter());
+    let proof = signed(&order, unadmitted.iter());
     (order, proof)
 }
 

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use covault_core::order::NodeId;
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, Header, Kind, Post},
+    envelope::{Envelope, EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
 };
 
@@ -39,14 +39,14 @@ impl Bus for Outbox {
     }
 }
 
-/// The liar.
+/// the byzantine node.
 pub struct Byzantine {
     dice: Arc<Dice>,
     active: AtomicBool,
     outbox: Arc<Outbox>,
-    post: Post,
+    codec: EnvelopeCodec,
     /// Opens what it sends, with the recipients' keys: it wrote it, so it knows it.
-    readers: BTreeMap<NodeId, Post>,
+    readers: BTreeMap<NodeId, EnvelopeCodec>,
     others: Vec<NodeId>,
     /// Bodies that it has sent before.
     said: Mutex<Vec<Vec<u8>>>,
@@ -63,14 +63,15 @@ impl Byzantine {
         let readers = everybody
             .iter()
             .map(|identity| {
-                let post = Post::new(Arc::clone(identity), MemoryBus::new(), entropy.clone());
-                (identity.id(), post)
+                let codec =
+                    EnvelopeCodec::new(Arc::clone(identity), MemoryBus::new(), entropy.clone());
+                (identity.id(), codec)
             })
             .collect();
         Arc::new(Self {
             dice,
             active: AtomicBool::new(false),
-            post: Post::new(
+            codec: EnvelopeCodec::new(
                 Arc::clone(me),
                 Arc::clone(&outbox) as Arc<dyn Bus>,
                 entropy.clone(),
@@ -92,7 +93,7 @@ impl Byzantine {
     }
 
     fn say(&self, header: Header, body: &[u8]) {
-        self.post.send(header, body).unwrap();
+        self.codec.send(header, body).unwrap();
     }
 
     /// What it sends instead of a message that an honest node would send.

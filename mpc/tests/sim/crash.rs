@@ -24,7 +24,7 @@ use covault_mpc::{
     envelope::{Envelope, Kind},
     identity::NodeIdentity,
     node::{Bounds, Node, NodeConfig, Rebuild, Unwatched},
-    nonces::Marks,
+    nonces::Watermarks,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -159,7 +159,7 @@ impl Pair {
             rules: crate::support::free(),
             check: Arc::new(Rebuild),
             heartbeat: ms(1_000),
-            nonces: Marks { low: 0, high: 0 },
+            nonces: Watermarks { low: 0, high: 0 },
             resumption: Arc::new(Unwatched),
         };
         let (shutdown, receiver) = watch::channel(false);

@@ -361,7 +361,7 @@ fn report(world: &World, reshares: u64) -> Report {
         trace,
         events,
         reshares,
-        liars: world.hostile.len() as u64,
+        byzantine_nodes: world.hostile.len() as u64,
         violations: world.oracle.violations(),
         ..Report::default()
     }
@@ -385,9 +385,9 @@ fn simulation__should_leave_the_key_to_its_holders_whatever_a_hostile_orchestrat
     let sum = sum.into_inner().unwrap();
     eprintln!(
         "{runs} worlds, {} hostile nodes, {} generations",
-        sum.liars, sum.reshares
+        sum.byzantine_nodes, sum.reshares
     );
-    assert!(runs < 50 || (sum.reshares > runs / 2 && sum.liars > runs / 3));
+    assert!(runs < 50 || (sum.reshares > runs / 2 && sum.byzantine_nodes > runs / 3));
 }
 
 fn world_of(seed: u64, planted: Planted) -> Setting {

@@ -19,7 +19,7 @@ use covault_core::{
 use covault_mpc::{
     identity::NodeIdentity,
     node::{Bounds, Node, NodeConfig, Rebuild, Unwatched},
-    nonces::Marks,
+    nonces::Watermarks,
     pool::CpuPool,
 };
 use secrecy::SecretString;
@@ -70,7 +70,7 @@ pub struct World {
     pub nodes: Vec<SimNode>,
     pub folder: tempfile::TempDir,
     pub counts: Counts,
-    marks: Marks,
+    watermarks: Watermarks,
     stormy: AtomicBool,
 }
 
@@ -149,16 +149,16 @@ impl World {
             .collect();
         let ids: Vec<NodeId> = identities.iter().map(|identity| identity.id()).collect();
         // The others must be enough without it.
-        let liar = (count > usize::from(threshold) && dice.chance(600))
+        let byzantine_index = (count > usize::from(threshold) && dice.chance(600))
             .then(|| 1 + dice.below(count + spare));
-        let byzantine = liar.map(|place| {
-            let liar = Byzantine::new(Arc::clone(&dice), &identities[place], &identities);
-            (place, liar)
+        let byzantine = byzantine_index.map(|place| {
+            let byzantine = Byzantine::new(Arc::clone(&dice), &identities[place], &identities);
+            (place, byzantine)
         });
         let oracle = Arc::new(Oracle::new(
             ids[0],
             &identities,
-            liar.map(|place| ids[place]),
+            byzantine_index.map(|place| ids[place]),
             setting.scheme == Scheme::FrostEd25519,
         ));
         let net = Net::new(
@@ -171,12 +171,12 @@ impl World {
             Pools::Some => dice.chance(850),
             Pools::All => true,
         };
-        let marks = match pools {
-            true => Marks {
+        let watermarks = match pools {
+            true => Watermarks {
                 low: dice.between(1, 4) as usize,
                 high: dice.between(4, 8) as usize,
             },
-            false => Marks { low: 0, high: 0 },
+            false => Watermarks { low: 0, high: 0 },
         };
         // How wrong clocks are: an order has to live longer.
         let skew_ms = [100, 3_000, 20_000][dice.below(3)];
@@ -208,7 +208,7 @@ impl World {
             });
         }
         trace.note(format_args!(
-            "{threshold} of {count} and {spare}, liar {liar:?}, {marks:?}"
+            "{threshold} of {count} and {spare}, byzantine node {byzantine_index:?}, {watermarks:?}"
         ));
         Arc::new(Self {
             setting,
@@ -231,20 +231,23 @@ impl World {
             nodes,
             folder,
             counts: Counts::default(),
-            marks,
+            watermarks,
             stormy: AtomicBool::default(),
         })
     }
 
-    pub fn liar(&self) -> Option<NodeId> {
+    pub fn byzantine(&self) -> Option<NodeId> {
         let (place, _) = self.byzantine.as_ref()?;
         Some(self.ids[*place])
     }
 
     /// How many of these do as they are told.
     pub fn honest(&self, nodes: &[NodeId]) -> usize {
-        let liar = self.liar();
-        nodes.iter().filter(|node| Some(**node) != liar).count()
+        let byzantine = self.byzantine();
+        nodes
+            .iter()
+            .filter(|node| Some(**node) != byzantine)
+            .count()
     }
 
     fn node(&self, place: usize) -> &SimNode {
@@ -258,7 +261,7 @@ impl World {
             place,
             life: Arc::clone(life),
             byzantine: byzantine
-                .filter(|(liar, _)| *liar == place)
+                .filter(|(byzantine, _)| *byzantine == place)
                 .map(|(_, byzantine)| Arc::clone(byzantine)),
         })
     }
@@ -292,7 +295,7 @@ impl World {
             },
             check: Arc::new(Rebuild),
             heartbeat: ms(HEARTBEAT_MS),
-            nonces: self.marks,
+            nonces: self.watermarks,
             resumption: Arc::new(Unwatched),
         }
     }
@@ -504,11 +507,11 @@ impl World {
         }
     }
 
-    /// Without the liar, which an operator knows by now.
+    /// Without the byzantine node, which an operator knows by now.
     pub fn safe_target(&self, now: &Generation) -> Target {
-        let liar = self.liar();
+        let byzantine = self.byzantine();
         let mut holders = self.ids[1..].to_vec();
-        holders.retain(|node| Some(*node) != liar);
+        holders.retain(|node| Some(*node) != byzantine);
         while holders.len() > 2 && self.dice.chance(300) {
             holders.swap_remove(self.dice.below(holders.len()));
         }
@@ -516,9 +519,9 @@ impl World {
         Target {
             threshold: threshold as u16,
             holders,
-            lost: liar
+            lost: byzantine
                 .into_iter()
-                .filter(|liar| now.holders.contains(liar))
+                .filter(|byzantine| now.holders.contains(byzantine))
                 .collect(),
         }
     }

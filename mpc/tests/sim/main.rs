@@ -1,5 +1,5 @@
 //! Whole clusters in one process, each from a seed: real nodes, a real cluster client, real FROST,
-//! real claims files; a bus that does its worst, nodes that crash, clocks that differ, a liar.
+//! real claims files; a bus that does its worst, nodes that crash, clocks that differ, a byzantine node.
 //!
 //! - `COVAULT_SIM_RUNS` says how many worlds (150), `COVAULT_SIM_FIRST` the first seed (0).
 //! - `COVAULT_SIM_SEED` runs one world and prints all that happens in it.
@@ -110,7 +110,7 @@ fn simulation__should_hold_its_invariants_whatever_the_seed() {
         power_losses,
         torn,
         orchestrator_crashes,
-        liars,
+        byzantine_nodes,
         reshares,
         ..
     } = &sum;
@@ -118,13 +118,13 @@ fn simulation__should_hold_its_invariants_whatever_the_seed() {
         "{runs} worlds: {events} events, {signed} signed, {one_round} shares with nonces made ahead, \
          {reshares} new generations, {faults} refused or given up, {crashes} crashes of nodes, \
          {power_losses} with the power ({torn} in the middle of a transaction), {orchestrator_crashes} of \
-         orchestrators, {liars} liars"
+         orchestrators, {byzantine_nodes} byzantine nodes"
     );
     assert!(sum.violations.is_empty(), "{:#?}", sum.violations);
     // Worlds in which nothing goes wrong, or nothing goes well, show nothing.
     if runs >= 100 {
         assert!(sum.signed > runs && sum.faults > runs / 4);
-        assert!(sum.crashes > runs && sum.liars > runs / 4);
+        assert!(sum.crashes > runs && sum.byzantine_nodes > runs / 4);
         assert!(sum.one_round > runs && sum.reshares > runs && sum.torn > runs / 4);
         assert!(sum.orchestrator_crashes > runs);
     }

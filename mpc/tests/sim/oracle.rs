@@ -12,7 +12,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::memory::MemoryBus,
-    envelope::{Envelope, Header, Kind, Opened, Post},
+    envelope::{Envelope, EnvelopeCodec, Header, Kind, Opened},
     identity::NodeIdentity,
 };
 
@@ -52,7 +52,7 @@ struct Seen {
     /// Nonces made ahead: the shares they are for, and the commitments, by node and number.
     numbers: BTreeMap<(NodeId, u64), (Shares, Vec<u8>)>,
     /// The number of each commitment that was made ahead, by node.
-    ahead: BTreeMap<(NodeId, Vec<u8>), u64>,
+    preprocess: BTreeMap<(NodeId, Vec<u8>), u64>,
     /// Where each commitment of a first round was shown, by node.
     shown: BTreeMap<(NodeId, Vec<u8>), Slot>,
     /// Where each commitment's nonce was used for a share, by node.
@@ -72,7 +72,7 @@ struct Seen {
 pub struct Oracle {
     orchestrator: NodeId,
     /// Opens what was sent to each node.
-    posts: BTreeMap<NodeId, Post>,
+    posts: BTreeMap<NodeId, EnvelopeCodec>,
     /// Who may do as it likes.
     byzantine: Option<NodeId>,
     /// FROST shows its commitments; other protocols are not looked into.
@@ -88,12 +88,12 @@ impl Seen {
     /// A node uses the nonce of a commitment for a share.
     fn uses(&mut self, from: NodeId, commitment: Vec<u8>, slot: Slot) {
         let place = (from, commitment);
-        let ahead = self.ahead.contains_key(&place);
+        let preprocess = self.preprocess.contains_key(&place);
         let first = *self.used.entry(place).or_insert(slot);
         if first != slot {
             self.violated(format!(
                 "{from:?} uses a nonce{} twice: in {first:?} and {slot:?}",
-                if ahead { " made ahead" } else { "" }
+                if preprocess { " made ahead" } else { "" }
             ));
         }
     }
@@ -123,7 +123,10 @@ impl Seen {
 
     /// A node tells of a nonce that it has made ahead.
     fn made(&mut self, from: NodeId, of: &Shares, id: u64, commitment: Vec<u8>) {
-        let known = *self.ahead.entry((from, commitment.clone())).or_insert(id);
+        let known = *self
+            .preprocess
+            .entry((from, commitment.clone()))
+            .or_insert(id);
         if known != id {
             self.violated(format!(
                 "{from:?} shows one commitment as {known} and as {id}"
@@ -148,8 +151,8 @@ impl Oracle {
             .iter()
             .map(|identity| {
                 let dice = Arc::new(Dice::new(0, 0));
-                let post = Post::new(Arc::clone(identity), MemoryBus::new(), dice);
-                (identity.id(), post)
+                let codec = EnvelopeCodec::new(Arc::clone(identity), MemoryBus::new(), dice);
+                (identity.id(), codec)
             })
             .collect();
         Self {
@@ -390,7 +393,7 @@ fn frost_message(seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Ve
     }
     if round == 1 {
         let shown = (from, body.clone());
-        if seen.ahead.contains_key(&shown) {
+        if seen.preprocess.contains_key(&shown) {
             let what = format!("{from:?} shows a nonce made ahead in {slot:?}");
             seen.violated(what);
         }
@@ -414,16 +417,19 @@ fn frost_message(seen: &mut Seen, from: NodeId, slot: Slot, round: u16, body: Ve
 }
 
 /// Whether every quorum of one has an honest node in common with every quorum of the other.
-fn share_an_honest_node(one: &Generation, other: &Generation, liar: Option<NodeId>) -> bool {
+fn share_an_honest_node(one: &Generation, other: &Generation, byzantine: Option<NodeId>) -> bool {
     let common = one.holders.iter().filter(|it| other.holders.contains(it));
     let common: Vec<NodeId> = common.copied().collect();
-    let liars = common.iter().filter(|node| Some(**node) == liar).count();
+    let byzantine_nodes = common
+        .iter()
+        .filter(|node| Some(**node) == byzantine)
+        .count();
     // How many of those in common a quorum needs at least.
     let queries = |of: &Generation| {
         let alone = of.holders.len() - common.len();
         usize::from(of.threshold).saturating_sub(alone)
     };
-    queries(one) + queries(other) > common.len() + liars
+    queries(one) + queries(other) > common.len() + byzantine_nodes
 }
 
 fn content(order: &SigningOrder) -> Vec<u8> {

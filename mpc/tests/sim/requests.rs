@@ -12,7 +12,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::{Address, Bus as _},
-    envelope::{Header, Kind, Post},
+    envelope::{EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
 };
 use tokio::time::{sleep, timeout};
@@ -147,7 +147,7 @@ pub async fn strange_order(world: Arc<World>, root: RootKey) {
         life: Arc::new(Life::default()),
         byzantine: None,
     });
-    let post = Post::new(identity, bus, Arc::clone(&world.dice) as _);
+    let codec = EnvelopeCodec::new(identity, bus, Arc::clone(&world.dice) as _);
     let order = order(&world, &root, b"all your coins");
     let signers: Vec<NodeId> = world
         .first
@@ -172,7 +172,7 @@ pub async fn strange_order(world: Arc<World>, root: RootKey) {
             from: *to,
             to: *to,
         };
-        post.send(header, &body).unwrap();
+        codec.send(header, &body).unwrap();
     }
     // Noise, too.
     let noise = world.dice.bytes(300);

@@ -1,5 +1,5 @@
 //! One world from its beginning to its end: a cluster, bad weather, requests, new generations of
-//! shares, a liar, and then calm.
+//! shares, a byzantine node, and then calm.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -103,7 +103,7 @@ pub struct Report {
     pub power_losses: u64,
     pub torn: u64,
     pub orchestrator_crashes: u64,
-    pub liars: u64,
+    pub byzantine_nodes: u64,
     pub reshares: u64,
     pub violations: Vec<String>,
 }
@@ -119,7 +119,7 @@ impl Report {
         self.power_losses += other.power_losses;
         self.torn += other.torn;
         self.orchestrator_crashes += other.orchestrator_crashes;
-        self.liars += other.liars;
+        self.byzantine_nodes += other.byzantine_nodes;
         self.reshares += other.reshares;
     }
 }
@@ -160,7 +160,7 @@ async fn story(setting: Setting) -> Report {
 
     let mut counts = storm(&world, &orchestrator, &root).await;
 
-    // The calm: whoever is honest signs, with the old shares or with new ones, and the liar cannot
+    // The calm: whoever is honest signs, with the old shares or with new ones, and the byzantine node cannot
     // stop them.
     world.calm();
     until_live(&world, &orchestrator).await;
@@ -306,10 +306,10 @@ async fn reshares(world: &World, orchestrator: &Orchestrator) -> Option<Generati
         let key = shown.await.key.unwrap();
         let epoch = key.generation.epoch;
         let told = |node| world.oracle.has_activated(node, epoch);
-        // The liar among the old ones may never say so; the others do, also those that leave.
+        // the byzantine node among the old ones may never say so; the others do, also those that leave.
         let honest = old.holders.iter().chain(holders);
-        let liar = world.liar();
-        let honest: Vec<_> = honest.filter(|node| Some(**node) != liar).collect();
+        let byzantine = world.byzantine();
+        let honest: Vec<_> = honest.filter(|node| Some(**node) != byzantine).collect();
         while !honest.iter().all(|node| told(node)) {
             sleep(ms(100)).await;
         }
@@ -357,7 +357,7 @@ fn report(world: &World, orchestrator: &Orchestrator, (signed, faults): (u64, u6
         power_losses: counts.power_losses.load(Ordering::Relaxed),
         torn: counts.torn.load(Ordering::Relaxed),
         orchestrator_crashes: orchestrator.crashes.load(Ordering::Relaxed),
-        liars: u64::from(world.byzantine.is_some()),
+        byzantine_nodes: u64::from(world.byzantine.is_some()),
         reshares: orchestrator.reshares.load(Ordering::Relaxed),
         violations: world.oracle.violations(),
     }

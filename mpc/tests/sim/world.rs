@@ -11,7 +11,7 @@ use std::{
 
 use covault_core::port::{Clock, Entropy};
 use covault_mpc::{
-    pool::Lane,
+    pool::Priority,
     simulated::{Disk, Machine},
 };
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -158,17 +158,21 @@ pub fn machine(
     let (dice, disk) = (Arc::clone(dice), Arc::clone(&life.disk));
     let life = Arc::clone(life);
     let waiting = Arc::new(AtomicUsize::new(0));
-    let turn = Arc::new(tokio::sync::Mutex::new(()));
+    let output = Arc::new(tokio::sync::Mutex::new(()));
     Machine {
         run: Box::new(move |lane, job| {
             let (delay, life) = (dice.between(0, 3), Arc::clone(&life));
-            let (waiting, turn) = (Arc::clone(&waiting), Arc::clone(&turn));
-            if lane != Lane::Idle {
+            let (waiting, output) = (Arc::clone(&waiting), Arc::clone(&output));
+            if lane != Priority::Idle {
                 waiting.fetch_add(1, Ordering::Relaxed);
             }
             tokio::spawn(async move {
-                let idle = lane == Lane::Idle;
-                let _turn = if idle { Some(turn.lock().await) } else { None };
+                let idle = lane == Priority::Idle;
+                let _turn = if idle {
+                    Some(output.lock().await)
+                } else {
+                    None
+                };
                 sleep(ms(delay)).await;
                 while idle && life.alive() && waiting.load(Ordering::Relaxed) > 0 {
                     sleep(ms(1)).await;

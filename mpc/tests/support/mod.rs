@@ -36,7 +36,7 @@ use covault_mpc::{
     node::{
         Bounds, KeyRules, Limits, Node, NodeConfig, OrderCheck, Rebuild, Resumption, Unwatched,
     },
-    nonces::Marks,
+    nonces::Watermarks,
     policy::Spending,
     pool::CpuPool,
 };
@@ -157,7 +157,7 @@ pub struct TestCluster {
     pub nodes: Vec<TestNode>,
     pub vault: VaultId,
     /// Nonces that a node which is started makes ahead.
-    pub marks: Marks,
+    pub watermarks: Watermarks,
     /// How many keys a node which is started makes.
     pub bounds: Bounds,
     /// Other orchestrators that such a node obeys.
@@ -176,17 +176,17 @@ impl TestCluster {
     }
 
     pub async fn start_with(medium: Medium, count: usize, check: Arc<dyn OrderCheck>) -> Self {
-        let marks = Marks { low: 8, high: 32 };
-        Self::start_pooled(medium, count, check, marks).await
+        let watermarks = Watermarks { low: 8, high: 32 };
+        Self::start_pooled(medium, count, check, watermarks).await
     }
 
     pub async fn start_pooled(
         medium: Medium,
         count: usize,
         check: Arc<dyn OrderCheck>,
-        marks: Marks,
+        watermarks: Watermarks,
     ) -> Self {
-        Self::start_made(medium, count, check, marks, Arc::new(SystemEntropy)).await
+        Self::start_made(medium, count, check, watermarks, Arc::new(SystemEntropy)).await
     }
 
     /// Nodes that draw their randomness from this.
@@ -196,15 +196,15 @@ impl TestCluster {
         check: Arc<dyn OrderCheck>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        let marks = Marks { low: 8, high: 32 };
-        Self::start_made(medium, count, check, marks, entropy).await
+        let watermarks = Watermarks { low: 8, high: 32 };
+        Self::start_made(medium, count, check, watermarks, entropy).await
     }
 
     async fn start_made(
         medium: Medium,
         count: usize,
         check: Arc<dyn OrderCheck>,
-        marks: Marks,
+        watermarks: Watermarks,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ impl TestCluster {
             orchestrator,
             nodes,
             vault: VaultId::from_random(random_16(&SystemEntropy)),
-            marks,
+            watermarks,
             bounds: Bounds {
                 keys_per_vault_per_day: 10_000,
                 keys_per_day: 10_000,
@@ -280,7 +280,7 @@ impl TestCluster {
             backup_recipients: node.backup_recipients.clone(),
             rules: node.rules.clone(),
             heartbeat: Duration::from_millis(200),
-            nonces: self.marks,
+            nonces: self.watermarks,
             resumption: Arc::clone(&self.resumption),
         };
         (shutdown, tokio::spawn(Node::run(config, receiver)))

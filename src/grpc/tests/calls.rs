@@ -4,7 +4,7 @@ use covault_core::schema::{service::Family, wire};
 
 use super::*;
 use crate::{
-    api::admission::{Admission, Rate, Terms},
+    api::admission::{Admission, AdmissionLimits, Rate},
     http::tests::routes::{UNLIMITED, vault},
 };
 
@@ -157,7 +157,7 @@ async fn message_that_is_none__should_be_the_clients_fault() {
 
 #[tokio::test]
 async fn messages__should_have_room_together_with_bodies() {
-    let terms = Terms {
+    let terms = AdmissionLimits {
         max_in_flight_bytes: 10,
         ..UNLIMITED
     };
@@ -178,7 +178,7 @@ async fn messages__should_have_room_together_with_bodies() {
 #[tokio::test]
 async fn what_reaches_no_operation__should_be_counted() {
     use crate::api::address::Peer;
-    let terms = Terms {
+    let terms = AdmissionLimits {
         per_address: Rate {
             per_second: 1,
             burst: 2,
@@ -466,7 +466,7 @@ async fn handler__should_have_the_time_that_its_message_has_not() {
 
 #[tokio::test]
 async fn limits__should_be_those_of_rest() {
-    let terms = Terms {
+    let terms = AdmissionLimits {
         max_in_flight: 1,
         per_token: Rate {
             per_second: 1,

@@ -2,7 +2,7 @@
 
 use axum::Router;
 use covault_actors::{
-    audit::Place,
+    audit::AuditCursor,
     gateway::{AuditQuery, AuditView, Query, View},
 };
 use covault_core::{
@@ -171,7 +171,7 @@ pub fn entries_answer(
 }
 
 /// What is told of rows that are older than the chains.
-pub fn older_answer(found: Vec<(Place, Vec<Audit>)>) -> OlderAnswer {
+pub fn older_answer(found: Vec<(AuditCursor, Vec<Audit>)>) -> OlderAnswer {
     let line = |((request, number), trail)| OlderLine::new(request, number, trail);
     OlderAnswer {
         older: found.into_iter().map(line).collect(),

@@ -9,14 +9,14 @@ use crate::{
     http::Router,
 };
 
-struct Said {
+struct Response {
     status: u16,
     replayed: bool,
     mismatch: bool,
     body: Value,
 }
 
-async fn call(app: &Router, operation: &str, key: &str, body: &str) -> Said {
+async fn call(app: &Router, operation: &str, key: &str, body: &str) -> Response {
     let path = format!("/v1/{operation}");
     let mut ask = Ask {
         body: body.to_owned(),
@@ -24,7 +24,7 @@ async fn call(app: &Router, operation: &str, key: &str, body: &str) -> Said {
     };
     ask.headers.push(("idempotency-key", key));
     let (status, headers, body) = ask.of(app).await;
-    Said {
+    Response {
         status,
         replayed: headers.contains_key(IDEMPOTENCY_REPLAYED),
         mismatch: headers.contains_key(IDEMPOTENCY_MISMATCH),

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::api::{
     address::Peer,
-    admission::{Admission, Rate, Terms},
+    admission::{Admission, AdmissionLimits, Rate},
 };
 
 const PATH: &str = "/v1/getWalletList";
@@ -45,7 +45,7 @@ async fn answer(app: &Router, request: Request) -> (u16, HeaderMap, Value) {
     (head.status.as_u16(), head.headers, body)
 }
 
-async fn app(terms: Terms) -> Router {
+async fn app(terms: AdmissionLimits) -> Router {
     let api = api_with(|api| api.admission = Admission::new(&terms)).await;
     router(&api).expect("routes")
 }
@@ -58,7 +58,7 @@ const TWO: Rate = Rate {
 
 #[tokio::test]
 async fn token__should_be_told_when_to_come_again() {
-    let app = app(Terms {
+    let app = app(AdmissionLimits {
         per_token: TWO,
         ..UNLIMITED
     })
@@ -86,7 +86,7 @@ async fn token__should_be_told_when_to_come_again() {
 
 #[tokio::test]
 async fn address__should_be_limited_before_its_token_is_looked_at() {
-    let terms = Terms {
+    let terms = AdmissionLimits {
         per_address: TWO,
         ..UNLIMITED
     };
@@ -117,7 +117,7 @@ async fn address__should_be_limited_before_its_token_is_looked_at() {
 
 #[tokio::test]
 async fn requests_in_work__should_be_bounded_with_those_whose_body_is_on_its_way() {
-    let app = app(Terms {
+    let app = app(AdmissionLimits {
         max_in_flight: 1,
         ..UNLIMITED
     })
@@ -141,7 +141,7 @@ async fn requests_in_work__should_be_bounded_with_those_whose_body_is_on_its_way
 
 #[tokio::test]
 async fn pages_without_token__should_be_counted() {
-    let app = app(Terms {
+    let app = app(AdmissionLimits {
         per_address: TWO,
         ..UNLIMITED
     })
@@ -202,7 +202,7 @@ async fn unavailable__should_say_when_to_try_again() {
 
 #[tokio::test]
 async fn sweep__should_have_its_own_shape_of_errors_wherever_they_come_from() {
-    let app = app(Terms {
+    let app = app(AdmissionLimits {
         per_address: TWO,
         ..UNLIMITED
     })

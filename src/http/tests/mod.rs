@@ -10,7 +10,7 @@ pub(crate) mod routes;
 mod tokens;
 
 use super::*;
-use crate::api::admission::{Admission, Terms};
+use crate::api::admission::{Admission, AdmissionLimits};
 use routes::UNLIMITED;
 
 #[test]
@@ -62,7 +62,7 @@ async fn body__should_be_refused_above_the_limit_and_read_on() {
             (0..chunks).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"0123456789")));
         Body::from_stream(futures::stream::iter(chunks))
     };
-    let admission = Admission::new(&Terms {
+    let admission = Admission::new(&AdmissionLimits {
         max_in_flight_bytes: 150,
         ..UNLIMITED
     });

@@ -21,14 +21,14 @@ const PATIENT: Patience = Patience {
     max_per_address: None,
 };
 
-struct Said {
+struct Response {
     status: u16,
     head: String,
     body: String,
 }
 
 /// One request on a connection of its own.
-async fn ask(address: SocketAddr, request: &[u8]) -> Said {
+async fn ask(address: SocketAddr, request: &[u8]) -> Response {
     let mut client = TcpStream::connect(address).await.expect("connects");
     client.write_all(request).await.expect("sent");
     let mut answer = Vec::new();
@@ -37,7 +37,7 @@ async fn ask(address: SocketAddr, request: &[u8]) -> Said {
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let head = head.to_ascii_lowercase();
     let status = head.split(' ').nth(1).expect("status");
-    Said {
+    Response {
         status: status.parse().expect("status"),
         head: head.clone(),
         body: body.to_owned(),

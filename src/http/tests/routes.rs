@@ -30,7 +30,7 @@ use super::*;
 use crate::{
     adapters::{OsEntropy, SystemClock},
     api::{
-        admission::{Admission, Rate, Terms},
+        admission::{Admission, AdmissionLimits, Rate},
         auth::Tokens,
         headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
     },
@@ -159,7 +159,7 @@ async fn api_of(
 }
 
 /// No limit but on what is in work.
-pub(crate) const UNLIMITED: Terms = Terms {
+pub(crate) const UNLIMITED: AdmissionLimits = AdmissionLimits {
     max_in_flight: 1000,
     max_in_flight_bytes: 1 << 20,
     per_token: Rate {

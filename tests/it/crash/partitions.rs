@@ -1,4 +1,4 @@
-//! Cut cables: the orchestrator and each signer live in network namespaces of their own, and what
+//! Network partitions: the orchestrator and each signer live in network namespaces of their own, and what
 //! goes over their cables is dropped, in one direction or both, without anybody being told.
 
 use std::{

@@ -21,7 +21,7 @@ const WALLET: &str = "/wallet/covault";
 pub const WALLET_NAME: &str = "covault";
 
 /// What a node answered to one call.
-pub type Said = Result<Value, RpcError>;
+pub type RpcResult = Result<Value, RpcError>;
 
 /// Calls that go together.
 #[derive(Clone, Debug)]
@@ -88,16 +88,16 @@ impl Batch {
     }
 
     /// Reads what a node answered: one answer for each call, of which `take` makes something.
-    pub fn read<T>(&self, answer: &Answer, take: impl FnOnce(&[Said]) -> Read<T>) -> Read<T> {
+    pub fn read<T>(&self, answer: &Answer, take: impl FnOnce(&[RpcResult]) -> Read<T>) -> Read<T> {
         match self.said(answer) {
-            Read::Said(said) => take(&said),
+            Read::RpcResult(said) => take(&said),
             Read::Busy(reason) => Read::Busy(reason),
             Read::Garbled(reason) => Read::Garbled(reason),
         }
     }
 
     /// The answers.
-    pub fn said(&self, answer: &Answer) -> Read<Vec<Said>> {
+    pub fn said(&self, answer: &Answer) -> Read<Vec<RpcResult>> {
         match answer.status {
             401 | 403 => {
                 return Read::Busy(
@@ -134,7 +134,7 @@ impl Batch {
             Some(error) => Err(error),
             None => Ok(one.result),
         };
-        Read::Said(answers.into_iter().map(said).collect())
+        Read::RpcResult(answers.into_iter().map(said).collect())
     }
 }
 
@@ -155,7 +155,7 @@ struct One {
 mod tests {
     use super::*;
 
-    fn read(status: u16, body: &str) -> Read<Vec<Said>> {
+    fn read(status: u16, body: &str) -> Read<Vec<RpcResult>> {
         let batch = Batch::node()
             .and("uptime", json!([]))
             .and("stop", json!([]));
@@ -168,7 +168,7 @@ mod tests {
         let one = r#"{"result":7,"error":null,"id":0}"#;
         let other = r#"{"result":null,"error":{"code":-5,"message":"no"},"id":1}"#;
         match read(200, &format!("[{one},{other}]")) {
-            Read::Said(said) => {
+            Read::RpcResult(said) => {
                 assert_eq!(said[0], Ok(json!(7)));
                 assert_eq!(said[1].as_ref().unwrap_err().code, -5);
             }

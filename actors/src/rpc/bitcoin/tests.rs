@@ -148,9 +148,9 @@ proptest! {
     }
 }
 
-fn chain(first: &str, later: Said, local: bool) -> Result<Result<(), String>, String> {
+fn chain(first: &str, later: RpcResult, local: bool) -> Result<Result<(), String>, String> {
     match chain_of(&[Ok(json!(first)), later], local) {
-        Read::Said(said) => Ok(said),
+        Read::RpcResult(said) => Ok(said),
         Read::Busy(reason) | Read::Garbled(reason) => Err(reason),
     }
 }

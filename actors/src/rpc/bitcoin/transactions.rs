@@ -9,7 +9,7 @@ use covault_core::chain::{
 };
 use serde_json::{Value, json};
 
-use super::{BitcoinNode, Listed, batch::Batch, garbled, locked, unknown, watch::Place};
+use super::{BitcoinNode, Listed, batch::Batch, garbled, locked, unknown, watch::WatchedAddress};
 use crate::rpc::{
     Answer, ChainError,
     pool::{Read, TOO_LONG},
@@ -33,7 +33,7 @@ pub struct Proven {
 }
 
 impl Proven {
-    fn new(place: &Place, output: &Unspent) -> Self {
+    fn new(place: &WatchedAddress, output: &Unspent) -> Self {
         Self {
             address: place.address.clone(),
             txid: output.txid.clone(),
@@ -72,7 +72,7 @@ impl BitcoinNode {
     /// id of a transaction is a hash of its outputs.
     pub(super) async fn proven(
         &self,
-        place: &Place,
+        place: &WatchedAddress,
         mut outputs: Vec<Unspent>,
     ) -> Result<Vec<Unspent>, ChainError> {
         outputs.sort_by_key(|output| std::cmp::Reverse(output.value));
@@ -158,7 +158,7 @@ impl BitcoinNode {
                     Some(look(txid, &transaction))
                 });
                 match seen.collect::<Option<Vec<T>>>() {
-                    Some(seen) => Read::Said(seen),
+                    Some(seen) => Read::RpcResult(seen),
                     None => garbled(said),
                 }
             })

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    batch::{Batch, Said, WALLET_NAME},
+    batch::{Batch, RpcResult, WALLET_NAME},
     behind, outpoint,
 };
 use crate::rpc::{
@@ -50,7 +50,7 @@ const NO_METHOD: i64 = -32_601;
 
 /// An address, in the forms that nodes want.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WatchedAddress {
     /// As it is written on mainnet.
     pub address: String,
     /// Its script, in hex.
@@ -59,7 +59,7 @@ pub struct Place {
     pub local: String,
 }
 
-impl Place {
+impl WatchedAddress {
     /// What says in a node's wallet that it knows everything about the address.
     fn label(&self) -> String {
         format!("{WALLET_NAME}:{}", self.address)
@@ -71,7 +71,7 @@ impl Place {
     }
 
     /// Reads the answer; `Err` when it makes no sense.
-    pub fn is_watched(&self, said: &Said) -> Result<bool, String> {
+    pub fn is_watched(&self, said: &RpcResult) -> Result<bool, String> {
         match said {
             Ok(labelled) => Ok(labelled.get(&self.local).is_some()),
             Err(error) if matches!(error.code, NO_WALLET | NO_LABEL) => Ok(false),
@@ -112,7 +112,7 @@ pub struct Watch {
 #[derive(Default)]
 struct WatchList {
     /// Those that nobody works at yet.
-    waiting: Vec<(Place, watch::Sender<Outcome>)>,
+    waiting: Vec<(WatchedAddress, watch::Sender<Outcome>)>,
     /// All of them, by address.
     outcomes: BTreeMap<String, watch::Receiver<Outcome>>,
 }
@@ -138,7 +138,7 @@ impl Watch {
     /// [`ChainError::Unknown`] when it takes longer, and when no node could.
     pub async fn see(
         self: &Arc<Self>,
-        place: &Place,
+        place: &WatchedAddress,
         patience: Duration,
     ) -> Result<(), ChainError> {
         let mut outcome = self.want(place)?;
@@ -159,7 +159,10 @@ impl Watch {
         )))
     }
 
-    fn want(self: &Arc<Self>, place: &Place) -> Result<watch::Receiver<Outcome>, ChainError> {
+    fn want(
+        self: &Arc<Self>,
+        place: &WatchedAddress,
+    ) -> Result<watch::Receiver<Outcome>, ChainError> {
         let mut wanted = self.wanted();
         // Whoever would have told the outcome may be gone.
         let in_work = wanted.outcomes.get(&place.address);
@@ -190,7 +193,7 @@ impl Watch {
         if bundle.is_empty() {
             return;
         }
-        let places: Vec<Place> = bundle.iter().map(|(place, _)| place.clone()).collect();
+        let places: Vec<WatchedAddress> = bundle.iter().map(|(place, _)| place.clone()).collect();
         let nodes = (0..self.pool.nodes()).map(|node| self.prepare(node, &places));
         let by_node = join_all(nodes).await;
         for (index, (place, sender)) in bundle.into_iter().enumerate() {
@@ -207,7 +210,7 @@ impl Watch {
     }
 
     /// One node and some addresses; for each of them what went wrong.
-    async fn prepare(&self, node: usize, places: &[Place]) -> Vec<Result<(), String>> {
+    async fn prepare(&self, node: usize, places: &[WatchedAddress]) -> Vec<Result<(), String>> {
         match self.bring_in(node, places).await {
             Err(stop) if stop.too_many && places.len() > 1 => {
                 let mut results = Vec::with_capacity(places.len());
@@ -222,7 +225,7 @@ impl Watch {
     }
 
     /// All that one node has to do for some addresses.
-    async fn bring_in(&self, node: usize, places: &[Place]) -> Result<(), Stop> {
+    async fn bring_in(&self, node: usize, places: &[WatchedAddress]) -> Result<(), Stop> {
         self.open_wallet(node).await?;
         let new = self.unwatched(node, places).await?;
         if new.is_empty() {
@@ -285,7 +288,11 @@ impl Watch {
     }
 
     /// Those of the addresses of which the node's wallet does not know everything.
-    async fn unwatched(&self, node: usize, places: &[Place]) -> Result<Vec<Place>, Stop> {
+    async fn unwatched(
+        &self,
+        node: usize,
+        places: &[WatchedAddress],
+    ) -> Result<Vec<WatchedAddress>, Stop> {
         let ask = places
             .iter()
             .fold(Batch::wallet(), |batch, place| place.ask(batch));
@@ -303,7 +310,7 @@ impl Watch {
     async fn unspent(
         &self,
         node: usize,
-        places: &[Place],
+        places: &[WatchedAddress],
     ) -> Result<BTreeMap<(String, u32), u64>, Stop> {
         let info = self
             .one(node, &Batch::node().and("getblockchaininfo", json!([])))
@@ -353,7 +360,7 @@ impl Watch {
 
     /// The wallet watches the addresses from now on: all blocks from some hours ago, and the
     /// mempool.
-    async fn follow(&self, node: usize, places: &[Place]) -> Result<(), Stop> {
+    async fn follow(&self, node: usize, places: &[WatchedAddress]) -> Result<(), Stop> {
         let scripts = places.iter().map(|place| &place.script);
         let sums = Batch::node().each(scripts, "getdescriptorinfo", |script| {
             json!([format!("raw({script})")])
@@ -393,7 +400,7 @@ impl Watch {
     async fn unseen_since(
         &self,
         node: usize,
-        places: &[Place],
+        places: &[WatchedAddress],
         unspent: &BTreeMap<(String, u32), u64>,
     ) -> Result<Option<u64>, Stop> {
         let locals: Vec<&str> = places.iter().map(|place| place.local.as_str()).collect();
@@ -447,7 +454,7 @@ impl Watch {
         }
     }
 
-    async fn label(&self, node: usize, places: &[Place]) -> Result<(), Stop> {
+    async fn label(&self, node: usize, places: &[WatchedAddress]) -> Result<(), Stop> {
         let label = Batch::wallet().each(places, "setlabel", |place| {
             json!([place.local, place.label()])
         });
@@ -457,19 +464,19 @@ impl Watch {
         Ok(())
     }
 
-    async fn ask(&self, node: usize, batch: &Batch) -> Result<Vec<Said>, String> {
+    async fn ask(&self, node: usize, batch: &Batch) -> Result<Vec<RpcResult>, String> {
         let call = batch.call();
-        let read = |answer: &_| batch.read(answer, |said| Read::Said(said.to_vec()));
+        let read = |answer: &_| batch.read(answer, |said| Read::RpcResult(said.to_vec()));
         self.pool.at(node, &call, read).await
     }
 
-    async fn one(&self, node: usize, batch: &Batch) -> Result<Said, String> {
+    async fn one(&self, node: usize, batch: &Batch) -> Result<RpcResult, String> {
         let mut said = self.ask(node, batch).await?;
         said.pop().ok_or_else(nonsense)
     }
 
     /// Asks for what a node does for one at a time.
-    async fn when_free(&self, node: usize, batch: &Batch) -> Result<Said, String> {
+    async fn when_free(&self, node: usize, batch: &Batch) -> Result<RpcResult, String> {
         let begun = Instant::now();
         loop {
             let said = self.one(node, batch).await?;

@@ -5,7 +5,7 @@ use super::{
 
 const HASH: &str = "8sYNnZ2iq8xZNKXPj1cc4sZUvXUVxxzHnD5QiBqDQjwF";
 
-fn status(code: Code, message: &str) -> Said<TransactionResponse> {
+fn status(code: Code, message: &str) -> RpcResult<TransactionResponse> {
     let message = message.into();
     Err(Status { code, message })
 }

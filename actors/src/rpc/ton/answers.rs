@@ -90,7 +90,7 @@ pub enum State {
 
 /// A transaction of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TransactionCursor {
     /// Its logical time.
     pub lt: u64,
     /// Its hash, as the node writes it.
@@ -114,8 +114,8 @@ struct TransactionId {
 }
 
 impl TransactionId {
-    fn place(self) -> Option<Place> {
-        Some(Place {
+    fn place(self) -> Option<TransactionCursor> {
+        Some(TransactionCursor {
             lt: decimal(&self.lt)?.try_into().ok()?,
             hash: self.hash,
         })
@@ -140,7 +140,7 @@ pub struct Account {
     /// What its contract keeps, in base64.
     pub data: String,
     /// Its last transaction.
-    pub last: Place,
+    pub last: TransactionCursor,
     /// The time of the block from which this is, in seconds since the Unix epoch.
     pub time_s: u64,
 }
@@ -169,7 +169,7 @@ pub struct Wallet {
     /// What its contract keeps; its first state, while it is not on the chain.
     pub data: WalletData,
     /// Its last transaction.
-    pub last: Place,
+    pub last: TransactionCursor,
     /// The time of the block from which this is, in seconds since the Unix epoch.
     pub time_s: u64,
 }
@@ -269,7 +269,7 @@ pub enum Page {
     /// It is not in it, nor can it be in an earlier one.
     Over,
     /// It may be before this.
-    More(Place),
+    More(TransactionCursor),
 }
 
 #[derive(Deserialize)]
@@ -290,7 +290,12 @@ struct Message {
 /// Looks for the transaction that a message from outside with this body caused, in a list that
 /// begins with `from` and goes back in time. It cannot be from before `since_s`, in seconds since
 /// the Unix epoch.
-pub fn page(answer: &Answer, body_hash: &[u8; 32], since_s: u64, from: &Place) -> Option<Page> {
+pub fn page(
+    answer: &Answer,
+    body_hash: &[u8; 32],
+    since_s: u64,
+    from: &TransactionCursor,
+) -> Option<Page> {
     let list: Vec<Transaction> = result(answer)?;
     let mut last = None;
     for transaction in list {
@@ -301,7 +306,7 @@ pub fn page(answer: &Answer, body_hash: &[u8; 32], since_s: u64, from: &Place) -
             out_msgs,
         } = transaction;
         let place = transaction_id.place()?;
-        let before = last.as_ref().map(|last: &Place| last.lt);
+        let before = last.as_ref().map(|last: &TransactionCursor| last.lt);
         // Whatever was left out in front could be the one.
         if before.map_or(place.lt != from.lt, |before| place.lt >= before) {
             return None;
@@ -461,7 +466,7 @@ mod tests {
             json!({"utime": lt, "transaction_id": {"lt": lt.to_string(), "hash": "h"},
                 "out_msgs": []})
         };
-        let from = Place {
+        let from = TransactionCursor {
             lt: 9,
             hash: "h".into(),
         };
@@ -472,7 +477,7 @@ mod tests {
         };
         let more = |lt| {
             let hash = "h".into();
-            Some(Page::More(Place { lt, hash }))
+            Some(Page::More(TransactionCursor { lt, hash }))
         };
         assert_eq!(read(&[9, 8, 5], 0), more(5));
         assert_eq!(read(&[9, 8, 5], 5), more(5));

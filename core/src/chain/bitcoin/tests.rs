@@ -14,7 +14,7 @@ use crate::{
     payload::{
         Kind, Payload, WireKind,
         bitcoin::batch,
-        outflow::{Nature, Place},
+        outflow::{ChainScope, Nature},
     },
     schema::wire,
 };
@@ -303,7 +303,7 @@ fn outflow__should_be_all_recipients_and_no_change() {
     ] {
         let outflow = payload.outflow(Network::Bitcoin);
         assert_eq!(outflow.nature, Nature::Transfer);
-        assert_eq!(outflow.place, Place::network(Network::Bitcoin));
+        assert_eq!(outflow.place, ChainScope::network(Network::Bitcoin));
         let shown: Vec<_> = outflow
             .spends
             .iter()

@@ -24,7 +24,7 @@ use crate::{
     chain::{self, DynNetworkRules},
     payload::{
         Payload, WireKind,
-        outflow::{Asset, Nature, Outflow, Place},
+        outflow::{Asset, ChainScope, Nature, Outflow},
     },
     schema::wire,
 };
@@ -396,7 +396,7 @@ fn amounts__should_be_written_without_needless_zeros() {
 
 /// (token, amount, recipient)
 fn shown(outflow: &Outflow) -> Vec<(Option<&str>, String, Option<&str>)> {
-    assert_eq!(outflow.place, Place::network(Network::Stellar));
+    assert_eq!(outflow.place, ChainScope::network(Network::Stellar));
     outflow
         .spends
         .iter()

@@ -21,8 +21,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 use crate::backend::{
-    Abort, Index, Outgoing, Session, Turn,
-    gather::{decode, encode},
+    Abort, Index, Outgoing, Session, StepOutput,
+    round_collector::{decode, encode},
 };
 
 /// A message on its way to the thread.
@@ -291,7 +291,7 @@ type Body<T> = Box<dyn FnOnce(&mut ChaCha20Rng, &mut Link<T>) -> Result<T, Abort
 enum State<T> {
     New(Body<T>),
     Running(Sender<Message>, Receiver<Event<T>>),
-    Over,
+    Finished,
 }
 
 /// A session whose protocol runs on a thread.
@@ -322,22 +322,22 @@ impl<T: Send + 'static> Threaded<T> {
     }
 
     /// Takes what the thread says until it waits or ends.
-    fn pump(&mut self) -> Result<Turn<T>, Abort> {
+    fn pump(&mut self) -> Result<StepOutput<T>, Abort> {
         let State::Running(_, events) = &self.state else {
             return Err(Abort::new("the session is over"));
         };
-        let mut turn = Turn::wait();
+        let mut output = StepOutput::wait();
         loop {
             match events.recv() {
-                Ok(Event::Send(messages)) => turn.send.extend(messages),
-                Ok(Event::Waits) => return Ok(turn),
+                Ok(Event::Send(messages)) => output.send.extend(messages),
+                Ok(Event::Waits) => return Ok(output),
                 Ok(Event::Ended(outcome)) => {
-                    self.state = State::Over;
-                    turn.done = Some(outcome?);
-                    return Ok(turn);
+                    self.state = State::Finished;
+                    output.done = Some(outcome?);
+                    return Ok(output);
                 }
                 Err(_) => {
-                    self.state = State::Over;
+                    self.state = State::Finished;
                     return Err(Abort::new("the protocol panicked"));
                 }
             }
@@ -346,8 +346,8 @@ impl<T: Send + 'static> Threaded<T> {
 }
 
 impl<T: Send + 'static> Session<T> for Threaded<T> {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<T>, Abort> {
-        let State::New(body) = std::mem::replace(&mut self.state, State::Over) else {
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<T>, Abort> {
+        let State::New(body) = std::mem::replace(&mut self.state, State::Finished) else {
             return Err(Abort::new("the session is over"));
         };
         let mut seed = Zeroizing::new([0; 32]);
@@ -379,7 +379,7 @@ impl<T: Send + 'static> Session<T> for Threaded<T> {
         from: Index,
         round: u16,
         body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<T>, Abort> {
+    ) -> Result<StepOutput<T>, Abort> {
         if !self.peers.contains(&from) || !self.rounds.contains(&round) {
             return Err(Abort::blame(
                 from,

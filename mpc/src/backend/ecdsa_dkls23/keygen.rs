@@ -25,8 +25,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{abort, between, blame_only, party_index, renew, store};
 use crate::backend::{
-    Abort, Index, KeyShare, KeygenSetup, Outgoing, Turn,
-    gather::{Bodies, Gather, Rounds, decode, encode},
+    Abort, Index, KeyShare, KeygenSetup, Outgoing, StepOutput,
+    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
 };
 
 #[derive(Serialize, Deserialize)]
@@ -46,7 +46,7 @@ struct Third {
 
 pub(super) struct Keygen {
     setup: KeygenSetup,
-    gather: Gather,
+    round_collector: RoundCollector,
     session: Option<DkgSession<Secp256k1>>,
     /// Our own fragment of our polynomial.
     fragment: Option<Zeroizing<[u8; 32]>>,
@@ -75,7 +75,7 @@ impl Keygen {
             .collect();
         let session = DkgSession::new(parameters, me, setup.context.to_vec());
         Ok(Self {
-            gather: Gather::new(peers, 4),
+            round_collector: RoundCollector::new(peers, 4),
             session: Some(session),
             fragment: None,
             commitments: BTreeMap::new(),
@@ -98,7 +98,7 @@ impl Keygen {
     fn first(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let me = self.setup.me;
         let own = self
             .fragment
@@ -111,7 +111,7 @@ impl Keygen {
         let (proof, zero, derivation) = self
             .session()?
             .phase2(&fragments)
-            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
+            .map_err(|error| blame_only(abort(&error), self.round_collector.peers()))?;
         let mut send = Vec::new();
         for zero in zero {
             let to = zero.parties.receiver.as_u8();
@@ -131,13 +131,13 @@ impl Keygen {
         self.derivation.insert(party_index(me)?, derivation);
         // The proof stays here until everybody's commitment has arrived.
         self.proof = Some(proof);
-        Ok(Turn::send(send))
+        Ok(StepOutput::send(send))
     }
 
     fn second(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let me = self.setup.me;
         for (from, body) in bodies {
             let second: Second = decode(*from, body)?;
@@ -193,13 +193,13 @@ impl Keygen {
         }
         self.proofs.insert(me, proof);
         self.openings.insert(party_index(me)?, derivation);
-        Ok(Turn::send(send))
+        Ok(StepOutput::send(send))
     }
 
     fn third(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let (mut zero, mut multiplication) = (Vec::new(), Vec::new());
         for (from, body) in bodies {
             let third: Third = decode(*from, body)?;
@@ -240,7 +240,7 @@ impl Keygen {
                 &self.openings,
                 |_| String::new(),
             )
-            .map_err(|error| blame_only(abort(&error), self.gather.peers()));
+            .map_err(|error| blame_only(abort(&error), self.round_collector.peers()));
         // The crate does not clear these.
         for message in &mut zero {
             message.seed.zeroize();
@@ -265,13 +265,15 @@ impl Keygen {
             .finalize()
             .into();
         self.outcome = Some((KeyShare { root, secret }, outcome));
-        Ok(Turn::send(self.gather.to_all(4, true, &outcome)))
+        Ok(StepOutput::send(
+            self.round_collector.to_all(4, true, &outcome),
+        ))
     }
 
     fn fourth(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let (share, outcome) = self
             .outcome
             .take()
@@ -281,22 +283,22 @@ impl Keygen {
                 "the parties saw different messages or made different keys",
             ));
         }
-        Ok(Turn::done(share))
+        Ok(StepOutput::done(share))
     }
 }
 
 impl Rounds for Keygen {
     type Outcome = KeyShare;
 
-    fn gather(&self) -> &Gather {
-        &self.gather
+    fn round_collector(&self) -> &RoundCollector {
+        &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut Gather {
-        &mut self.gather
+    fn gather_mut(&mut self) -> &mut RoundCollector {
+        &mut self.round_collector
     }
 
-    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<KeyShare>, Abort> {
+    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<StepOutput<KeyShare>, Abort> {
         renew()?;
         let me = self.setup.me;
         let points = Zeroizing::new(self.session()?.phase1());
@@ -315,11 +317,11 @@ impl Rounds for Keygen {
                 });
             }
         }
-        self.gather.wait_for(1);
-        Ok(Turn::send(send))
+        self.round_collector.wait_for(1);
+        Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<KeyShare>, Abort> {
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<KeyShare>, Abort> {
         renew()?;
         match round {
             1 => self.first(&bodies),

@@ -30,7 +30,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
-    check_keygen, gather::encode, reshare,
+    check_keygen, reshare, round_collector::encode,
 };
 use keygen::Keygen;
 use resharing::Resharing;

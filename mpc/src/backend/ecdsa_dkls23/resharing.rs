@@ -23,9 +23,9 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{abort, between, blame_only, keygen::scalar, party_index, renew, store};
 use crate::backend::{
-    Abort, Index, KeyShare, Outgoing, PlainShare, ReshareSetup, Session, Turn,
-    gather::{Bodies, Gather, Rounds, decode, encode},
+    Abort, Index, KeyShare, Outgoing, PlainShare, ReshareSetup, Session, StepOutput,
     reshare::{ROUNDS, Reshare},
+    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
 };
 
 /// Those of the first half, and four of the second.
@@ -67,12 +67,15 @@ impl Resharing {
     }
 
     /// What the first half made begins the second.
-    fn next(&mut self, turn: Turn<Option<PlainShare>>) -> Result<Turn<Option<KeyShare>>, Abort> {
-        let mut send = turn.send;
-        let share = match turn.done {
-            None => return Ok(Turn::send(send)),
+    fn next(
+        &mut self,
+        output: StepOutput<Option<PlainShare>>,
+    ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+        let mut send = output.send;
+        let share = match output.done {
+            None => return Ok(StepOutput::send(send)),
             Some(None) => {
-                return Ok(Turn {
+                return Ok(StepOutput {
                     send,
                     done: Some(None),
                 });
@@ -85,22 +88,22 @@ impl Resharing {
         self.refresh = Some(refresh);
         let mut done = None;
         for (from, round, body) in std::mem::take(&mut self.early) {
-            let mut turn = self.receive(from, round, body)?;
-            send.append(&mut turn.send);
-            done = done.or(turn.done);
+            let mut output = self.receive(from, round, body)?;
+            send.append(&mut output.send);
+            done = done.or(output.done);
         }
-        Ok(Turn { send, done })
+        Ok(StepOutput { send, done })
     }
 }
 
 impl Session<Option<KeyShare>> for Resharing {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<KeyShare>>, Abort> {
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         let plain = self
             .plain
             .as_mut()
             .ok_or_else(|| Abort::new("out of order"))?;
-        let turn = plain.start(entropy)?;
-        self.next(turn)
+        let output = plain.start(entropy)?;
+        self.next(output)
     }
 
     fn receive(
@@ -108,25 +111,25 @@ impl Session<Option<KeyShare>> for Resharing {
         from: Index,
         round: u16,
         body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<Option<KeyShare>>, Abort> {
+    ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         if let Some(refresh) = &mut self.refresh {
             return refresh.receive(from, round, body);
         }
         if round > ROUNDS {
             self.early.push((from, round, body));
-            return Ok(Turn::wait());
+            return Ok(StepOutput::wait());
         }
         let plain = self
             .plain
             .as_mut()
             .ok_or_else(|| Abort::new("the session is over"))?;
-        let turn = plain.receive(from, round, body)?;
-        self.next(turn)
+        let output = plain.receive(from, round, body)?;
+        self.next(output)
     }
 
     fn waiting_for(&self) -> Vec<Index> {
         match (&self.refresh, &self.plain) {
-            (Some(refresh), _) => refresh.gather.missing(),
+            (Some(refresh), _) => refresh.round_collector.missing(),
             (None, Some(plain)) => plain.waiting_for(),
             (None, None) => Vec::new(),
         }
@@ -142,7 +145,7 @@ struct Refresh {
     me: Index,
     context: [u8; 32],
     root: RootKey,
-    gather: Gather,
+    round_collector: RoundCollector,
     /// Has the new share, but nothing to sign with.
     hollow: Party<Secp256k1>,
     package: PublicKeyPackage<Secp256k1>,
@@ -220,7 +223,7 @@ impl Refresh {
             me,
             context,
             root: share.root.clone(),
-            gather: Gather::new(peers, LAST_ROUND),
+            round_collector: RoundCollector::new(peers, LAST_ROUND),
             hollow,
             package: PublicKeyPackage::new(pk, verifying, parameters),
             own: Zeroizing::new([0; 32]),
@@ -251,7 +254,7 @@ impl Refresh {
                 });
             }
         }
-        self.gather.wait_for(ROUNDS + 1);
+        self.round_collector.wait_for(ROUNDS + 1);
         Ok(send)
     }
 
@@ -369,7 +372,7 @@ impl Refresh {
                 &self.kept_multiplication,
                 &multiplication,
             )
-            .map_err(|error| blame_only(abort(&error), self.gather.peers()));
+            .map_err(|error| blame_only(abort(&error), self.round_collector.peers()));
         for message in &mut zero {
             message.seed.zeroize();
             message.salt.zeroize();
@@ -398,11 +401,11 @@ impl Refresh {
             secret: store(&party, &package)?,
         };
         self.outcome = Some((share, outcome));
-        Ok(self.gather.to_all(ROUNDS + 4, true, &outcome))
+        Ok(self.round_collector.to_all(ROUNDS + 4, true, &outcome))
     }
 
     /// What everybody says of the outcome must be the same.
-    fn eighth(&mut self, bodies: &Bodies) -> Result<Turn<Option<KeyShare>>, Abort> {
+    fn eighth(&mut self, bodies: &Bodies) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         let (share, outcome) = self
             .outcome
             .take()
@@ -410,23 +413,23 @@ impl Refresh {
         if bodies.values().any(|body| body.as_slice() != outcome) {
             return Err(Abort::new("the parties made different shares"));
         }
-        Ok(Turn::done(Some(share)))
+        Ok(StepOutput::done(Some(share)))
     }
 }
 
 impl Rounds for Refresh {
     type Outcome = Option<KeyShare>;
 
-    fn gather(&self) -> &Gather {
-        &self.gather
+    fn round_collector(&self) -> &RoundCollector {
+        &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut Gather {
-        &mut self.gather
+    fn gather_mut(&mut self) -> &mut RoundCollector {
+        &mut self.round_collector
     }
 
-    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<KeyShare>>, Abort> {
-        self.fragments().map(Turn::send)
+    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+        self.fragments().map(StepOutput::send)
     }
 
     fn admit(&self, from: Index, round: u16) -> Result<(), Abort> {
@@ -436,12 +439,12 @@ impl Rounds for Refresh {
         Ok(())
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<KeyShare>>, Abort> {
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Option<KeyShare>>, Abort> {
         renew()?;
         match round.saturating_sub(ROUNDS) {
-            1 => self.fifth(&bodies).map(Turn::send),
-            2 => self.sixth(&bodies).map(Turn::send),
-            3 => self.seventh(&bodies).map(Turn::send),
+            1 => self.fifth(&bodies).map(StepOutput::send),
+            2 => self.sixth(&bodies).map(StepOutput::send),
+            3 => self.seventh(&bodies).map(StepOutput::send),
             _ => self.eighth(&bodies),
         }
     }

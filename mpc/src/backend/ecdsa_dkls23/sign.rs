@@ -21,8 +21,8 @@ use zeroize::Zeroizing;
 
 use super::{abort, between, blame_only, renew};
 use crate::backend::{
-    Abort, Index, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
-    gather::{Bodies, Gather, Rounds, decode, encode},
+    Abort, Index, Outgoing, Session, SignSetup, Signer, StepOutput, check_signers,
+    round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
 };
 
 /// Child keys kept ready per root key; each takes up to half a megabyte.
@@ -106,7 +106,7 @@ impl Signer for DklsSigner {
             party: self.child(&setup.path)?,
             data,
             collector,
-            gather: Gather::new(peers, 3),
+            round_collector: RoundCollector::new(peers, 3),
             state: SignState::New,
         }))
     }
@@ -117,7 +117,7 @@ struct Sign {
     data: SignData,
     /// `None` when we collect.
     collector: Option<Index>,
-    gather: Gather,
+    round_collector: RoundCollector,
     state: SignState,
 }
 
@@ -135,7 +135,7 @@ enum SignState {
         x: String,
         own: Broadcast3to4<Secp256k1>,
     },
-    Over,
+    Finished,
 }
 
 impl Sign {
@@ -146,8 +146,9 @@ impl Sign {
     fn first(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
-        let SignState::First(unique, kept) = std::mem::replace(&mut self.state, SignState::Over)
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
+        let SignState::First(unique, kept) =
+            std::mem::replace(&mut self.state, SignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -162,7 +163,7 @@ impl Sign {
         let (unique, kept, transmit) = self
             .party
             .sign_phase2(&self.data, unique, kept, &received)
-            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
+            .map_err(|error| blame_only(abort(&error), self.round_collector.peers()))?;
         self.state = SignState::Second(unique, kept);
         let send = transmit
             .iter()
@@ -176,14 +177,15 @@ impl Sign {
                 })
             })
             .collect::<Result<_, Abort>>()?;
-        Ok(Turn::send(send))
+        Ok(StepOutput::send(send))
     }
 
     fn second(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
-        let SignState::Second(unique, kept) = std::mem::replace(&mut self.state, SignState::Over)
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
+        let SignState::Second(unique, kept) =
+            std::mem::replace(&mut self.state, SignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -198,13 +200,13 @@ impl Sign {
         let (x, own) = self
             .party
             .sign_phase3(&self.data, unique, kept, &received)
-            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
+            .map_err(|error| blame_only(abort(&error), self.round_collector.peers()))?;
         match self.collector {
             None => {
                 self.state = SignState::Collecting { x, own };
-                Ok(Turn::wait())
+                Ok(StepOutput::wait())
             }
-            Some(to) => Ok(Turn {
+            Some(to) => Ok(StepOutput {
                 send: vec![Outgoing {
                     to,
                     round: 3,
@@ -219,8 +221,9 @@ impl Sign {
     fn third(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
-        let SignState::Collecting { x, own } = std::mem::replace(&mut self.state, SignState::Over)
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
+        let SignState::Collecting { x, own } =
+            std::mem::replace(&mut self.state, SignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -232,7 +235,7 @@ impl Sign {
         let (s, recovery) = self
             .party
             .sign_phase4(&self.data, &x, &received, true)
-            .map_err(|error| blame_only(abort(&error), self.gather.peers()))?;
+            .map_err(|error| blame_only(abort(&error), self.round_collector.peers()))?;
         let (mut r_bytes, mut s_bytes) = ([0; 32], [0; 32]);
         hex::decode_to_slice(&x, &mut r_bytes)
             .and_then(|()| hex::decode_to_slice(&s, &mut s_bytes))
@@ -241,7 +244,7 @@ impl Sign {
             // R.x was above the group order (one in 2^127): r would not show it.
             return Err(Abort::new("the nonce point cannot be recovered"));
         }
-        Ok(Turn::done(Some(Signature::Ecdsa {
+        Ok(StepOutput::done(Some(Signature::Ecdsa {
             r: r_bytes,
             s: s_bytes,
             y_parity: recovery,
@@ -252,15 +255,15 @@ impl Sign {
 impl Rounds for Sign {
     type Outcome = Option<Signature>;
 
-    fn gather(&self) -> &Gather {
-        &self.gather
+    fn round_collector(&self) -> &RoundCollector {
+        &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut Gather {
-        &mut self.gather
+    fn gather_mut(&mut self) -> &mut RoundCollector {
+        &mut self.round_collector
     }
 
-    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
+    fn begin(&mut self, _entropy: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
         renew()?;
         if !matches!(self.state, SignState::New) {
             return Err(Abort::new("out of order"));
@@ -270,7 +273,7 @@ impl Rounds for Sign {
             .sign_phase1(&self.data)
             .map_err(|error| abort(&error))?;
         self.state = SignState::First(unique, kept);
-        self.gather.wait_for(1);
+        self.round_collector.wait_for(1);
         let send = transmit
             .iter()
             .map(|message| {
@@ -283,10 +286,10 @@ impl Rounds for Sign {
                 })
             })
             .collect::<Result<_, Abort>>()?;
-        Ok(Turn::send(send))
+        Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<Signature>>, Abort> {
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Option<Signature>>, Abort> {
         renew()?;
         match round {
             1 => self.first(&bodies),

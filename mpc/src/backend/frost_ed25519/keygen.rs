@@ -14,8 +14,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::{SHARE_VERSION, Stored, abort, identifier};
 use crate::{
     backend::{
-        Abort, Index, KeyShare, KeygenSetup, Outgoing, Turn,
-        gather::{Bodies, Gather, Rounds, decode, encode},
+        Abort, Index, KeyShare, KeygenSetup, Outgoing, StepOutput,
+        round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
     },
     entropy::EntropyRng,
 };
@@ -35,7 +35,7 @@ struct Third {
 
 pub(super) struct Keygen {
     setup: KeygenSetup,
-    gather: Gather,
+    round_collector: RoundCollector,
     state: KeygenState,
     /// Everybody's first message, ours too.
     own: BTreeMap<Index, Zeroizing<Vec<u8>>>,
@@ -67,7 +67,7 @@ enum KeygenState {
         share: KeyShare,
         outcome: [u8; 32],
     },
-    Over,
+    Finished,
 }
 
 impl Keygen {
@@ -75,10 +75,10 @@ impl Keygen {
         let peers = (1..=setup.parties)
             .filter(|index| *index != setup.me)
             .collect();
-        let gather = Gather::new(peers, 4);
+        let round_collector = RoundCollector::new(peers, 4);
         Self {
             setup,
-            gather,
+            round_collector,
             state: KeygenState::New,
             own: BTreeMap::new(),
         }
@@ -110,12 +110,12 @@ impl Keygen {
     fn first(
         &mut self,
         bodies: BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Committed {
             secret,
             chain_part,
             chain_salt,
-        } = std::mem::replace(&mut self.state, KeygenState::Over)
+        } = std::mem::replace(&mut self.state, KeygenState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -137,13 +137,15 @@ impl Keygen {
             packages,
             chain_commitments,
         };
-        Ok(Turn::send(self.gather.to_all(2, false, &echo)))
+        Ok(StepOutput::send(
+            self.round_collector.to_all(2, false, &echo),
+        ))
     }
 
     fn second(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Echoed {
             secret,
             chain_part,
@@ -151,7 +153,7 @@ impl Keygen {
             echo,
             packages,
             chain_commitments,
-        } = std::mem::replace(&mut self.state, KeygenState::Over)
+        } = std::mem::replace(&mut self.state, KeygenState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -161,7 +163,7 @@ impl Keygen {
         }
         let (secret, outgoing) = dkg::part2(secret, &packages).map_err(|error| abort(&error))?;
         let mut send = Vec::new();
-        for to in self.gather.peers() {
+        for to in self.round_collector.peers() {
             let package = outgoing
                 .get(&identifier(*to)?)
                 .ok_or_else(|| Abort::new("no package for a peer"))?
@@ -188,20 +190,20 @@ impl Keygen {
             packages,
             chain_commitments,
         };
-        Ok(Turn::send(send))
+        Ok(StepOutput::send(send))
     }
 
     fn third(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Shared {
             secret,
             chain_part,
             echo,
             packages,
             chain_commitments,
-        } = std::mem::replace(&mut self.state, KeygenState::Over)
+        } = std::mem::replace(&mut self.state, KeygenState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -263,37 +265,39 @@ impl Keygen {
             share: KeyShare { root, secret },
             outcome,
         };
-        Ok(Turn::send(self.gather.to_all(4, false, &outcome)))
+        Ok(StepOutput::send(
+            self.round_collector.to_all(4, false, &outcome),
+        ))
     }
 
     fn fourth(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<KeyShare>, Abort> {
+    ) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenState::Made { share, outcome } =
-            std::mem::replace(&mut self.state, KeygenState::Over)
+            std::mem::replace(&mut self.state, KeygenState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
         if bodies.values().any(|body| body.as_slice() != outcome) {
             return Err(Abort::new("the parties made different keys"));
         }
-        Ok(Turn::done(share))
+        Ok(StepOutput::done(share))
     }
 }
 
 impl Rounds for Keygen {
     type Outcome = KeyShare;
 
-    fn gather(&self) -> &Gather {
-        &self.gather
+    fn round_collector(&self) -> &RoundCollector {
+        &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut Gather {
-        &mut self.gather
+    fn gather_mut(&mut self) -> &mut RoundCollector {
+        &mut self.round_collector
     }
 
-    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<KeyShare>, Abort> {
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<KeyShare>, Abort> {
         let KeygenSetup {
             me,
             threshold,
@@ -311,18 +315,18 @@ impl Rounds for Keygen {
             chain_commitment: self.chain_commitment(me, &chain_part, &chain_salt),
         };
         let body = encode(&first)?;
-        let send = self.gather.to_all(1, false, &body);
+        let send = self.round_collector.to_all(1, false, &body);
         self.own.insert(me, body);
         self.state = KeygenState::Committed {
             secret,
             chain_part,
             chain_salt,
         };
-        self.gather.wait_for(1);
-        Ok(Turn::send(send))
+        self.round_collector.wait_for(1);
+        Ok(StepOutput::send(send))
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<KeyShare>, Abort> {
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<KeyShare>, Abort> {
         match round {
             1 => self.first(bodies),
             2 => self.second(&bodies),

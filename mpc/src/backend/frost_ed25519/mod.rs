@@ -12,8 +12,8 @@
 //! message, all commitments and the key that signs, so that a nonce committed to under the root
 //! share may sign for any child.
 
-mod ahead;
 mod keygen;
+mod preprocess;
 mod resharing;
 mod sign;
 
@@ -31,8 +31,8 @@ use super::{
     Abort, Backend, Index, KeyShare, KeygenSetup, PlainShare, ReshareSetup, Session, Signer,
     check_keygen, reshare,
 };
-pub use ahead::Commitments;
 use keygen::Keygen;
+pub use preprocess::Commitments;
 use resharing::Resharing;
 use sign::{FrostSigner, Shared};
 

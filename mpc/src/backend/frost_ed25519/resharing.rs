@@ -11,8 +11,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{SHARE_VERSION, Stored, abort, identifier};
 use crate::backend::{
-    Abort, Index, KeyShare, PlainShare, ReshareSetup, Session, Turn, gather::encode,
-    reshare::Reshare,
+    Abort, Index, KeyShare, PlainShare, ReshareSetup, Session, StepOutput, reshare::Reshare,
+    round_collector::encode,
 };
 
 /// [`Reshare`], with its outcome as this backend stores it.
@@ -30,14 +30,17 @@ impl Resharing {
         }
     }
 
-    fn stored(&self, turn: Turn<Option<PlainShare>>) -> Result<Turn<Option<KeyShare>>, Abort> {
-        let done = match turn.done {
+    fn stored(
+        &self,
+        output: StepOutput<Option<PlainShare>>,
+    ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+        let done = match output.done {
             Some(Some(share)) => Some(Some(self.key_share(&share)?)),
             Some(None) => Some(None),
             None => None,
         };
-        Ok(Turn {
-            send: turn.send,
+        Ok(StepOutput {
+            send: output.send,
             done,
         })
     }
@@ -75,9 +78,9 @@ impl Resharing {
 }
 
 impl Session<Option<KeyShare>> for Resharing {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<KeyShare>>, Abort> {
-        let turn = self.plain.start(entropy)?;
-        self.stored(turn)
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+        let output = self.plain.start(entropy)?;
+        self.stored(output)
     }
 
     fn receive(
@@ -85,9 +88,9 @@ impl Session<Option<KeyShare>> for Resharing {
         from: Index,
         round: u16,
         body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<Option<KeyShare>>, Abort> {
-        let turn = self.plain.receive(from, round, body)?;
-        self.stored(turn)
+    ) -> Result<StepOutput<Option<KeyShare>>, Abort> {
+        let output = self.plain.receive(from, round, body)?;
+        self.stored(output)
     }
 
     fn waiting_for(&self) -> Vec<Index> {

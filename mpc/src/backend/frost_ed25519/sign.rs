@@ -23,14 +23,14 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::{
-    abort,
-    ahead::{self, Commitments},
-    identifier,
+    abort, identifier,
+    preprocess::{self, Commitments},
 };
 use crate::{
     backend::{
-        Abort, Index, MadeNonce, Outgoing, Session, SignSetup, Signer, Turn, check_signers,
-        gather::{Bodies, Gather, Rounds, decode, encode},
+        Abort, Index, Outgoing, PreprocessedNonce, Session, SignSetup, Signer, StepOutput,
+        check_signers,
+        round_collector::{Bodies, RoundCollector, Rounds, decode, encode},
     },
     entropy::EntropyRng,
 };
@@ -139,7 +139,7 @@ impl FrostSigner {
             shared: Arc::clone(&self.shared),
             child,
             setup,
-            gather: Gather::new(peers, 2),
+            round_collector: RoundCollector::new(peers, 2),
             begins,
             state,
         })
@@ -169,14 +169,14 @@ impl Signer for FrostSigner {
         true
     }
 
-    fn make_nonce(&self, entropy: &dyn Entropy) -> Option<Result<MadeNonce, Fault>> {
-        Some(ahead::make(self.shared.key.signing_share(), entropy))
+    fn make_nonce(&self, entropy: &dyn Entropy) -> Option<Result<PreprocessedNonce, Fault>> {
+        Some(preprocess::make(self.shared.key.signing_share(), entropy))
     }
 
-    fn sign_ahead(
+    fn sign_preprocessed(
         &self,
         setup: SignSetup,
-        own: MadeNonce,
+        own: PreprocessedNonce,
         peers: BTreeMap<Index, Arc<Commitments>>,
     ) -> Result<Box<dyn Session<Option<Signature>>>, Fault> {
         let mut others = setup.signers.clone();
@@ -186,7 +186,7 @@ impl Signer for FrostSigner {
             return Err(Fault::field("nonces", "are not those of the signers"));
         }
         let nonces =
-            ahead::read(&own.secret).ok_or_else(|| Fault::bug("a stored nonce is damaged"))?;
+            preprocess::read(&own.secret).ok_or_else(|| Fault::bug("a stored nonce is damaged"))?;
         let state = SignState::Ahead(Box::new((nonces, own.commitments, peers)));
         Ok(Box::new(self.session(setup, state)?))
     }
@@ -196,7 +196,7 @@ struct Sign {
     shared: Arc<Shared>,
     child: Arc<Child>,
     setup: SignSetup,
-    gather: Gather,
+    round_collector: RoundCollector,
     /// The first round there is: 2 when the commitments were made ahead.
     begins: u16,
     state: SignState,
@@ -215,7 +215,7 @@ enum SignState {
         share: SignatureShare,
         view: [u8; 32],
     },
-    Over,
+    Finished,
 }
 
 /// To the collector.
@@ -234,8 +234,9 @@ impl Sign {
     fn first(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
-        let SignState::Committed(committed) = std::mem::replace(&mut self.state, SignState::Over)
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
+        let SignState::Committed(committed) =
+            std::mem::replace(&mut self.state, SignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -257,7 +258,7 @@ impl Sign {
         nonces: &SigningNonces,
         own: &[u8],
         theirs: &BTreeMap<Index, Arc<Commitments>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
         let mut commitments =
             BTreeMap::from([(*self.child.key.identifier(), *nonces.commitments())]);
         let mut seen = BTreeMap::from([(self.shared.me, own)]);
@@ -288,13 +289,13 @@ impl Sign {
                 share,
                 view,
             };
-            return Ok(Turn::wait());
+            return Ok(StepOutput::wait());
         };
         let body = encode(&Second {
             view,
             share: share.serialize(),
         })?;
-        Ok(Turn {
+        Ok(StepOutput {
             send: vec![Outgoing {
                 to: collector,
                 round: 2,
@@ -308,12 +309,12 @@ impl Sign {
     fn second(
         &mut self,
         bodies: &BTreeMap<Index, Zeroizing<Vec<u8>>>,
-    ) -> Result<Turn<Option<Signature>>, Abort> {
+    ) -> Result<StepOutput<Option<Signature>>, Abort> {
         let SignState::Collecting {
             package,
             share,
             view,
-        } = std::mem::replace(&mut self.state, SignState::Over)
+        } = std::mem::replace(&mut self.state, SignState::Finished)
         else {
             return Err(Abort::new("out of order"));
         };
@@ -347,29 +348,29 @@ impl Sign {
             .split_first_chunk::<32>()
             .and_then(|(r, s)| Some((*r, *s.first_chunk::<32>()?)))
             .ok_or_else(|| Abort::new("the signature is short"))?;
-        Ok(Turn::done(Some(Signature::Ed25519 { r, s })))
+        Ok(StepOutput::done(Some(Signature::Ed25519 { r, s })))
     }
 }
 
 impl Rounds for Sign {
     type Outcome = Option<Signature>;
 
-    fn gather(&self) -> &Gather {
-        &self.gather
+    fn round_collector(&self) -> &RoundCollector {
+        &self.round_collector
     }
 
-    fn gather_mut(&mut self) -> &mut Gather {
-        &mut self.gather
+    fn gather_mut(&mut self) -> &mut RoundCollector {
+        &mut self.round_collector
     }
 
-    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<Option<Signature>>, Abort> {
-        match std::mem::replace(&mut self.state, SignState::Over) {
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Option<Signature>>, Abort> {
+        match std::mem::replace(&mut self.state, SignState::Finished) {
             SignState::New => {}
-            SignState::Ahead(ahead) => {
-                let (nonces, own, theirs) = &*ahead;
-                let turn = self.contribute(nonces, own, theirs)?;
-                self.gather.wait_for(2);
-                return Ok(turn);
+            SignState::Ahead(preprocess) => {
+                let (nonces, own, theirs) = &*preprocess;
+                let output = self.contribute(nonces, own, theirs)?;
+                self.round_collector.wait_for(2);
+                return Ok(output);
             }
             _ => return Err(Abort::new("out of order")),
         }
@@ -377,8 +378,10 @@ impl Rounds for Sign {
         let (nonces, commitments) = round1::commit(self.child.key.signing_share(), &mut rng);
         let body = commitments.serialize().map_err(|error| abort(&error))?;
         self.state = SignState::Committed(Box::new((nonces, commitments)));
-        self.gather.wait_for(1);
-        Ok(Turn::send(self.gather.to_all(1, false, &body)))
+        self.round_collector.wait_for(1);
+        Ok(StepOutput::send(
+            self.round_collector.to_all(1, false, &body),
+        ))
     }
 
     fn admit(&self, from: Index, round: u16) -> Result<(), Abort> {
@@ -389,7 +392,7 @@ impl Rounds for Sign {
         Ok(())
     }
 
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Option<Signature>>, Abort> {
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Option<Signature>>, Abort> {
         match round {
             1 => self.first(&bodies),
             _ => self.second(&bodies),

@@ -23,8 +23,8 @@ const SCHEME: Scheme = Scheme::Dkls23;
 fn start<T>(parties: &mut Parties<T>) -> Vec<(Index, Outgoing)> {
     let mut queue = Vec::new();
     for (me, session) in parties {
-        let turn = session.start(&SystemEntropy).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (*me, message)));
+        let output = session.start(&SystemEntropy).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (*me, message)));
     }
     queue
 }
@@ -127,8 +127,11 @@ fn dkls23_rule__should_use_the_state_between_phases_once() {
     let good = message.body.clone();
     harm(&mut message.body, Harm::Cut);
     assert!(session.receive(2, 1, message.body).is_err());
-    let turn = session.receive(2, 1, good);
-    assert!(turn.is_err() || turn.is_ok_and(|turn| turn.send.is_empty() && turn.done.is_none()));
+    let output = session.receive(2, 1, good);
+    assert!(
+        output.is_err()
+            || output.is_ok_and(|output| output.send.is_empty() && output.done.is_none())
+    );
     assert!(session.start(&SystemEntropy).is_err());
 }
 
@@ -151,8 +154,8 @@ fn dkls23_rule__should_show_proofs_only_after_all_commitments() {
         }
         let to = message.to;
         let session = parties.get_mut(&to).unwrap();
-        let turn = session.receive(from, message.round, message.body).unwrap();
-        queue.extend(turn.send.into_iter().map(|message| (to, message)));
+        let output = session.receive(from, message.round, message.body).unwrap();
+        queue.extend(output.send.into_iter().map(|message| (to, message)));
     }
     // 3 has everybody's, and goes on.
     let makers = |messages: &[(Index, Vec<u8>)]| -> BTreeSet<Index> {
@@ -169,8 +172,8 @@ fn dkls23_rule__should_show_proofs_only_after_all_commitments() {
     // Once it is there, the others follow.
     for (from, message) in held {
         let session = parties.get_mut(&message.to).unwrap();
-        let turn = session.receive(from, message.round, message.body).unwrap();
-        assert!(turn.send.iter().any(|message| message.round == 3));
+        let output = session.receive(from, message.round, message.body).unwrap();
+        assert!(output.send.iter().any(|message| message.round == 3));
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     message::{ActivateRequest, Reply},
     meter,
     permits::not_permitted,
-    pool::Lane,
+    pool::Priority,
     shares::ShareRecord,
 };
 
@@ -78,7 +78,7 @@ impl Node {
         }
         let prepared = waiting.shares.iter().find(|it| it.is_of(&order));
         let prepared = prepared.map(|it| it.root.clone());
-        let stays = order.new.holders.contains(&self.post.id());
+        let stays = order.new.holders.contains(&self.codec.id());
         let way = match again {
             true => Some(Vec::new()),
             false => self.way_from_here(&order, &before, record, &waiting, stays)?,
@@ -182,7 +182,7 @@ impl Node {
         self.runtime.spawn(async move {
             let noted = node.put_vault_note(of, root).await;
             let again = Arc::clone(&node);
-            node.pool.spawn(Lane::Keygen, move || {
+            node.pool.spawn(Priority::Keygen, move || {
                 let failed = |error| Fault::unavailable("a signer's disk failed").caused_by(error);
                 let outcome = noted.map_err(failed);
                 let outcome = outcome.and_then(|()| again.activate_order(&header, request));

@@ -17,7 +17,7 @@ use super::super::{Node, refusals::Refusal};
 use crate::{
     envelope::{Header, Kind, Opened},
     message::{ActivateRequest, Reply, decode, encode},
-    pool::Lane,
+    pool::Priority,
     proofs::MAX_PROOFS,
 };
 
@@ -77,7 +77,7 @@ impl Node {
     /// Who must learn of it, among those that our configuration knows.
     fn told_of(&self, Proven { order, .. }: &Proven) -> BTreeSet<NodeId> {
         let parties = order.old.holders.iter().chain(&order.new.holders);
-        let others = parties.filter(|node| **node != self.post.id() && self.is_peer(node));
+        let others = parties.filter(|node| **node != self.codec.id() && self.is_peer(node));
         others.copied().collect()
     }
 
@@ -111,7 +111,7 @@ impl Node {
             return;
         }
         let node = Arc::clone(self);
-        self.pool.spawn(Lane::Keygen, move || {
+        self.pool.spawn(Priority::Keygen, move || {
             for (proven, confirmed) in shown {
                 node.show(&proven, &confirmed);
             }
@@ -139,11 +139,11 @@ impl Node {
                 attempt: 0,
                 round: 0,
                 sequence: 0,
-                from: self.post.id(),
+                from: self.codec.id(),
                 to: *to,
             };
             let sent = body.as_ref().map_err(Clone::clone);
-            if let Err(fault) = sent.and_then(|body| self.post.send(header, body)) {
+            if let Err(fault) = sent.and_then(|body| self.codec.send(header, body)) {
                 tracing::warn!(node = %self.name, ?fault, "cannot show a proof to a peer");
             }
         }

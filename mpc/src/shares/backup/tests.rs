@@ -185,20 +185,20 @@ const LIES: [(Lie, &str); 7] = [
 fn recover__should_give_the_key_although_one_node_lies_and_name_it() {
     for (threshold, count, known) in [(2, 3, true), (3, 5, true), (2, 3, false), (3, 5, false)] {
         for (lie, words) in LIES {
-            for liar in 0..usize::from(count) {
+            for byzantine in 0..usize::from(count) {
                 let backups =
                     backups_of(shared(threshold, count, known), |place, record, plain| {
-                        if place == liar {
+                        if place == byzantine {
                             lie(record, plain);
                         }
                     });
-                let case = format!("{threshold}-of-{count}, {words}, node {liar}");
+                let case = format!("{threshold}-of-{count}, {words}, node {byzantine}");
                 let mut found = recover_all(&backups);
                 assert_eq!(found.len(), 1, "{case}");
                 let Recovery { key, misfits, .. } = found.pop().unwrap();
                 assert!(key.unwrap().private_hex().starts_with("2a0000"), "{case}");
                 assert_eq!(misfits.len(), 1, "{case}: {misfits:?}");
-                assert_eq!(misfits[0].place, liar, "{case}");
+                assert_eq!(misfits[0].place, byzantine, "{case}");
                 assert!(misfits[0].why.contains(words), "{case}: {misfits:?}");
             }
         }

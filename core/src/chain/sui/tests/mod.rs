@@ -11,7 +11,7 @@ use crate::{
     chain::{self, DynNetworkRules, solana},
     payload::{
         Payload, WireKind,
-        outflow::{Asset, Nature, Place},
+        outflow::{Asset, ChainScope, Nature},
         sui::batch_native,
     },
     schema::wire,
@@ -169,7 +169,7 @@ fn coin_type__should_have_one_form() {
         pair.unwrap(),
         format!("0x{}2::lp::LP<{full}, u8>", "0".repeat(63))
     );
-    let place = Place::network(Network::Sui);
+    let place = ChainScope::network(Network::Sui);
     for text in ["0x2::sui::SUI", "0x002::sui::SUI", SUI] {
         assert_eq!(SUI_CHAIN.parse_token(text).unwrap(), SUI);
         assert_eq!(Asset::parse(&format!("sui/{text}")), Ok(Asset::coin(place)));

@@ -6,13 +6,13 @@ use covault_core::port::Entropy;
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-use super::{Abort, Index, Outgoing, Session, Turn};
+use super::{Abort, Index, Outgoing, Session, StepOutput};
 
 /// One message of each peer.
 pub type Bodies = BTreeMap<Index, Zeroizing<Vec<u8>>>;
 
 /// Messages by round and sender. Early ones wait.
-pub struct Gather {
+pub struct RoundCollector {
     peers: Vec<Index>,
     /// The round we wait for; 0 before the start and after the end.
     round: u16,
@@ -20,7 +20,7 @@ pub struct Gather {
     bodies: BTreeMap<u16, Bodies>,
 }
 
-impl Gather {
+impl RoundCollector {
     /// For a session with these other parties, of rounds 1 to `last`.
     pub(super) fn new(peers: Vec<Index>, last: u16) -> Self {
         Self {
@@ -108,13 +108,13 @@ pub trait Rounds: Send {
     type Outcome;
 
     /// Where its messages are collected.
-    fn gather(&self) -> &Gather;
+    fn round_collector(&self) -> &RoundCollector;
 
     /// The same, to change.
-    fn gather_mut(&mut self) -> &mut Gather;
+    fn gather_mut(&mut self) -> &mut RoundCollector;
 
-    /// What is sent at the start; says with [`Gather::wait_for`] which round comes first.
-    fn begin(&mut self, entropy: &dyn Entropy) -> Result<Turn<Self::Outcome>, Abort>;
+    /// What is sent at the start; says with [`RoundCollector::wait_for`] which round comes first.
+    fn begin(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<Self::Outcome>, Abort>;
 
     /// Refuses what is out of place in this session, though it has such a round.
     fn admit(&self, _from: Index, _round: u16) -> Result<(), Abort> {
@@ -122,11 +122,11 @@ pub trait Rounds: Send {
     }
 
     /// Takes a round that is complete. The next one is awaited then.
-    fn take(&mut self, round: u16, bodies: Bodies) -> Result<Turn<Self::Outcome>, Abort>;
+    fn take(&mut self, round: u16, bodies: Bodies) -> Result<StepOutput<Self::Outcome>, Abort>;
 }
 
 impl<R: Rounds> Session<R::Outcome> for R {
-    fn start(&mut self, entropy: &dyn Entropy) -> Result<Turn<R::Outcome>, Abort> {
+    fn start(&mut self, entropy: &dyn Entropy) -> Result<StepOutput<R::Outcome>, Abort> {
         self.begin(entropy)
     }
 
@@ -135,29 +135,29 @@ impl<R: Rounds> Session<R::Outcome> for R {
         from: Index,
         round: u16,
         body: Zeroizing<Vec<u8>>,
-    ) -> Result<Turn<R::Outcome>, Abort> {
+    ) -> Result<StepOutput<R::Outcome>, Abort> {
         self.admit(from, round)?;
         self.gather_mut().put(from, round, body)?;
-        let mut turn = Turn::wait();
+        let mut output = StepOutput::wait();
         // Messages of the next round may have come early.
         while let Some((round, bodies)) = self.gather_mut().complete() {
             let next = self.take(round, bodies)?;
-            turn.send.extend(next.send);
+            output.send.extend(next.send);
             if next.done.is_some() {
-                turn.done = next.done;
-                return Ok(turn);
+                output.done = next.done;
+                return Ok(output);
             }
             self.gather_mut().wait_for(round.saturating_add(1));
         }
-        Ok(turn)
+        Ok(output)
     }
 
     fn waiting_for(&self) -> Vec<Index> {
-        self.gather().missing()
+        self.round_collector().missing()
     }
 
     fn last_round(&self) -> u16 {
-        self.gather().last
+        self.round_collector().last
     }
 }
 

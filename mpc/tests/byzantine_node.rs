@@ -34,7 +34,7 @@ use covault_core::{
 };
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
-    envelope::{Envelope, Header, Kind, Post},
+    envelope::{Envelope, EnvelopeCodec, Header, Kind},
     identity::NodeIdentity,
     node::Floor,
     policy::Policy,
@@ -143,7 +143,7 @@ struct World {
     root: RootKey,
     /// Of the shares in use.
     epoch: u32,
-    post: Post,
+    codec: EnvelopeCodec,
     inbox: Subscription,
 }
 
@@ -160,18 +160,18 @@ impl World {
         test.until_live(3).await;
         let root = test.keygen(curve, 2).await;
         let bus = test.medium.bus();
-        let post = Post::new(
+        let codec = EnvelopeCodec::new(
             Arc::clone(&test.orchestrator),
             Arc::clone(&bus),
             Arc::new(SystemEntropy),
         );
-        let inbox = bus.subscribe(post.id(), false).await.unwrap();
+        let inbox = bus.subscribe(codec.id(), false).await.unwrap();
         Self {
             test,
             tap,
             root,
             epoch: 0,
-            post,
+            codec,
             inbox,
         }
     }
@@ -316,10 +316,10 @@ impl World {
                 attempt: ask.attempt,
                 round: 0,
                 sequence: 0,
-                from: self.post.id(),
+                from: self.codec.id(),
                 to: *to,
             };
-            self.post.send(header, &body).unwrap();
+            self.codec.send(header, &body).unwrap();
         }
     }
 
@@ -333,11 +333,11 @@ impl World {
             attempt: 0,
             round: 0,
             sequence: 0,
-            from: self.post.id(),
+            from: self.codec.id(),
             to: self.test.holders()[0],
         };
         let body = bcs::to_bytes(&(order, now_ms())).unwrap();
-        self.post.send(header, &body).unwrap();
+        self.codec.send(header, &body).unwrap();
     }
 
     /// The next answer in the session.
@@ -349,7 +349,7 @@ impl World {
             if kind != Kind::Reply || envelope.header.session != session {
                 continue;
             }
-            let opened = self.post.open(&envelope).unwrap();
+            let opened = self.codec.open(&envelope).unwrap();
             return (from, bcs::from_bytes(&opened.body).unwrap());
         }
     }
@@ -898,12 +898,12 @@ async fn stranger__should_get_silence_and_a_line_in_the_log() {
     let stranger = Arc::new(NodeIdentity::generate(&SystemEntropy));
     let line = stranger.openssh_line("");
     let trusted = std::mem::replace(
-        &mut world.post,
-        Post::new(stranger, world.test.medium.bus(), Arc::new(SystemEntropy)),
+        &mut world.codec,
+        EnvelopeCodec::new(stranger, world.test.medium.bus(), Arc::new(SystemEntropy)),
     );
     let ask = world.honest();
     world.send(&ask);
-    world.post = trusted;
+    world.codec = trusted;
     // By the time this is signed the stranger's order has been looked at.
     let next = world.honest();
     world.signed(&next).await;

@@ -52,7 +52,7 @@ struct Pool {
 }
 
 /// What is known of all keys that sign.
-pub(super) struct Ahead {
+pub(super) struct Preprocessed {
     clock: Arc<dyn Clock>,
     pools: Mutex<HashMap<Vec<u8>, Pool>>,
     /// Whose nonces are of interest.
@@ -73,7 +73,7 @@ impl Known {
     }
 }
 
-impl Ahead {
+impl Preprocessed {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -258,27 +258,27 @@ mod tests {
         NodeId([number; 32])
     }
 
-    fn ahead() -> (Arc<Hand>, Ahead) {
+    fn preprocess() -> (Arc<Hand>, Preprocessed) {
         let clock = Arc::new(Hand::default());
         clock.0.store(1_000_000, Ordering::Relaxed);
-        let ahead = Ahead::new(Arc::clone(&clock) as Arc<dyn Clock>);
-        ahead.want(ROOT, 0, &[node(1), node(2)]);
-        (clock, ahead)
+        let preprocess = Preprocessed::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        preprocess.want(ROOT, 0, &[node(1), node(2)]);
+        (clock, preprocess)
     }
 
-    fn hear(ahead: &Ahead, from: u8, ids: std::ops::Range<u64>) {
-        ahead.heard(&node(from), (ROOT.to_vec(), 0), 0, ids.collect());
+    fn hear(preprocess: &Preprocessed, from: u8, ids: std::ops::Range<u64>) {
+        preprocess.heard(&node(from), (ROOT.to_vec(), 0), 0, ids.collect());
     }
 
     #[test]
     fn name__should_never_give_a_number_twice() {
-        let (_, ahead) = ahead();
-        hear(&ahead, 1, 0..10);
-        hear(&ahead, 2, 100..110);
+        let (_, preprocess) = preprocess();
+        hear(&preprocess, 1, 0..10);
+        hear(&preprocess, 2, 100..110);
         let signers = [node(1), node(2)];
         let mut seen = BTreeSet::new();
         loop {
-            let (named, _) = ahead.name(ROOT, &signers, 3);
+            let (named, _) = preprocess.name(ROOT, &signers, 3);
             if named.is_empty() {
                 break;
             }
@@ -287,26 +287,26 @@ mod tests {
                 assert!(seen.insert(id), "{id} twice");
             }
             // The node says again what it has, also what was named and is on its way.
-            hear(&ahead, 1, 0..10);
-            hear(&ahead, 2, 100..110);
+            hear(&preprocess, 1, 0..10);
+            hear(&preprocess, 2, 100..110);
         }
         assert_eq!(seen.len(), 18);
         // Not after a change of epoch and back either.
-        ahead.want(ROOT, 1, &signers);
-        ahead.want(ROOT, 0, &signers);
-        hear(&ahead, 1, 0..10);
-        hear(&ahead, 2, 100..110);
-        let (named, _) = ahead.name(ROOT, &signers, 1);
+        preprocess.want(ROOT, 1, &signers);
+        preprocess.want(ROOT, 0, &signers);
+        hear(&preprocess, 1, 0..10);
+        hear(&preprocess, 2, 100..110);
+        let (named, _) = preprocess.name(ROOT, &signers, 1);
         assert_eq!(named, [[9], [109]]);
     }
 
     #[test]
     fn name__should_ask_who_has_too_few_and_not_too_often() {
-        let (clock, ahead) = ahead();
-        hear(&ahead, 1, 5..8);
+        let (clock, preprocess) = preprocess();
+        hear(&preprocess, 1, 5..8);
         let signers = [node(1), node(2)];
         let asked = |inputs| {
-            let (named, asks) = ahead.name(ROOT, &signers, inputs);
+            let (named, asks) = preprocess.name(ROOT, &signers, inputs);
             assert!(named.is_empty());
             asks.into_iter()
                 .map(|ask| (ask.node, ask.spent_below))
@@ -317,8 +317,8 @@ mod tests {
         assert_eq!(asked(4), [(node(1), 0)]);
         clock.0.fetch_add(ASK_MS, Ordering::Relaxed);
         assert_eq!(asked(1), [(node(2), 0)]);
-        hear(&ahead, 2, 0..9);
-        assert_eq!(ahead.name(ROOT, &signers, 3).0.len(), 2);
+        hear(&preprocess, 2, 0..9);
+        assert_eq!(preprocess.name(ROOT, &signers, 3).0.len(), 2);
         clock.0.fetch_add(ASK_MS, Ordering::Relaxed);
         // What was named may go there.
         assert_eq!(asked(1), [(node(1), 8)]);
@@ -326,37 +326,40 @@ mod tests {
 
     #[test]
     fn lacking__should_forget_what_is_gone_and_spare_what_is_unknown() {
-        let (clock, ahead) = ahead();
+        let (clock, preprocess) = preprocess();
         let signers = [node(1), node(2)];
-        hear(&ahead, 1, 0..9);
-        hear(&ahead, 2, 0..9);
-        assert!(ahead.lacking(ROOT, node(1), node(2)).is_none());
-        assert!(ahead.name(ROOT, &signers, 1).0.is_empty());
+        hear(&preprocess, 1, 0..9);
+        hear(&preprocess, 2, 0..9);
+        assert!(preprocess.lacking(ROOT, node(1), node(2)).is_none());
+        assert!(preprocess.name(ROOT, &signers, 1).0.is_empty());
         clock.0.fetch_add(SHUN_MS, Ordering::Relaxed);
-        assert_eq!(ahead.name(ROOT, &signers, 1).0, [[0], [0]]);
+        assert_eq!(preprocess.name(ROOT, &signers, 1).0, [[0], [0]]);
         assert_eq!(
-            ahead.lacking(ROOT, node(1), node(1)).unwrap().spent_below,
+            preprocess
+                .lacking(ROOT, node(1), node(1))
+                .unwrap()
+                .spent_below,
             1
         );
-        assert!(ahead.name(ROOT, &signers, 1).0.is_empty());
+        assert!(preprocess.name(ROOT, &signers, 1).0.is_empty());
     }
 
     #[test]
-    fn heard__should_ignore_strangers_other_epochs_and_other_keys() {
-        let (_, ahead) = ahead();
-        ahead.heard(&node(3), (ROOT.to_vec(), 0), 0, vec![1]);
-        ahead.heard(&node(1), (ROOT.to_vec(), 1), 0, vec![1]);
-        ahead.heard(&node(1), (vec![1], 0), 0, vec![1]);
-        assert!(ahead.levels().iter().all(|level| level.known == 0));
-        assert!(ahead.expects(&node(1)) && !ahead.expects(&node(3)));
-        ahead.heard(&node(1), (ROOT.to_vec(), 0), 0, (0..10_000).collect());
+    fn heard__should_ignore_unadmitted_nodes_other_epochs_and_other_keys() {
+        let (_, preprocess) = preprocess();
+        preprocess.heard(&node(3), (ROOT.to_vec(), 0), 0, vec![1]);
+        preprocess.heard(&node(1), (ROOT.to_vec(), 1), 0, vec![1]);
+        preprocess.heard(&node(1), (vec![1], 0), 0, vec![1]);
+        assert!(preprocess.levels().iter().all(|level| level.known == 0));
+        assert!(preprocess.expects(&node(1)) && !preprocess.expects(&node(3)));
+        preprocess.heard(&node(1), (ROOT.to_vec(), 0), 0, (0..10_000).collect());
         assert_eq!(
-            ahead.levels().iter().map(|level| level.known).max(),
+            preprocess.levels().iter().map(|level| level.known).max(),
             Some(MOST)
         );
         // A node that began anew.
-        ahead.heard(&node(1), (ROOT.to_vec(), 0), 20_000, vec![20_001]);
-        let levels = ahead.levels();
+        preprocess.heard(&node(1), (ROOT.to_vec(), 0), 20_000, vec![20_001]);
+        let levels = preprocess.levels();
         let level = levels.iter().find(|level| level.node == node(1));
         assert_eq!(level.map(|level| level.known), Some(1));
     }

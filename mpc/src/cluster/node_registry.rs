@@ -14,8 +14,8 @@ use covault_core::{
 
 use super::{
     NodeStatus,
-    choose::{Candidate, Choice, Team, Trouble, pick},
-    strangers::{Stranger, Strangers},
+    select_signers::{AttemptFailures, Candidate, Choice, SigningSet, pick},
+    unadmitted::{Unadmitted, UnadmittedNodes},
 };
 use crate::{
     identity::openssh_line,
@@ -97,10 +97,10 @@ struct State {
     known: HashMap<NodeId, Known>,
     /// The nodes that an operator has admitted; `None` until somebody says.
     admitted: Option<HashSet<NodeId>>,
-    strangers: Strangers,
+    unadmitted: UnadmittedNodes,
     /// Until when, and how much: 1 was in a team that failed, 2 was missed by others.
     suspect_until: HashMap<NodeId, (u64, u8)>,
-    quarrels: HashMap<(NodeId, NodeId), u64>,
+    mistrusted_pairs: HashMap<(NodeId, NodeId), u64>,
     /// Holders of keys we use: they always have a place.
     wanted: HashSet<NodeId>,
     busy: HashMap<NodeId, usize>,
@@ -138,7 +138,7 @@ impl Starts {
 }
 
 /// The nodes.
-pub(super) struct Roster {
+pub(super) struct NodeRegistry {
     clock: Arc<dyn Clock>,
     live_ms: u64,
     state: Arc<Mutex<State>>,
@@ -172,7 +172,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Roster {
+impl NodeRegistry {
     pub(super) fn new(clock: Arc<dyn Clock>, live_for: Duration) -> Self {
         let live_ms = u64::try_from(live_for.as_millis()).unwrap_or(u64::MAX);
         Self {
@@ -188,7 +188,7 @@ impl Roster {
         let State {
             known,
             admitted,
-            strangers,
+            unadmitted,
             starts,
             ..
         } = &mut *state;
@@ -196,7 +196,7 @@ impl Roster {
         known.retain(|node, _| nodes.contains(node));
         starts.retain(|node, _| nodes.contains(node));
         for node in &nodes {
-            strangers.forget(node);
+            unadmitted.forget(node);
         }
         *admitted = Some(nodes);
     }
@@ -205,9 +205,9 @@ impl Roster {
     pub(super) fn listens_to(&self, node: &NodeId) -> bool {
         let now_ms = self.clock.now_ms();
         let mut state = lock(&self.state);
-        let wanted = is_admitted(&state, node) || state.strangers.wants(node, now_ms);
+        let wanted = is_admitted(&state, node) || state.unadmitted.wants(node, now_ms);
         if !wanted {
-            state.strangers.full(now_ms);
+            state.unadmitted.full(now_ms);
         }
         wanted
     }
@@ -220,9 +220,9 @@ impl Roster {
     }
 
     /// The nodes that announced themselves lately and were not admitted; few, whoever calls.
-    pub(super) fn strangers(&self) -> Vec<Stranger> {
+    pub(super) fn unadmitted(&self) -> Vec<Unadmitted> {
         let now_ms = self.clock.now_ms();
-        lock(&self.state).strangers.list(now_ms)
+        lock(&self.state).unadmitted.list(now_ms)
     }
 
     /// Notes an announcement whose sender is certain. Old ones, replayed, change nothing.
@@ -234,7 +234,7 @@ impl Roster {
         let mut state = lock(&self.state);
         if !is_admitted(&state, &node) {
             if apart_ms <= REPLAY_MS && !announced.left {
-                state.strangers.heard(node, announced.name, now_ms);
+                state.unadmitted.heard(node, announced.name, now_ms);
             }
             return;
         }
@@ -395,7 +395,7 @@ impl Roster {
     pub(super) fn quarrelled(&self, reporter: &NodeId, culprit: &NodeId) {
         let until = self.clock.now_ms().saturating_add(QUARREL_MS);
         lock(&self.state)
-            .quarrels
+            .mistrusted_pairs
             .insert((*reporter, *culprit), until);
     }
 
@@ -404,11 +404,16 @@ impl Roster {
     }
 
     /// A team for one attempt: live nodes, those that were slow last, the least busy first.
-    pub(super) fn choose(&self, holders: &[NodeId], needed: usize, trouble: &Trouble) -> Choice {
+    pub(super) fn select_signers(
+        &self,
+        holders: &[NodeId],
+        needed: usize,
+        failures: &AttemptFailures,
+    ) -> Choice {
         let now_ms = self.clock.now_ms();
         let mut state = lock(&self.state);
         state.wanted.extend(holders);
-        state.quarrels.retain(|_, until| now_ms < *until);
+        state.mistrusted_pairs.retain(|_, until| now_ms < *until);
         state.turn = state.turn.wrapping_add(1);
         let turn = state.turn;
         let count = holders.len().max(1);
@@ -438,8 +443,9 @@ impl Roster {
                 }
             })
             .collect();
-        let quarrels: BTreeSet<(NodeId, NodeId)> = state.quarrels.keys().copied().collect();
-        match pick(candidates, needed, trouble, &quarrels) {
+        let mistrusted_pairs: BTreeSet<(NodeId, NodeId)> =
+            state.mistrusted_pairs.keys().copied().collect();
+        match pick(candidates, needed, failures, &mistrusted_pairs) {
             Ok(signers) => {
                 for node in &signers {
                     *state.busy.entry(*node).or_default() += 1;
@@ -448,7 +454,7 @@ impl Roster {
                     state: Arc::clone(&self.state),
                     nodes: signers.clone(),
                 };
-                Choice::Team(Team {
+                Choice::SigningSet(SigningSet {
                     signers,
                     _busy: busy,
                 })
@@ -465,9 +471,14 @@ impl Roster {
     }
 
     /// "not enough signers: 1 of 2 needed answered; missing: node-2 (ssh-ed25519 AAAA...)".
-    pub(super) fn too_few(&self, holders: &[NodeId], needed: usize, trouble: &Trouble) -> Fault {
-        let (silent, culprits) = (trouble.silent(), trouble.culprits());
-        let refused: Vec<&NodeId> = trouble.refusals().map(|(node, _)| node).collect();
+    pub(super) fn too_few(
+        &self,
+        holders: &[NodeId],
+        needed: usize,
+        failures: &AttemptFailures,
+    ) -> Fault {
+        let (silent, culprits) = (failures.silent(), failures.culprits());
+        let refused: Vec<&NodeId> = failures.refusals().map(|(node, _)| node).collect();
         let accused: Vec<&NodeId> = culprits
             .iter()
             .filter(|node| !refused.contains(node))
@@ -512,7 +523,7 @@ impl Roster {
         }
         list("accused of breaking the protocol", &accused);
         list("refused", &refused);
-        if let Some((_, fault)) = trouble.refusals().next() {
+        if let Some((_, fault)) = failures.refusals().next() {
             sentence.push_str(&format!(" ({})", fault.message()));
         }
         Fault::unavailable(sentence)
@@ -561,78 +572,79 @@ mod tests {
         }
     }
 
-    fn roster() -> (Arc<Hand>, Roster) {
+    fn node_registry() -> (Arc<Hand>, NodeRegistry) {
         let clock = Arc::new(Hand::default());
         clock.0.store(1_000_000, Ordering::Relaxed);
-        let roster = Roster::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(3));
-        (clock, roster)
+        let node_registry =
+            NodeRegistry::new(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_secs(3));
+        (clock, node_registry)
     }
 
     #[test]
-    fn roster__should_not_take_a_replay_for_a_sign_of_life() {
-        let (clock, roster) = roster();
+    fn node_registry__should_not_take_a_replay_for_a_sign_of_life() {
+        let (clock, node_registry) = node_registry();
         let node = NodeId([1; 32]);
-        roster.heard(node, announcement(1_000_000));
-        assert!(roster.live(&node));
+        node_registry.heard(node, announcement(1_000_000));
+        assert!(node_registry.live(&node));
         clock.0.fetch_add(5_000, Ordering::Relaxed);
-        roster.heard(node, announcement(1_000_000));
-        assert!(!roster.live(&node));
-        roster.heard(node, announcement(1_000_001));
-        assert!(roster.live(&node));
+        node_registry.heard(node, announcement(1_000_000));
+        assert!(!node_registry.live(&node));
+        node_registry.heard(node, announcement(1_000_001));
+        assert!(node_registry.live(&node));
     }
 
     #[test]
     fn node__should_be_named_when_it_runs_twice_and_not_for_a_restart_or_a_replay() {
-        let (clock, roster) = roster();
+        let (clock, node_registry) = node_registry();
         let node = NodeId([1; 32]);
         let said = |boot: u8, others: &[u8]| Announcement {
             boot: [boot; 16],
             others: others.iter().map(|other| [*other; 16]).collect(),
             ..announcement(clock.now_ms())
         };
-        let twice = || roster.nodes()[0].halted == [Halt::Twice];
+        let twice = || node_registry.nodes()[0].halted == [Halt::Twice];
         // It starts again twice; each start has heard of the ones before, in whatever order they are
         // shown again.
         for announcement in [said(1, &[]), said(2, &[1]), said(3, &[1, 2]), said(2, &[1])] {
-            roster.heard(node, announcement);
+            node_registry.heard(node, announcement);
             clock.0.fetch_add(1, Ordering::Relaxed);
         }
         assert!(!twice());
-        let team = |roster: &Roster| {
-            let choice = roster.choose(&[node], 1, &Trouble::default());
-            matches!(choice, Choice::Team(_))
+        let signing_set = |node_registry: &NodeRegistry| {
+            let choice = node_registry.select_signers(&[node], 1, &AttemptFailures::default());
+            matches!(choice, Choice::SigningSet(_))
         };
-        assert!(team(&roster));
+        assert!(signing_set(&node_registry));
         // The second and the third name each other.
-        roster.heard(node, said(2, &[1, 3]));
-        assert!(twice() && !team(&roster));
-        let sentence = roster.too_few(&[node], 1, &Trouble::default());
+        node_registry.heard(node, said(2, &[1, 3]));
+        assert!(twice() && !signing_set(&node_registry));
+        let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default());
         assert!(sentence.message().contains("running twice"), "{sentence}");
         // One is gone.
         clock.0.fetch_add(TWICE_MS, Ordering::Relaxed);
-        roster.heard(node, said(4, &[]));
-        assert!(!twice() && team(&roster));
+        node_registry.heard(node, said(4, &[]));
+        assert!(!twice() && signing_set(&node_registry));
     }
 
     #[test]
     fn node__should_not_live_on_announcements_that_were_held_back() {
-        let (clock, roster) = roster();
+        let (clock, node_registry) = node_registry();
         let node = NodeId([1; 32]);
         let began_ms = clock.now_ms();
         // It dies after a minute; the bus shows its words one by one, later and later.
         for second in 0..60 {
             clock.0.fetch_add(2_000, Ordering::Relaxed);
-            roster.heard(node, announcement(began_ms + 1_000 * second));
-            assert!(roster.live(&node));
+            node_registry.heard(node, announcement(began_ms + 1_000 * second));
+            assert!(node_registry.live(&node));
         }
         for held in 0..60 {
             clock.0.fetch_add(2_000, Ordering::Relaxed);
-            roster.heard(node, announcement(began_ms + 60_000 + held));
+            node_registry.heard(node, announcement(began_ms + 60_000 + held));
         }
         // Long before the last of them is too old to be noted.
         assert!(clock.now_ms() - began_ms - 60_000 > SKEW_MS + 3_000);
-        assert!(!roster.live(&node));
-        let sentence = roster.too_few(&[node], 1, &Trouble::default());
+        assert!(!node_registry.live(&node));
+        let sentence = node_registry.too_few(&[node], 1, &AttemptFailures::default());
         assert!(
             sentence.message().contains("check the clocks of"),
             "{sentence}"
@@ -640,91 +652,103 @@ mod tests {
     }
 
     #[test]
-    fn roster__should_go_back_with_its_clock() {
-        let (clock, roster) = roster();
+    fn node_registry__should_go_back_with_its_clock() {
+        let (clock, node_registry) = node_registry();
         let (present, gone) = (NodeId([1; 32]), NodeId([2; 32]));
         let hour_ms = 3_600_000;
         clock.0.fetch_add(hour_ms, Ordering::Relaxed);
         for node in [present, gone] {
-            roster.heard(node, announcement(clock.now_ms()));
-            assert!(roster.live(&node));
+            node_registry.heard(node, announcement(clock.now_ms()));
+            assert!(node_registry.live(&node));
         }
         // Set right again. Who was heard in the wrong hour counts when it is heard anew.
         clock.0.fetch_sub(hour_ms, Ordering::Relaxed);
-        assert!(!roster.live(&present) && !roster.live(&gone));
-        roster.heard(present, announcement(clock.now_ms()));
-        assert!(roster.live(&present) && !roster.live(&gone));
+        assert!(!node_registry.live(&present) && !node_registry.live(&gone));
+        node_registry.heard(present, announcement(clock.now_ms()));
+        assert!(node_registry.live(&present) && !node_registry.live(&gone));
         // From then on as ever.
         clock.0.fetch_add(5_000, Ordering::Relaxed);
-        roster.heard(present, announcement(clock.now_ms() - 5_000));
-        assert!(!roster.live(&present));
+        node_registry.heard(present, announcement(clock.now_ms() - 5_000));
+        assert!(!node_registry.live(&present));
     }
 
     #[test]
     fn stranger__should_not_count_before_it_is_admitted() {
-        let (clock, roster) = roster();
+        let (clock, node_registry) = node_registry();
         let (ours, stranger) = (NodeId([1; 32]), NodeId([2; 32]));
-        roster.heard(stranger, announcement(1_000_000));
-        assert!(roster.live(&stranger), "nobody has said who is admitted");
-        roster.admit(&[ours]);
-        assert!(!roster.live(&stranger));
+        node_registry.heard(stranger, announcement(1_000_000));
+        assert!(
+            node_registry.live(&stranger),
+            "nobody has said who is admitted"
+        );
+        node_registry.admit(&[ours]);
+        assert!(!node_registry.live(&stranger));
         for _ in 0..2 {
             clock.0.fetch_add(1, Ordering::Relaxed);
-            roster.heard(stranger, announcement(clock.now_ms()));
-            roster.heard(ours, announcement(clock.now_ms()));
+            node_registry.heard(stranger, announcement(clock.now_ms()));
+            node_registry.heard(ours, announcement(clock.now_ms()));
         }
         let ids = |nodes: &[NodeStatus]| nodes.iter().map(|node| node.id).collect::<Vec<_>>();
-        assert_eq!(ids(&roster.nodes()), [ours]);
-        assert!(roster.live(&ours) && !roster.live(&stranger));
-        let wanting: Vec<NodeId> = roster.strangers().iter().map(|node| node.id).collect();
+        assert_eq!(ids(&node_registry.nodes()), [ours]);
+        assert!(node_registry.live(&ours) && !node_registry.live(&stranger));
+        let wanting: Vec<NodeId> = node_registry
+            .unadmitted()
+            .iter()
+            .map(|node| node.id)
+            .collect();
         assert_eq!(wanting, [stranger]);
         // Nobody is picked who is not admitted.
-        let choice = roster.choose(&[ours, stranger], 2, &Trouble::default());
-        assert!(!matches!(choice, Choice::Team(_)));
+        let choice =
+            node_registry.select_signers(&[ours, stranger], 2, &AttemptFailures::default());
+        assert!(!matches!(choice, Choice::SigningSet(_)));
 
-        roster.admit(&[ours, stranger]);
+        node_registry.admit(&[ours, stranger]);
         clock.0.fetch_add(1, Ordering::Relaxed);
-        roster.heard(stranger, announcement(clock.now_ms()));
-        assert!(roster.live(&stranger) && roster.strangers().is_empty());
-        roster.admit(&[ours]);
-        assert!(!roster.live(&stranger));
+        node_registry.heard(stranger, announcement(clock.now_ms()));
+        assert!(node_registry.live(&stranger) && node_registry.unadmitted().is_empty());
+        node_registry.admit(&[ours]);
+        assert!(!node_registry.live(&stranger));
     }
 
     #[test]
     fn stranger__should_not_be_shown_for_a_replay() {
-        let (_, roster) = roster();
-        roster.admit(&[]);
-        roster.heard(NodeId([2; 32]), announcement(1_000_000 - REPLAY_MS - 1));
-        assert!(roster.strangers().is_empty());
+        let (_, node_registry) = node_registry();
+        node_registry.admit(&[]);
+        node_registry.heard(NodeId([2; 32]), announcement(1_000_000 - REPLAY_MS - 1));
+        assert!(node_registry.unadmitted().is_empty());
     }
 
     #[test]
-    fn roster__should_tell_how_far_a_clock_is_off() {
-        let (_, roster) = roster();
-        roster.heard(NodeId([1; 32]), announcement(1_000_000 - 1_500));
-        roster.heard(NodeId([2; 32]), announcement(1_000_000 + 700));
-        let skews: Vec<i64> = roster.nodes().iter().map(|node| node.skew_ms).collect();
+    fn node_registry__should_tell_how_far_a_clock_is_off() {
+        let (_, node_registry) = node_registry();
+        node_registry.heard(NodeId([1; 32]), announcement(1_000_000 - 1_500));
+        node_registry.heard(NodeId([2; 32]), announcement(1_000_000 + 700));
+        let skews: Vec<i64> = node_registry
+            .nodes()
+            .iter()
+            .map(|node| node.skew_ms)
+            .collect();
         assert_eq!(skews, [-1_500, 700]);
     }
 
     #[test]
-    fn roster__should_have_a_place_for_holders_when_strangers_fill_it() {
-        let (clock, roster) = roster();
+    fn node_registry__should_have_a_place_for_holders_when_unadmitted_nodes_fill_it() {
+        let (clock, node_registry) = node_registry();
         let number = |number: u32| {
             let mut id = [0; 32];
             id[..4].copy_from_slice(&number.to_be_bytes());
             NodeId(id)
         };
         let (early, late) = (number(1), number(2));
-        roster.want(&[early, late]);
-        roster.heard(early, announcement(1_000_000));
+        node_registry.want(&[early, late]);
+        node_registry.heard(early, announcement(1_000_000));
         for stranger in 10..2_500 {
             clock.0.fetch_add(1, Ordering::Relaxed);
-            roster.heard(number(stranger), announcement(1_000_000));
+            node_registry.heard(number(stranger), announcement(1_000_000));
         }
-        roster.heard(late, announcement(1_000_000));
-        assert_eq!(roster.nodes().len(), MAX_NODES);
-        assert!(roster.nodes().iter().any(|node| node.id == early));
-        assert!(roster.live(&late) && roster.live(&number(2_499)));
+        node_registry.heard(late, announcement(1_000_000));
+        assert_eq!(node_registry.nodes().len(), MAX_NODES);
+        assert!(node_registry.nodes().iter().any(|node| node.id == early));
+        assert!(node_registry.live(&late) && node_registry.live(&number(2_499)));
     }
 }

@@ -17,7 +17,7 @@ const SHOWN_MS: u64 = 60_000;
 
 /// A node that wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stranger {
+pub struct Unadmitted {
     /// Identity.
     pub id: NodeId,
     /// The name it announced; anybody can announce any.
@@ -33,13 +33,13 @@ struct Met {
 }
 
 #[derive(Default)]
-pub(super) struct Strangers {
+pub(super) struct UnadmittedNodes {
     met: HashMap<NodeId, Met>,
     /// When it was last logged that there are too many.
     too_many_ms: Option<u64>,
 }
 
-impl Strangers {
+impl UnadmittedNodes {
     /// Whether an announcement of this node is worth verifying.
     pub(super) fn wants(&self, node: &NodeId, now_ms: u64) -> bool {
         self.met.len() < MAX_STRANGERS
@@ -88,12 +88,12 @@ impl Strangers {
     }
 
     /// Those that were heard lately, by key.
-    pub(super) fn list(&self, now_ms: u64) -> Vec<Stranger> {
-        let mut list: Vec<Stranger> = self
+    pub(super) fn list(&self, now_ms: u64) -> Vec<Unadmitted> {
+        let mut list: Vec<Unadmitted> = self
             .met
             .iter()
             .filter(|(_, met)| now_ms < met.heard_ms.saturating_add(SHOWN_MS))
-            .map(|(id, met)| Stranger {
+            .map(|(id, met)| Unadmitted {
                 id: *id,
                 name: met.name.clone(),
                 last_seen_ms: met.heard_ms,
@@ -128,36 +128,36 @@ mod tests {
     }
 
     #[test]
-    fn strangers__should_stay_few_whatever_a_flood_invents() {
-        let mut strangers = Strangers::default();
+    fn unadmitted_nodes__should_stay_few_whatever_a_flood_invents() {
+        let mut unadmitted = UnadmittedNodes::default();
         for flood in 0..100_000 {
             let node = number(flood);
-            if strangers.wants(&node, 5) {
-                strangers.heard(node, "flood".into(), 5);
+            if unadmitted.wants(&node, 5) {
+                unadmitted.heard(node, "flood".into(), 5);
             } else {
-                strangers.full(5);
+                unadmitted.full(5);
             }
         }
-        assert_eq!(strangers.met.len(), MAX_STRANGERS);
-        assert_eq!(strangers.list(6).len(), MAX_STRANGERS);
-        assert!(strangers.list(5 + SHOWN_MS).is_empty());
+        assert_eq!(unadmitted.met.len(), MAX_STRANGERS);
+        assert_eq!(unadmitted.list(6).len(), MAX_STRANGERS);
+        assert!(unadmitted.list(5 + SHOWN_MS).is_empty());
         // An hour later there is room again.
         let later = 5 + REMEMBERED_MS;
-        assert!(strangers.wants(&number(200_000), later));
-        strangers.heard(number(200_000), "late".into(), later);
-        assert_eq!(strangers.met.len(), 1);
+        assert!(unadmitted.wants(&number(200_000), later));
+        unadmitted.heard(number(200_000), "late".into(), later);
+        assert_eq!(unadmitted.met.len(), 1);
     }
 
     #[test]
     fn stranger__should_be_logged_once_an_hour() {
-        let mut strangers = Strangers::default();
-        strangers.heard(number(1), "a".into(), 10);
+        let mut unadmitted = UnadmittedNodes::default();
+        unadmitted.heard(number(1), "a".into(), 10);
         for now_ms in [20, 10 + REMEMBERED_MS - 1] {
-            strangers.heard(number(1), "b".into(), now_ms);
-            assert_eq!(strangers.met[&number(1)].logged_ms, 10);
+            unadmitted.heard(number(1), "b".into(), now_ms);
+            assert_eq!(unadmitted.met[&number(1)].logged_ms, 10);
         }
-        strangers.heard(number(1), "c".into(), 10 + REMEMBERED_MS);
-        assert_eq!(strangers.met[&number(1)].logged_ms, 10 + REMEMBERED_MS);
-        assert_eq!(strangers.list(10 + REMEMBERED_MS)[0].name, "c");
+        unadmitted.heard(number(1), "c".into(), 10 + REMEMBERED_MS);
+        assert_eq!(unadmitted.met[&number(1)].logged_ms, 10 + REMEMBERED_MS);
+        assert_eq!(unadmitted.list(10 + REMEMBERED_MS)[0].name, "c");
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::context::Context;
 
 /// What a live request takes up.
-pub struct Place {
+pub struct AdmissionPermit {
     /// One of the live requests. Given back once it is signed: a chain node that is down must
     /// not keep others from signing.
     pub permit: Option<OwnedSemaphorePermit>,
@@ -16,7 +16,7 @@ pub struct Place {
     _bytes: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl AdmissionPermit {
     /// That of a new request; `None` when there is no place for it.
     pub fn new(context: &Context, request: &Request) -> Option<Self> {
         let permit = Arc::clone(&context.live).try_acquire_owned().ok()?;

@@ -7,7 +7,7 @@ use frost_ed25519::{
 };
 use zeroize::Zeroizing;
 
-use crate::{backend::MadeNonce, entropy::EntropyRng};
+use crate::{backend::PreprocessedNonce, entropy::EntropyRng};
 
 /// A peer's commitments, parsed: both are points of the prime-order group.
 pub struct Commitments {
@@ -30,9 +30,12 @@ impl Commitments {
 }
 
 /// In the library's own encoding.
-pub(super) fn make(share: &SigningShare, entropy: &dyn Entropy) -> Result<MadeNonce, Fault> {
+pub(super) fn make(
+    share: &SigningShare,
+    entropy: &dyn Entropy,
+) -> Result<PreprocessedNonce, Fault> {
     let (nonces, commitments) = round1::commit(share, &mut EntropyRng(entropy));
-    Ok(MadeNonce {
+    Ok(PreprocessedNonce {
         commitments: commitments.serialize().map_err(Fault::bug)?,
         secret: Zeroizing::new(nonces.serialize().map_err(Fault::bug)?),
     })
@@ -67,9 +70,9 @@ mod tests {
     ) -> (usize, BTreeMap<Index, Result<T, Abort>>) {
         let (mut sent, mut outcomes, mut queue) = (0, BTreeMap::new(), Vec::new());
         for (me, session) in &mut parties {
-            let turn = session.start(&SystemEntropy).unwrap();
-            queue.extend(turn.send.into_iter().map(|message| (*me, message)));
-            outcomes.extend(turn.done.map(|done| (*me, Ok(done))));
+            let output = session.start(&SystemEntropy).unwrap();
+            queue.extend(output.send.into_iter().map(|message| (*me, message)));
+            outcomes.extend(output.done.map(|done| (*me, Ok(done))));
         }
         while let Some((from, mut message)) = queue.pop() {
             sent += 1;
@@ -80,9 +83,9 @@ mod tests {
             }
             let session = parties.get_mut(&to).unwrap();
             match session.receive(from, message.round, message.body) {
-                Ok(turn) => {
-                    queue.extend(turn.send.into_iter().map(|message| (to, message)));
-                    outcomes.extend(turn.done.map(|done| (to, Ok(done))));
+                Ok(output) => {
+                    queue.extend(output.send.into_iter().map(|message| (to, message)));
+                    outcomes.extend(output.done.map(|done| (to, Ok(done))));
                 }
                 Err(abort) => {
                     outcomes.insert(to, Err(abort));
@@ -128,7 +131,7 @@ mod tests {
         signers: &BTreeMap<Index, Arc<dyn Signer>>,
         quorum: &[Index],
     ) -> Parties<Option<Signature>> {
-        let made: BTreeMap<Index, MadeNonce> = quorum
+        let made: BTreeMap<Index, PreprocessedNonce> = quorum
             .iter()
             .map(|index| (*index, make_one(&signers[index])))
             .collect();
@@ -140,22 +143,22 @@ mod tests {
             .map(|(me, own)| {
                 let mut peers = commitments.clone();
                 peers.remove(&me);
-                let session = signers[&me].sign_ahead(setup(quorum), own, peers);
+                let session = signers[&me].sign_preprocessed(setup(quorum), own, peers);
                 (me, session.unwrap())
             })
             .collect()
     }
 
-    fn make_one(signer: &Arc<dyn Signer>) -> MadeNonce {
+    fn make_one(signer: &Arc<dyn Signer>) -> PreprocessedNonce {
         signer.make_nonce(&SystemEntropy).unwrap().unwrap()
     }
 
-    fn parsed(nonce: &MadeNonce) -> Arc<Commitments> {
+    fn parsed(nonce: &PreprocessedNonce) -> Arc<Commitments> {
         Arc::new(Commitments::parse(nonce.commitments.clone()).unwrap())
     }
 
     #[test]
-    fn sign_ahead__should_take_one_message_from_each_but_the_collector() {
+    fn sign_preprocessed__should_take_one_message_from_each_but_the_collector() {
         for (threshold, parties, quorums) in [
             (2, 3, vec![vec![1, 2], vec![3, 1], vec![2, 3]]),
             (3, 5, vec![vec![5, 1, 3], vec![2, 4, 5]]),
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_ahead__should_name_who_sends_a_wrong_share() {
+    fn sign_preprocessed__should_name_who_sends_a_wrong_share() {
         let (_, signers) = signers(3, 4);
         // The view comes first: who spoils it may have been told other commitments.
         for (at, culprits) in [(0, vec![]), (40, vec![4])] {
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_ahead__should_give_nothing_when_commitments_differ() {
+    fn sign_preprocessed__should_give_nothing_when_commitments_differ() {
         let (_, signers) = signers(2, 2);
         let (one, two, other) = (
             make_one(&signers[&1]),
@@ -208,11 +211,15 @@ mod tests {
         let parties = BTreeMap::from([
             (
                 1,
-                signers[&1].sign_ahead(setup(&[1, 2]), one, told).unwrap(),
+                signers[&1]
+                    .sign_preprocessed(setup(&[1, 2]), one, told)
+                    .unwrap(),
             ),
             (
                 2,
-                signers[&2].sign_ahead(setup(&[1, 2]), two, heard).unwrap(),
+                signers[&2]
+                    .sign_preprocessed(setup(&[1, 2]), two, heard)
+                    .unwrap(),
             ),
         ]);
         let (_, outcomes) = run(parties, |_, _| {});
@@ -221,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_ahead__should_refuse_nonces_of_others_than_the_signers() {
+    fn sign_preprocessed__should_refuse_nonces_of_others_than_the_signers() {
         let (_, signers) = signers(2, 3);
         let theirs = parsed(&make_one(&signers[&2]));
         for peers in [
@@ -231,11 +238,19 @@ mod tests {
             BTreeMap::from([(2, Arc::clone(&theirs)), (3, Arc::clone(&theirs))]),
         ] {
             let own = make_one(&signers[&1]);
-            assert!(signers[&1].sign_ahead(setup(&[1, 2]), own, peers).is_err());
+            assert!(
+                signers[&1]
+                    .sign_preprocessed(setup(&[1, 2]), own, peers)
+                    .is_err()
+            );
         }
         let mut own = make_one(&signers[&1]);
         own.secret.pop();
         let peers = BTreeMap::from([(2, theirs)]);
-        assert!(signers[&1].sign_ahead(setup(&[1, 2]), own, peers).is_err());
+        assert!(
+            signers[&1]
+                .sign_preprocessed(setup(&[1, 2]), own, peers)
+                .is_err()
+        );
     }
 }

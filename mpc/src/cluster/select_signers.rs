@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use covault_core::{fault::Fault, order::NodeId};
 
-use super::roster::Busy;
+use super::node_registry::Busy;
 
 /// A team, and the mark that its nodes are busy.
-pub(super) struct Team {
+pub(super) struct SigningSet {
     pub signers: Vec<NodeId>,
     pub _busy: Busy,
 }
@@ -15,7 +15,7 @@ pub(super) struct Team {
 /// What can be done now.
 pub(super) enum Choice {
     /// These can sign; the first collects.
-    Team(Team),
+    SigningSet(SigningSet),
     /// Not enough live nodes; more may come.
     Wait,
     /// Whoever comes, it will not do.
@@ -32,10 +32,10 @@ pub(super) struct Candidate {
 
 /// What has gone wrong with one request so far.
 #[derive(Default)]
-pub(super) struct Trouble {
+pub(super) struct AttemptFailures {
     refusals: BTreeMap<NodeId, Fault>,
     /// (who says so, about whom). Either may lie: they do not meet again for this request.
-    quarrels: BTreeSet<(NodeId, NodeId)>,
+    mistrusted_pairs: BTreeSet<(NodeId, NodeId)>,
     silent: BTreeSet<NodeId>,
     /// Teams that failed although nobody can be blamed for certain.
     failed: BTreeSet<Vec<NodeId>>,
@@ -46,12 +46,12 @@ pub(super) struct Trouble {
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Care {
     Least,
-    NewTeam,
+    NewSet,
     NewPairs,
-    NoOldQuarrels,
+    NoMistrustedPairs,
 }
 
-impl Trouble {
+impl AttemptFailures {
     /// These did not answer.
     pub(super) fn of_silent(nodes: &[NodeId]) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Trouble {
     }
 
     pub(super) fn misbehaved(&mut self, reporter: NodeId, culprit: NodeId) {
-        self.quarrels.insert((reporter, culprit));
+        self.mistrusted_pairs.insert((reporter, culprit));
     }
 
     pub(super) fn was_silent(&mut self, node: NodeId) {
@@ -73,13 +73,13 @@ impl Trouble {
     }
 
     /// The team did not make it, and whoever says why may lie.
-    pub(super) fn failed(&mut self, team: &[NodeId]) {
-        let mut team = team.to_vec();
-        team.sort_unstable();
-        if !self.failed.insert(team.clone()) {
+    pub(super) fn failed(&mut self, signing_set: &[NodeId]) {
+        let mut signing_set = signing_set.to_vec();
+        signing_set.sort_unstable();
+        if !self.failed.insert(signing_set.clone()) {
             // All were tried: another turn.
             self.failed.clear();
-            self.failed.insert(team);
+            self.failed.insert(signing_set);
         }
     }
 
@@ -88,8 +88,11 @@ impl Trouble {
     }
 
     pub(super) fn culprits(&self) -> Vec<NodeId> {
-        let culprits: BTreeSet<NodeId> =
-            self.quarrels.iter().map(|(_, culprit)| *culprit).collect();
+        let culprits: BTreeSet<NodeId> = self
+            .mistrusted_pairs
+            .iter()
+            .map(|(_, culprit)| *culprit)
+            .collect();
         culprits.into_iter().collect()
     }
 
@@ -103,7 +106,7 @@ impl Trouble {
 
     /// Whether the node may be asked at all.
     fn takes(&self, node: &NodeId) -> bool {
-        !self.refusals.contains_key(node) && !self.quarrels.contains(&(*node, *node))
+        !self.refusals.contains_key(node) && !self.mistrusted_pairs.contains(&(*node, *node))
     }
 }
 
@@ -113,7 +116,7 @@ const STEPS: usize = 4_000;
 
 /// What a search has found.
 enum Found {
-    Team(Vec<NodeId>),
+    SigningSet(Vec<NodeId>),
     /// There is no such team.
     None,
     /// There may be one.
@@ -124,7 +127,7 @@ enum Found {
 struct Search<'a> {
     nodes: &'a [NodeId],
     needed: usize,
-    trouble: &'a Trouble,
+    failures: &'a AttemptFailures,
     care: Care,
     /// Whether two nodes get along, by their places in `nodes`.
     fits: Vec<Vec<bool>>,
@@ -136,22 +139,22 @@ struct Search<'a> {
 pub(super) fn pick(
     candidates: Vec<Candidate>,
     needed: usize,
-    trouble: &Trouble,
+    failures: &AttemptFailures,
     old: &BTreeSet<(NodeId, NodeId)>,
 ) -> Result<Vec<NodeId>, Choice> {
-    count_and_pick(candidates, needed, trouble, old).0
+    count_and_pick(candidates, needed, failures, old).0
 }
 
 /// As [`pick`], with how many steps it took.
 fn count_and_pick(
     mut candidates: Vec<Candidate>,
     needed: usize,
-    trouble: &Trouble,
+    failures: &AttemptFailures,
     old: &BTreeSet<(NodeId, NodeId)>,
 ) -> (Result<Vec<NodeId>, Choice>, usize) {
     let mut taken = 0_usize;
     let mut search = |nodes: &[NodeId], care| {
-        let mut search = Search::new(nodes, needed, trouble, old, care);
+        let mut search = Search::new(nodes, needed, failures, old, care);
         let found = search.run();
         taken = taken.saturating_add(STEPS.saturating_sub(search.steps));
         found
@@ -163,22 +166,22 @@ fn count_and_pick(
         .map(|candidate| candidate.node)
         .collect();
     let cares = [
-        Care::NoOldQuarrels,
+        Care::NoMistrustedPairs,
         Care::NewPairs,
-        Care::NewTeam,
+        Care::NewSet,
         Care::Least,
     ];
-    let team = cares
+    let signing_set = cares
         .into_iter()
         .find_map(|care| match search(&live, care) {
-            Found::Team(team) => Some(team),
+            Found::SigningSet(signing_set) => Some(signing_set),
             Found::None | Found::TooLong => None,
         });
-    let picked = team.ok_or_else(|| {
+    let picked = signing_set.ok_or_else(|| {
         let all: Vec<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
         match search(&all, Care::Least) {
             Found::None => Choice::Never,
-            Found::Team(_) | Found::TooLong => Choice::Wait,
+            Found::SigningSet(_) | Found::TooLong => Choice::Wait,
         }
     });
     (picked, taken)
@@ -188,7 +191,7 @@ impl<'a> Search<'a> {
     fn new(
         nodes: &'a [NodeId],
         needed: usize,
-        trouble: &'a Trouble,
+        failures: &'a AttemptFailures,
         old: &BTreeSet<(NodeId, NodeId)>,
         care: Care,
     ) -> Self {
@@ -203,20 +206,20 @@ impl<'a> Search<'a> {
                 }
             }
         };
-        for (one, other) in &trouble.quarrels {
+        for (one, other) in &failures.mistrusted_pairs {
             part(one, other);
         }
         if care >= Care::NewPairs {
-            for team in &trouble.failed {
-                for (one, other) in team
+            for signing_set in &failures.failed {
+                for (one, other) in signing_set
                     .iter()
-                    .flat_map(|one| team.iter().map(move |other| (one, other)))
+                    .flat_map(|one| signing_set.iter().map(move |other| (one, other)))
                 {
                     part(one, other);
                 }
             }
         }
-        if care >= Care::NoOldQuarrels {
+        if care >= Care::NoMistrustedPairs {
             for (one, other) in old {
                 part(one, other);
             }
@@ -224,7 +227,7 @@ impl<'a> Search<'a> {
         Self {
             nodes,
             needed,
-            trouble,
+            failures,
             care,
             fits,
             steps: STEPS,
@@ -234,7 +237,7 @@ impl<'a> Search<'a> {
     fn run(&mut self) -> Found {
         let rest = (0_usize..).zip(self.nodes);
         let rest: Vec<usize> = rest
-            .filter(|(_, node)| self.trouble.takes(node))
+            .filter(|(_, node)| self.failures.takes(node))
             .map(|(place, _)| place)
             .collect();
         self.complete(&rest, &mut Vec::new())
@@ -242,19 +245,21 @@ impl<'a> Search<'a> {
 
     /// Completes a team from `rest`, who get along with all of it, going back where it does not
     /// work out.
-    fn complete(&mut self, rest: &[usize], team: &mut Vec<usize>) -> Found {
-        if team.len() == self.needed {
-            let nodes = team.iter().filter_map(|place| self.nodes.get(*place));
+    fn complete(&mut self, rest: &[usize], signing_set: &mut Vec<usize>) -> Found {
+        if signing_set.len() == self.needed {
+            let nodes = signing_set
+                .iter()
+                .filter_map(|place| self.nodes.get(*place));
             let nodes: Vec<NodeId> = nodes.copied().collect();
             return if self.may_be_tried(&nodes) {
-                Found::Team(nodes)
+                Found::SigningSet(nodes)
             } else {
                 Found::None
             };
         }
         let mut rest = rest;
         while let Some((next, after)) = rest.split_first() {
-            if team.len().saturating_add(rest.len()) < self.needed {
+            if signing_set.len().saturating_add(rest.len()) < self.needed {
                 break;
             }
             let Some(left) = self.steps.checked_sub(1) else {
@@ -266,24 +271,24 @@ impl<'a> Search<'a> {
                 row.and_then(|row| row.get(**other)).copied() == Some(true)
             };
             let fitting: Vec<usize> = after.iter().filter(fits).copied().collect();
-            team.push(*next);
-            match self.complete(&fitting, team) {
+            signing_set.push(*next);
+            match self.complete(&fitting, signing_set) {
                 Found::None => {}
                 found => return found,
             }
-            team.pop();
+            signing_set.pop();
             rest = after;
         }
         Found::None
     }
 
-    fn may_be_tried(&self, team: &[NodeId]) -> bool {
-        if self.care < Care::NewTeam {
+    fn may_be_tried(&self, signing_set: &[NodeId]) -> bool {
+        if self.care < Care::NewSet {
             return true;
         }
-        let mut team = team.to_vec();
-        team.sort_unstable();
-        !self.trouble.failed.contains(&team)
+        let mut signing_set = signing_set.to_vec();
+        signing_set.sort_unstable();
+        !self.failures.failed.contains(&signing_set)
     }
 }
 
@@ -318,10 +323,10 @@ mod tests {
         let mut all = candidates(&[true, true, true]);
         all[0].order = (1, 0, 0);
         all[1].order = (0, 9, 0);
-        let team = pick(all, 2, &Trouble::default(), &BTreeSet::new())
+        let signing_set = pick(all, 2, &AttemptFailures::default(), &BTreeSet::new())
             .ok()
             .unwrap();
-        assert_eq!(team, [node(2), node(1)]);
+        assert_eq!(signing_set, [node(2), node(1)]);
     }
 
     #[test]
@@ -330,28 +335,28 @@ mod tests {
             pick(
                 candidates(&[true, false, false]),
                 2,
-                &Trouble::default(),
+                &AttemptFailures::default(),
                 &BTreeSet::new()
             ),
             Err(Choice::Wait)
         ));
-        let mut trouble = Trouble::default();
-        trouble.refused(node(1), refusal());
+        let mut failures = AttemptFailures::default();
+        failures.refused(node(1), refusal());
         assert!(matches!(
             pick(
                 candidates(&[true, true, false]),
                 2,
-                &trouble,
+                &failures,
                 &BTreeSet::new()
             ),
             Err(Choice::Wait)
         ));
-        trouble.refused(node(2), refusal());
+        failures.refused(node(2), refusal());
         assert!(matches!(
             pick(
                 candidates(&[true, true, true]),
                 2,
-                &trouble,
+                &failures,
                 &BTreeSet::new()
             ),
             Err(Choice::Never)
@@ -360,59 +365,59 @@ mod tests {
 
     #[test]
     fn pick__should_keep_apart_who_quarrelled() {
-        let mut trouble = Trouble::default();
-        trouble.misbehaved(node(0), node(1));
+        let mut failures = AttemptFailures::default();
+        failures.misbehaved(node(0), node(1));
         assert_eq!(
-            pick(candidates(&[true; 3]), 2, &trouble, &BTreeSet::new())
+            pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new())
                 .ok()
                 .unwrap(),
             [node(0), node(2)]
         );
-        trouble.misbehaved(node(2), node(0));
+        failures.misbehaved(node(2), node(0));
         assert_eq!(
-            pick(candidates(&[true; 3]), 2, &trouble, &BTreeSet::new())
+            pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new())
                 .ok()
                 .unwrap(),
             [node(1), node(2)]
         );
-        trouble.misbehaved(node(2), node(1));
+        failures.misbehaved(node(2), node(1));
         assert!(matches!(
-            pick(candidates(&[true; 3]), 2, &trouble, &BTreeSet::new()),
+            pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new()),
             Err(Choice::Never)
         ));
-        assert_eq!(trouble.culprits(), [node(0), node(1)]);
+        assert_eq!(failures.culprits(), [node(0), node(1)]);
     }
 
     #[test]
     fn pick__should_come_to_every_team_whoever_is_preferred() {
-        let mut trouble = Trouble::default();
+        let mut failures = AttemptFailures::default();
         let mut tried = BTreeSet::new();
         // The one who breaks every attempt looks best every time.
         for _ in 0..3 {
-            let mut team = pick(candidates(&[true; 3]), 2, &trouble, &BTreeSet::new())
+            let mut signing_set = pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new())
                 .ok()
                 .unwrap();
-            trouble.failed(&team);
-            team.sort_unstable();
-            tried.insert(team);
+            failures.failed(&signing_set);
+            signing_set.sort_unstable();
+            tried.insert(signing_set);
         }
         assert_eq!(tried.len(), 3);
         // It does not end there.
         for _ in 0..3 {
-            let team = pick(candidates(&[true; 3]), 2, &trouble, &BTreeSet::new());
-            trouble.failed(&team.ok().unwrap());
+            let signing_set = pick(candidates(&[true; 3]), 2, &failures, &BTreeSet::new());
+            failures.failed(&signing_set.ok().unwrap());
         }
         // With five, a team that shares no pair with the one that failed comes first.
-        let mut trouble = Trouble::default();
-        trouble.failed(&[node(0), node(1), node(2)]);
-        let team = pick(candidates(&[true; 5]), 3, &trouble, &BTreeSet::new());
-        assert_eq!(team.ok().unwrap(), [node(0), node(3), node(4)]);
+        let mut failures = AttemptFailures::default();
+        failures.failed(&[node(0), node(1), node(2)]);
+        let signing_set = pick(candidates(&[true; 5]), 3, &failures, &BTreeSet::new());
+        assert_eq!(signing_set.ok().unwrap(), [node(0), node(3), node(4)]);
     }
 
     #[test]
     fn pick__should_avoid_old_quarrels_while_it_can() {
         let old = BTreeSet::from([(node(1), node(0))]);
-        let none = Trouble::default();
+        let none = AttemptFailures::default();
         assert_eq!(
             pick(candidates(&[true; 3]), 2, &none, &old).ok().unwrap(),
             [node(0), node(2)]
@@ -429,27 +434,27 @@ mod tests {
     fn large(
         count: u8,
         needed: usize,
-        trouble: &Trouble,
+        failures: &AttemptFailures,
         old: &BTreeSet<(NodeId, NodeId)>,
     ) -> Vec<NodeId> {
         let all = candidates(&vec![true; usize::from(count)]);
-        let (team, steps) = count_and_pick(all, needed, trouble, old);
-        let team = team.ok().unwrap();
-        assert_eq!(team.len(), needed);
+        let (signing_set, steps) = count_and_pick(all, needed, failures, old);
+        let signing_set = signing_set.ok().unwrap();
+        assert_eq!(signing_set.len(), needed);
         assert!(steps <= 4 * STEPS, "{steps} steps");
-        team
+        signing_set
     }
 
     #[test]
     fn pick__should_take_few_steps_also_where_many_teams_are_possible() {
         for (count, needed) in [(50, 26), (60, 40), (255, 128)] {
-            let mut trouble = Trouble::default();
+            let mut failures = AttemptFailures::default();
             let mut tried = BTreeSet::new();
             for _ in 0..20 {
-                let mut team = large(count, needed, &trouble, &BTreeSet::new());
-                trouble.failed(&team);
-                team.sort_unstable();
-                assert!(tried.insert(team), "a team twice");
+                let mut signing_set = large(count, needed, &failures, &BTreeSet::new());
+                failures.failed(&signing_set);
+                signing_set.sort_unstable();
+                assert!(tried.insert(signing_set), "a team twice");
             }
         }
     }
@@ -468,18 +473,18 @@ mod tests {
         };
         for odd in [11, 13, 17, 23, 31] {
             // Of before: heeded while a team without them is found soon.
-            large(60, 40, &Trouble::default(), &pairs(odd));
+            large(60, 40, &AttemptFailures::default(), &pairs(odd));
             // Of now: there may be no team, and that is not looked for without end.
-            let trouble = Trouble {
-                quarrels: pairs(odd),
-                ..Trouble::default()
+            let failures = AttemptFailures {
+                mistrusted_pairs: pairs(odd),
+                ..AttemptFailures::default()
             };
             let all = candidates(&[true; 60]);
-            let (picked, steps) = count_and_pick(all, 40, &trouble, &BTreeSet::new());
+            let (picked, steps) = count_and_pick(all, 40, &failures, &BTreeSet::new());
             assert!(steps <= 5 * STEPS, "{steps} steps");
-            if let Ok(team) = picked {
-                for (one, other) in &trouble.quarrels {
-                    assert!(!(team.contains(one) && team.contains(other)));
+            if let Ok(signing_set) = picked {
+                for (one, other) in &failures.mistrusted_pairs {
+                    assert!(!(signing_set.contains(one) && signing_set.contains(other)));
                 }
             }
         }

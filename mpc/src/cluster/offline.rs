@@ -7,7 +7,7 @@ use std::time::Duration;
 use covault_core::{fault::Fault, order::NodeId};
 use tokio::time::sleep;
 
-use super::{GRACE_MS, LOOK, Shared, choose::Trouble};
+use super::{GRACE_MS, LOOK, Shared, select_signers::AttemptFailures};
 
 /// A node that was not heard for so long, in milliseconds, is waited for no longer. More than a bus
 /// takes that starts again.
@@ -15,7 +15,7 @@ const AWAY_MS: u64 = 15_000;
 
 impl Shared {
     /// What becomes of `run`, or sooner that one of its nodes has left it.
-    pub(super) async fn unless_gone<T>(
+    pub(super) async fn unless_offline<T>(
         &self,
         parties: &[NodeId],
         run: impl Future<Output = Result<T, Fault>>,
@@ -24,38 +24,39 @@ impl Shared {
             // The run first: what it has is good, whoever is gone since.
             biased;
             outcome = run => outcome,
-            gone = self.gone(parties) => {
-                let trouble = Trouble::of_silent(&gone);
-                let fault = self.roster.too_few(parties, parties.len(), &trouble);
+            offline = self.offline(parties) => {
+                let failures = AttemptFailures::of_silent(&offline);
+                let fault = self.node_registry.too_few(parties, parties.len(), &failures);
                 Err(fault.caused_by("a node has started again, or is away"))
             }
         }
     }
 
     /// Waits until all of these nodes are there, and then until some are not as they were.
-    async fn gone(&self, parties: &[NodeId]) -> Vec<NodeId> {
-        while !parties.iter().all(|party| self.roster.live(party)) {
+    async fn offline(&self, parties: &[NodeId]) -> Vec<NodeId> {
+        while !parties.iter().all(|party| self.node_registry.live(party)) {
             sleep(LOOK).await;
         }
         let starts: Vec<_> = parties
             .iter()
-            .map(|party| self.roster.start_of(party))
+            .map(|party| self.node_registry.start_of(party))
             .collect();
         loop {
             sleep(LOOK).await;
             let as_it_was = |party, start| {
-                self.roster.start_of(party) == start && self.roster.heard_within(party, AWAY_MS)
+                self.node_registry.start_of(party) == start
+                    && self.node_registry.heard_within(party, AWAY_MS)
             };
-            let gone: Vec<NodeId> = parties
+            let offline: Vec<NodeId> = parties
                 .iter()
                 .zip(&starts)
                 .filter(|(party, start)| !as_it_was(party, **start))
                 .map(|(party, _)| *party)
                 .collect();
-            if !gone.is_empty() {
+            if !offline.is_empty() {
                 // What they have said before they went may still be on its way.
                 sleep(Duration::from_millis(GRACE_MS)).await;
-                return gone;
+                return offline;
             }
         }
     }

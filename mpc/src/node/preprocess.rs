@@ -14,11 +14,11 @@ use super::{
     refusals::Refusal,
 };
 use crate::{
-    backend::{Commitments, Index, MadeNonce},
+    backend::{Commitments, Index, PreprocessedNonce},
     envelope::{Header, Kind, Opened},
-    message::{NonceNews, decode, encode},
-    nonces::{MOST, Marks, Nonces, PeerNonces, ShareEpoch, Take},
-    pool::Lane,
+    message::{PreprocessMsg, decode, encode},
+    nonces::{MOST, Nonces, PeerNonces, ShareEpoch, Take, Watermarks},
+    pool::Priority,
 };
 
 /// Nonces made in one go: about a millisecond of CPU.
@@ -26,7 +26,7 @@ const CHUNK: usize = 16;
 /// Nonces that share one commit and one message.
 const BATCH: usize = 64;
 /// How often the pools are looked at, in milliseconds.
-const TEND_MS: u64 = 1_000;
+const REPLENISH_MS: u64 = 1_000;
 /// How often one peer is asked or answered about one key, in milliseconds.
 const TALK_MS: u64 = 250;
 
@@ -34,13 +34,13 @@ const TALK_MS: u64 = 250;
 pub(super) struct Pools {
     pub nonces: Nonces,
     peers: PeerNonces,
-    marks: Marks,
+    watermarks: Watermarks,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    tended_ms: u64,
+    replenished_ms: u64,
     /// The shares in use, as last seen.
     current: Vec<ShareEpoch>,
     /// Pools that are being filled. See [`Filling`].
@@ -83,7 +83,7 @@ impl Drop for Parsing {
 }
 
 /// Nonces that a request names, found.
-pub(super) struct Ahead {
+pub(super) struct Preprocessed {
     /// Ours, to be taken out with the claim.
     pub take: Take,
     /// The other signers' commitments, per input.
@@ -99,16 +99,16 @@ pub(super) enum Lack {
 }
 
 impl Pools {
-    pub(super) fn new(nonces: Nonces, marks: Marks) -> Self {
-        let high = marks.high.min(MOST);
-        let marks = Marks {
-            low: marks.low.min(high),
+    pub(super) fn new(nonces: Nonces, watermarks: Watermarks) -> Self {
+        let high = watermarks.high.min(MOST);
+        let watermarks = Watermarks {
+            low: watermarks.low.min(high),
             high,
         };
         Self {
             nonces,
             peers: PeerNonces::default(),
-            marks,
+            watermarks,
             state: Mutex::default(),
         }
     }
@@ -144,14 +144,14 @@ impl Node {
 
     /// Looks after the pools: those of shares that are not in use any more are burned, new ones
     /// are made known, low ones are filled. Called now and then; `at_once` when keys have changed.
-    pub(super) fn tend(self: &Arc<Self>, at_once: bool) {
+    pub(super) fn replenish(self: &Arc<Self>, at_once: bool) {
         let now_ms = self.clock.now_ms();
         let keys: Vec<(ShareEpoch, Arc<Key>)> = {
             let mut state = self.pools.lock();
-            if !at_once && now_ms.abs_diff(state.tended_ms) < TEND_MS {
+            if !at_once && now_ms.abs_diff(state.replenished_ms) < REPLENISH_MS {
                 return;
             }
-            state.tended_ms = now_ms;
+            state.replenished_ms = now_ms;
             drop(state);
             let keys = self.keys.all().into_iter();
             let mut keys: Vec<_> = keys
@@ -184,7 +184,7 @@ impl Node {
                 // We may have been away, and they too.
                 self.tell(&key, &of, self.pools.nonces.ready(&of));
                 for holder in key.record.holders.iter().copied() {
-                    if holder != self.post.id() {
+                    if holder != self.codec.id() {
                         self.ask(&of, holder);
                     }
                 }
@@ -196,7 +196,7 @@ impl Node {
     /// Starts to fill a pool that is low, unless somebody is at it.
     fn fill_if_low(self: &Arc<Self>, key: Arc<Key>, of: ShareEpoch) {
         let level = self.pools.nonces.level(&of);
-        let Marks { low, high } = self.pools.marks;
+        let Watermarks { low, high } = self.pools.watermarks;
         let begin = level < low.max(1).min(high);
         if begin && self.pools.lock().filling.insert(of.clone()) {
             // A node that has ended is not kept alive for this.
@@ -206,15 +206,15 @@ impl Node {
     }
 
     /// One chunk, then the next: each is begun only when nothing else waits.
-    fn fill(self: &Arc<Self>, filling: Filling, mut made: Vec<MadeNonce>) {
-        self.pool.spawn(Lane::Idle, move || {
+    fn fill(self: &Arc<Self>, filling: Filling, mut made: Vec<PreprocessedNonce>) {
+        self.pool.spawn(Priority::Idle, move || {
             let Some(node) = filling.node.upgrade() else {
                 return;
             };
             let level = node.pools.nonces.level(&filling.of);
-            let wanted = node.pools.marks.high.saturating_sub(level).min(BATCH);
+            let wanted = node.pools.watermarks.high.saturating_sub(level).min(BATCH);
             let chunk = wanted.saturating_sub(made.len()).min(CHUNK);
-            let entropy = node.entropy.ahead(&filling.of);
+            let entropy = node.entropy.preprocess(&filling.of);
             for _ in 0..chunk {
                 match filling.key.signer.make_nonce(&entropy) {
                     Some(Ok(nonce)) => made.push(nonce),
@@ -233,14 +233,14 @@ impl Node {
         });
     }
 
-    async fn store(self: &Arc<Self>, filling: Filling, made: Vec<MadeNonce>) {
+    async fn store(self: &Arc<Self>, filling: Filling, made: Vec<PreprocessedNonce>) {
         let some = !made.is_empty();
         let (key, of) = (&filling.key, &filling.of);
         let nonces = &self.pools.nonces;
         let kept = nonces.keep(&self.claims, of, made, &*self.entropy).await;
         let (in_use, enough) = {
             let state = self.pools.lock();
-            let enough = nonces.level(of) >= self.pools.marks.high;
+            let enough = nonces.level(of) >= self.pools.watermarks.high;
             (state.current.contains(of), enough)
         };
         match kept {
@@ -267,7 +267,7 @@ impl Node {
         let made = self.made(of, batch);
         // Holders first: who is told a number soon uses it.
         for holder in key.record.holders.iter().copied() {
-            if holder != self.post.id() {
+            if holder != self.codec.id() {
                 self.send_news(holder, &made);
             }
         }
@@ -277,19 +277,19 @@ impl Node {
         }
     }
 
-    fn made(&self, of: &ShareEpoch, nonces: Vec<(u64, Vec<u8>)>) -> NonceNews {
+    fn made(&self, of: &ShareEpoch, nonces: Vec<(u64, Vec<u8>)>) -> PreprocessMsg {
         // Some more, for sessions that we have begun and our peers have not.
         let lowest = self.pools.nonces.lowest(of).unwrap_or(0);
-        let slack = u64::try_from(self.pools.marks.high).unwrap_or(u64::MAX);
-        NonceNews::Made {
+        let slack = u64::try_from(self.pools.watermarks.high).unwrap_or(u64::MAX);
+        PreprocessMsg::Made {
             of: (of.root.clone(), of.epoch),
             floor: lowest.saturating_sub(slack),
             nonces,
         }
     }
 
-    fn ready(&self, of: &ShareEpoch, ids: Vec<u64>) -> NonceNews {
-        NonceNews::Ready {
+    fn ready(&self, of: &ShareEpoch, ids: Vec<u64>) -> PreprocessMsg {
+        PreprocessMsg::Ready {
             of: (of.root.clone(), of.epoch),
             floor: self.pools.nonces.lowest(of).unwrap_or(0),
             ids,
@@ -298,7 +298,7 @@ impl Node {
 
     fn ask(&self, of: &ShareEpoch, peer: NodeId) {
         if self.pools.may_talk(of, peer, true, self.clock.now_ms()) {
-            let news = NonceNews::Ask {
+            let news = PreprocessMsg::Ask {
                 of: (of.root.clone(), of.epoch),
                 spent_below: 0,
             };
@@ -306,12 +306,12 @@ impl Node {
         }
     }
 
-    fn send_news(&self, to: NodeId, news: &NonceNews) {
+    fn send_news(&self, to: NodeId, news: &PreprocessMsg) {
         let header = Header {
             epoch: news.epoch(),
-            ..Header::outside_sessions(Kind::Nonces, self.post.id(), to)
+            ..Header::outside_sessions(Kind::Nonces, self.codec.id(), to)
         };
-        let sent = encode(news).and_then(|body| self.post.send(header, &body));
+        let sent = encode(news).and_then(|body| self.codec.send(header, &body));
         if let Err(fault) = sent {
             tracing::warn!(node = %self.name, ?fault, "cannot tell of nonces");
         }
@@ -319,11 +319,12 @@ impl Node {
 
     /// Takes a message about nonces, whose sender is certain, on a pool thread.
     pub(super) fn nonce_news(self: &Arc<Self>, from: NodeId, opened: &Opened) {
-        let Some(news) = decode::<NonceNews>(&opened.body) else {
+        let Some(news) = decode::<PreprocessMsg>(&opened.body) else {
             return self.drop_message(&from, Refusal::Unreadable);
         };
-        let (NonceNews::Made { of, .. } | NonceNews::Ready { of, .. } | NonceNews::Ask { of, .. }) =
-            &news;
+        let (PreprocessMsg::Made { of, .. }
+        | PreprocessMsg::Ready { of, .. }
+        | PreprocessMsg::Ask { of, .. }) = &news;
         let of = ShareEpoch {
             root: of.0.clone(),
             epoch: of.1,
@@ -339,11 +340,11 @@ impl Node {
         let holder = key.record.index_of(&from).is_some();
         let trusted = self.trusted.contains(&from);
         match news {
-            NonceNews::Made { floor, nonces, .. } if holder => {
+            PreprocessMsg::Made { floor, nonces, .. } if holder => {
                 self.pools.peers.heard(of.clone(), from, floor, nonces);
                 self.parse(of, from);
             }
-            NonceNews::Ask { spent_below, .. } if holder || trusted => {
+            PreprocessMsg::Ask { spent_below, .. } if holder || trusted => {
                 if !self.pools.may_talk(&of, from, false, self.clock.now_ms()) {
                     return;
                 }
@@ -383,7 +384,7 @@ impl Node {
     }
 
     fn parse_on(self: &Arc<Self>, parsing: Parsing) {
-        self.pool.spawn(Lane::Idle, move || {
+        self.pool.spawn(Priority::Idle, move || {
             let Some(node) = parsing.node.upgrade() else {
                 return;
             };
@@ -395,13 +396,13 @@ impl Node {
     }
 
     /// Finds the nonces that a request names; `None` when it names none.
-    pub(super) fn ahead(
+    pub(super) fn preprocess(
         self: &Arc<Self>,
         key: &Key,
         (signers, indices): (&[NodeId], &[Index]),
         inputs: usize,
         nonces: &[Vec<u64>],
-    ) -> Result<Option<Ahead>, Lack> {
+    ) -> Result<Option<Preprocessed>, Lack> {
         if nonces.is_empty() {
             return Ok(None);
         }
@@ -409,7 +410,7 @@ impl Node {
         if nonces.len() != signers.len() || !complete || !key.signer.makes_nonces() {
             return Err(Lack::Misfit);
         }
-        let (of, me) = (share_epoch(key), self.post.id());
+        let (of, me) = (share_epoch(key), self.codec.id());
         let mut own = None;
         let mut peers: Vec<BTreeMap<Index, Arc<Commitments>>> = vec![BTreeMap::new(); inputs];
         for ((signer, index), ids) in signers.iter().zip(indices).zip(nonces) {
@@ -433,7 +434,7 @@ impl Node {
             }
         }
         let take = own.ok_or(Lack::Misfit)?;
-        Ok(Some(Ahead { take, peers }))
+        Ok(Some(Preprocessed { take, peers }))
     }
 
     /// Our nonces that a request names will not be named again, whatever becomes of it: when it is
@@ -444,7 +445,7 @@ impl Node {
         signers: &[NodeId],
         nonces: &[Vec<u64>],
     ) {
-        let me = self.post.id();
+        let me = self.codec.id();
         let named = signers.iter().zip(nonces);
         let ids: Vec<u64> = named
             .filter(|(signer, _)| **signer == me)
