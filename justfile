@@ -15,9 +15,10 @@ check:
     cargo deny --offline --log-level error check licenses bans sources
     tests/advisories check
 
-# Writes docs/openapi.json anew, from the schema
+# Writes docs/openapi.json and docs/openapi-admin.json anew, from the schema
 openapi:
     cargo run --quiet --features cggmp24 -- openapi > docs/openapi.json
+    cargo run --quiet --features cggmp24 -- openapi --admin > docs/openapi-admin.json
 
 # Everything that must pass: installs what is missing, then all checks and tests
 test *arguments:

@@ -9,14 +9,15 @@ use prost::Message as _;
     reason = "cargo tells a build script where to write in OUT_DIR"
 )]
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=proto/platform.proto");
+    println!("cargo:rerun-if-changed=proto");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).include_source_info(true);
     compiler.open_file("platform.proto")?;
+    compiler.open_file("admin.proto")?;
     // The bytes keep the custom field options, which a decoded FileDescriptorSet drops.
     fs::write(
-        out.join("platform.fds"),
+        out.join("schema.fds"),
         compiler.encode_file_descriptor_set(),
     )?;
     let set =
@@ -26,6 +27,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .skip_protoc_run()
         .enable_type_names()
         .btree_map(["."])
+        // They hold secrets: schema/mod.rs has their own Debug.
+        .skip_debug([
+            "covault.admin.v1.CreateTokenResponse",
+            "covault.admin.v1.ConfigureSweepRequest",
+            "covault.admin.v1.SweepNetwork",
+        ])
         .compile_fds(set)?;
     Ok(())
 }

@@ -252,7 +252,7 @@ impl BusState {
         let Some((_, sender)) = sender else {
             return;
         };
-        let outcome = form::decode_delivery(&opened.body).unwrap_or_else(|fault| {
+        let outcome = form::decode_outcome(&opened.body).unwrap_or_else(|fault| {
             tracing::error!(?fault, "an answer of another process cannot be read");
             ForwardOutcome::NotKnown
         });
@@ -276,7 +276,7 @@ impl BusState {
                     ForwardOutcome::NotDone
                 }
             };
-            let answer = form::encode_delivery(outcome).map(|body| Opened {
+            let answer = form::encode_outcome(outcome).map(|body| Opened {
                 kind: Kind::Answer,
                 from: me,
                 id: opened.id,

@@ -9,11 +9,11 @@ use std::{
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use covault_actors::{
-    gateway::{Gateway, Query, Stuck, View},
+    gateway::{Gateway, Stuck},
     port::NodeView,
     rpc::EndpointHealth,
 };
-use covault_mpc::{bus::Bus, identity, meter};
+use covault_mpc::{bus::Bus, meter};
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
@@ -22,7 +22,7 @@ use metrics_exporter_prometheus::{
 use tokio::task::JoinHandle;
 
 use crate::{
-    api::{auth, meter as calls},
+    api::meter as calls,
     http::server::{self, Patience, Protocol},
     shutdown::Stop,
     wiring,
@@ -107,27 +107,19 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
         Box::pin(async move {
             let mut text = Text::default();
             text.bus(reachable);
-            let caller = auth::internal("metrics");
-            match gateway.view(&caller, Query::Nodes).await {
-                Ok(View::Nodes { nodes, unadmitted }) => {
+            match gateway.nodes().await {
+                Ok((nodes, unadmitted)) => {
                     text.nodes(&nodes);
                     let name = "covault_nodes_waiting";
                     text.family(name, "Nodes that announce themselves and were not admitted");
-                    text.sample(name, &[], unadmitted.len());
+                    text.sample(name, &[], unadmitted);
                 }
-                Ok(other) => tracing::error!(?other, "unexpected answer of the gateway"),
                 // The counters are worth having all the same.
                 Err(fault) => tracing::warn!(?fault, "metrics without the nodes"),
             }
-            match gateway.view(&caller, Query::ChainNodes).await {
-                Ok(View::ChainNodes(nodes)) => text.chain_nodes(&nodes),
-                other => tracing::error!(?other, "unexpected answer of the gateway"),
-            }
+            text.chain_nodes(&gateway.chain_nodes());
             text.shares(gateway.shares());
-            match gateway.view(&caller, Query::Stuck).await {
-                Ok(View::Stuck(stuck)) => text.stuck(&stuck),
-                other => tracing::error!(?other, "unexpected answer of the gateway"),
-            }
+            text.stuck(&gateway.stuck());
             text.0
         })
     })
@@ -255,7 +247,7 @@ impl Text {
         let labels: Vec<(String, String, &NodeView)> = nodes
             .iter()
             .map(|node| {
-                let line = identity::openssh_line(&node.id, "");
+                let line = node.id.openssh_line("");
                 let key = line.rsplit(' ').next().unwrap_or_default().to_owned();
                 // What a node calls itself could be another name every minute, each a new series.
                 let name = if node.named {

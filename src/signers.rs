@@ -8,16 +8,18 @@ use covault_actors::port::{
 };
 use covault_core::{
     attest::{AttestOrder, MadeKey, NodeStatements},
-    fault::Fault,
+    fault::{Class, Fault},
     order::{
         BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
         SigningOrder,
     },
+    scheme::Scheme,
     signature::Signature,
 };
 use covault_mpc::{
+    backend,
     cluster::{Ban, Cluster, Halt, NodeStatus, Unadmitted},
-    identity::openssh_line,
+    shares,
 };
 
 /// The cluster, as the orchestrator wants it.
@@ -99,9 +101,22 @@ impl Signers for ClusterSigners {
         self.0.unadmitted().into_iter().map(view).collect()
     }
 
-    fn line(&self, node: &NodeId) -> String {
-        openssh_line(node, "")
+    fn check_backend(&self, scheme: Scheme) -> Result<(), Fault> {
+        let missing = |fault: Fault| Fault::new(Class::Invalid, backend::MISSING).caused_by(fault);
+        backend::of(scheme).map(|_| ()).map_err(missing)
     }
+
+    fn check_recipient(&self, recipient: &str) -> Result<(), Fault> {
+        check_recipient(recipient)
+    }
+}
+
+/// See [`Signers::check_recipient`].
+pub fn check_recipient(recipient: &str) -> Result<(), Fault> {
+    let parsed = shares::backup::recipients(&[recipient.to_owned()]);
+    parsed.map(|_| ()).map_err(|error| {
+        Fault::new(Class::Invalid, "must be an age recipient: age1...").caused_by(error)
+    })
 }
 
 fn view(status: NodeStatus) -> NodeView {

@@ -300,6 +300,7 @@ pub async fn orchestrator(
             max_live_bytes: serve.max_live_bytes,
             message_domain: serve.message_domain.clone(),
             simulate: serve.simulate,
+            execute_wait_ms: serve.execute_wait_ms,
             calls,
             ..Settings::default()
         },
@@ -316,7 +317,6 @@ pub async fn orchestrator(
         entropy: Arc::new(OsEntropy),
         max_body_bytes: serve.max_body_bytes,
         body_timeout: Duration::from_millis(serve.body_timeout_ms),
-        execute_wait_ms: serve.execute_wait_ms,
         trusted_proxies: serve.trusted_proxies,
         strict_idempotency: config.idempotency.strict,
     });

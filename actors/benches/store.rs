@@ -104,7 +104,7 @@ fn step(number: u64, version: u64) -> Batch {
     };
     let mut batch = Batch::new();
     batch.put(Key::new(Space::Request, &[&id]), expect, vec![7; 600]);
-    let audit = Key::new(Space::Audit, &[&id, &version.to_be_bytes()]);
+    let audit = Key::new(Space::AuditEntry, &[&id, &version.to_be_bytes()]);
     batch.put(audit, Expect::Any, vec![7; 120]);
     batch.put(Key::new(Space::Outbox, &[&id]), Expect::Any, vec![7; 200]);
     if version == 0 {

@@ -3,14 +3,13 @@
 //! Entries are part of the batch of what they tell of ([`Batch::append`]). The store numbers and
 //! links them; see [`covault_core::audit`].
 
-use std::{collections::BTreeSet, fmt};
+use std::fmt;
 
 use covault_core::{
     audit::{BEGAN, Chain, Entry, Head, Linked, VAULT_CHAIN},
     fault::Fault,
     ids::{RequestId, TokenId, VaultId},
     order::NodeId,
-    request::Audit,
 };
 
 use crate::{
@@ -146,54 +145,27 @@ impl Note {
     }
 }
 
-/// Begins the chains that are not there: all of them in a new store, and in one of a version before
-/// there were chains. Their first entry says so.
+/// Begins the service's chain in a new store. Those of vaults begin when the vaults are made.
 ///
 /// # Errors
 /// When the store cannot be read or written.
 pub async fn begin(context: &Context) -> Result<(), Fault> {
-    let store = &context.store;
-    let older = Scan::prefix(Space::Audit, &[], 1);
-    let before = if store.scan(&older).await?.is_empty() {
-        "nothing"
-    } else {
-        "events without a chain; an export has them as older"
-    };
-    let by = By::service();
-    let first = |subject: &dyn fmt::Display| Note::new(&by, subject, BEGAN).fact("before", before);
-    let mut heads = BTreeSet::new();
-    let mut next = Some(Scan::prefix(Space::AuditHead, &[], PAGE));
-    while let Some(scan) = next {
-        let page = store.scan(&scan).await?;
-        heads.extend(page.iter().filter_map(|(key, _)| rows::audit_chain(key)));
-        next = scan.rest(&page);
+    let head = rows::audit_head(Chain::Service);
+    if context.store.get(&head).await?.is_some() {
+        return Ok(());
     }
-    if !heads.contains(&Chain::Service) {
-        let mut batch = Batch::new();
-        batch.check(rows::audit_head(Chain::Service), Expect::Absent);
-        first(&"store").add_to(&mut batch, Chain::Service, context.now_ms())?;
-        begin_with(context, batch).await?;
+    let mut batch = Batch::new();
+    batch.check(head, Expect::Absent);
+    Note::new(&By::service(), "store", BEGAN).add_to(
+        &mut batch,
+        Chain::Service,
+        context.now_ms(),
+    )?;
+    match context.store.commit(batch).await {
+        // Another process on the store was faster.
+        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
     }
-    let mut next = Some(Scan::prefix(Space::Vault, &[], PAGE));
-    while let Some(scan) = next {
-        let page = store.scan(&scan).await?;
-        for (key, _) in &page {
-            let Ok(id) = key.bytes.as_slice().try_into() else {
-                continue;
-            };
-            let chain = Chain::Vault(VaultId::from_bytes(id));
-            if heads.contains(&chain) {
-                continue;
-            }
-            let mut batch = Batch::new();
-            batch.check(rows::audit_head(chain), Expect::Absent);
-            first(&chain).add_to(&mut batch, chain, context.now_ms())?;
-            tell_of(&by, chain, &mut batch, context.now_ms())?;
-            begin_with(context, batch).await?;
-        }
-        next = scan.rest(&page);
-    }
-    Ok(())
 }
 
 /// Has the service's chain tell that a vault's chain begins in this batch.
@@ -202,14 +174,6 @@ pub async fn begin(context: &Context) -> Result<(), Fault> {
 /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
 pub fn tell_of(by: &By, chain: Chain, batch: &mut Batch, now_ms: u64) -> Result<(), Fault> {
     Note::new(by, chain, VAULT_CHAIN).add_to(batch, Chain::Service, now_ms)
-}
-
-async fn begin_with(context: &Context, batch: Batch) -> Result<(), Fault> {
-    match context.store.commit(batch).await {
-        // Another process on the store was faster.
-        Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Writes something down that changes nothing in the store.
@@ -234,9 +198,6 @@ pub fn linked(number: u64, row: Vec<u8>) -> Linked {
 
 /// The audit log of a store.
 pub struct Log<'a>(pub &'a dyn Store);
-
-/// The place of something that is older than the chains.
-pub type AuditCursor = (RequestId, u64);
 
 impl Log<'_> {
     /// Chains that have a head or an entry, in order, after this one; a part of them.
@@ -299,31 +260,6 @@ impl Log<'_> {
             let (_, number) = rows::audit_place(&key)
                 .ok_or_else(|| Fault::bug("a row of the audit log without a number"))?;
             found.push((number, linked(number, row.value)));
-        }
-        Ok(found)
-    }
-
-    /// What is older than the chains, after this place; a part of it. What cannot be read is empty.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn older(
-        &self,
-        after: Option<AuditCursor>,
-    ) -> Result<Vec<(AuditCursor, Vec<Audit>)>, Fault> {
-        let from = after.map(|(request, number)| {
-            let number = number.to_be_bytes();
-            [request.as_bytes().as_slice(), &number, &[0]].concat()
-        });
-        let scan = Scan {
-            from,
-            ..Scan::prefix(Space::Audit, &[], PAGE)
-        };
-        let mut found = Vec::new();
-        for (key, row) in self.0.scan(&scan).await? {
-            let place = rows::older_trail(&key)
-                .ok_or_else(|| Fault::bug("a row of the trail without a number"))?;
-            found.push((place, rows::decode(&row.value).unwrap_or_default()));
         }
         Ok(found)
     }

@@ -19,18 +19,22 @@ pub struct CommandCommit {
     by: Arc<By>,
     token: Option<(Key, u64)>,
     record: Option<IdempotencyRecord>,
-    _place: Arc<OwnedSemaphorePermit>,
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl CommandCommit {
-    /// `by` is who asked; `token` is the row of the caller's token in the version in which it was found good; `None`
-    /// where it has none.
-    pub fn new(by: By, token: Option<(Key, u64)>, place: Arc<OwnedSemaphorePermit>) -> Self {
+    /// `by` is who asked; `token` is the row of the caller's token in the version in which it was
+    /// found good, where it has one; `permit` is that of a command in work.
+    pub fn new(
+        by: By,
+        token: Option<(Key, u64)>,
+        permit: Option<Arc<OwnedSemaphorePermit>>,
+    ) -> Self {
         Self {
             by: Arc::new(by),
             token,
             record: None,
-            _place: place,
+            _permit: permit,
         }
     }
 
@@ -56,7 +60,7 @@ impl CommandCommit {
         }
     }
 
-    /// As [`CommandCommit::demand`], and adds the idempotency record. `receipt` makes the wire message that
+    /// As [`CommandCommit::demand`], and adds the idempotency record. `response` makes the message that
     /// the call answers with.
     ///
     /// # Errors
@@ -64,12 +68,12 @@ impl CommandCommit {
     pub fn add_to(
         &self,
         batch: &mut Batch,
-        receipt: impl FnOnce() -> Vec<u8>,
+        response: impl FnOnce() -> Vec<u8>,
         now_ms: u64,
     ) -> Result<(), Fault> {
         self.demand(batch);
         match &self.record {
-            Some(record) => record.add_to(batch, &receipt(), now_ms),
+            Some(record) => record.add_to(batch, &response(), now_ms),
             None => Ok(()),
         }
     }

@@ -2,8 +2,8 @@
 
 mod answers;
 mod caller;
-mod calls;
-mod submit;
+mod commands;
+mod ready;
 
 use std::{
     sync::{
@@ -16,44 +16,43 @@ use std::{
 use covault_core::{
     fault::Fault,
     ids::{OrchestratorId, VaultId},
+    token::{Access, ApiToken, TokenHash},
 };
+use prost::Message as _;
 use ractor::{Actor, ActorCell, ActorRef, rpc::CallResult};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    audit, backups,
+    audit::{self, By},
     command_bus::CommandBus,
     command_commit::CommandCommit,
     context::{Context, permits},
     directory,
     idempotency::InWork,
     leases::{self, LeaseManager},
-    nodes, request_index, restore,
+    nodes,
+    operations::{self, Call, Operation, Registered},
+    port::NodeView,
+    request_index, restore,
     root::{self, DirectoryAddress, Root},
     routing::GatewayHandler,
+    rpc::EndpointHealth,
     settings::Orchestrator,
-    simulations,
     store::{Key, Space},
-    vault, views,
+    tokens, vault,
 };
 
+use self::answers::Encoding;
 pub use self::{
-    answers::{AuditView, Receipt, Stuck, Submitted, View},
+    answers::{Answer, Body, IdempotencyKey, Stuck},
     caller::{Caller, VaultScope},
-    calls::{AuditQuery, Command, IdempotencyKey, Query},
 };
-pub use crate::{
-    deposits::{Configure as ConfigureSweep, SweepView},
-    operations::ShareBackup,
-    rebroadcast::Forgotten,
-    rows::Operation,
-    tokens::MadeToken,
-    vault::{
-        ReshareRequest as Reshare,
-        view::{KeyView, VaultView, WorkView},
-    },
+pub(crate) use self::{
+    caller::{full_access, in_scope, operators_only, vault_in_scope},
+    commands::Command,
 };
-pub(crate) use caller::{full_access, in_scope, operators_only, vault_in_scope};
+pub use crate::rebroadcast::Forgotten;
 
 /// How long [`Gateway::stop`] waits for each of its steps.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -183,149 +182,158 @@ impl Gateway {
         (held_leases.vaults(), others)
     }
 
-    /// Does something. When it returns, the effect is on disk.
+    /// Calls an operation with a request as a client sent it. A command is durable when this returns.
+    /// A key that was used is answered before anything is made of the request: the first call's
+    /// answer comes again whatever has become of the rules since.
     ///
     /// # Errors
     /// Any class; nothing was changed then, unless the store failed while it wrote.
-    pub async fn submit(
+    pub async fn call(
         &self,
         caller: &Caller,
-        command: Command,
-        idempotency: Option<IdempotencyKey>,
-    ) -> Result<Submitted, Fault> {
-        let once = command.operation().zip(idempotency);
-        self.submit_as(caller, once, Ok(command)).await
+        operation: &'static Registered,
+        request: Body<'_>,
+        key: Option<String>,
+    ) -> Result<Answer, Fault> {
+        let descriptor = operation.descriptor();
+        let (encoding, bytes) = match request {
+            Body::Json(bytes) => (Encoding::Json, bytes),
+            Body::Protobuf(bytes) => (Encoding::Protobuf, bytes),
+        };
+        let request = match encoding {
+            Encoding::Json => descriptor.request_of_json(bytes),
+            Encoding::Protobuf => Ok(bytes.to_vec()),
+        };
+        let request = request.and_then(|request| operation.canonical(&request));
+        let key = key.filter(|_| descriptor.takes_idempotency_key());
+        let key = key.map(|key| IdempotencyKey {
+            key,
+            body_hash: fingerprint(&request, bytes),
+        });
+        let mut answer = if descriptor.is_command() {
+            self.submit(Command {
+                operation,
+                request,
+                key,
+                caller: caller.clone(),
+            })
+            .await?
+        } else {
+            Answer::first(self.inner.query(caller, operation, &request?).await?)
+        };
+        if encoding == Encoding::Json {
+            answer.response = descriptor.response_to_json(&answer.response)?.into_bytes();
+        }
+        Ok(answer)
     }
 
-    /// Does something once for a key. `command` is what the call asks for, or why that cannot be
-    /// read: a key that was used is answered before that is looked at, so that the first call's
-    /// answer comes again whatever has become of the rules since, and whatever the body says.
+    /// As [`Gateway::call`], with an operation and messages that are known here.
     ///
     /// # Errors
-    /// As [`Gateway::submit`]; and `command`'s own, where the key is free.
-    pub async fn submit_once(
+    /// As there.
+    pub async fn call_typed<O: Operation>(
         &self,
         caller: &Caller,
-        operation: Operation,
-        key: IdempotencyKey,
-        command: Result<Command, Fault>,
-    ) -> Result<Submitted, Fault> {
-        self.submit_as(caller, Some((operation, key)), command)
-            .await
+        request: &O::Request,
+        key: Option<String>,
+    ) -> Result<(O::Response, Answer), Fault> {
+        let request = request.encode_to_vec();
+        let operation = operations::find(O::METHOD)?;
+        let answer = self
+            .call(caller, operation, Body::Protobuf(&request), key)
+            .await?;
+        let response = O::Response::decode(answer.response.as_slice()).map_err(Fault::bug)?;
+        Ok((response, answer))
     }
 
-    async fn submit_as(
-        &self,
-        caller: &Caller,
-        once: Option<(Operation, IdempotencyKey)>,
-        command: Result<Command, Fault>,
-    ) -> Result<Submitted, Fault> {
+    async fn submit(&self, command: Command) -> Result<Answer, Fault> {
         let inner = Arc::clone(&self.inner);
-        let caller = caller.clone();
         // A task of its own: a client that hangs up must not leave a command half done with
         // its idempotency key free.
-        tokio::spawn(async move { inner.submit(&caller, once, command).await })
+        tokio::spawn(async move { inner.submit(command).await })
             .await
             .unwrap_or_else(|error| Err(Fault::bug(error)))
     }
 
-    /// Answers a question.
+    /// The token of a hash, when it may be used now.
     ///
     /// # Errors
-    /// Any class.
-    pub async fn view(&self, caller: &Caller, query: Query) -> Result<View, Fault> {
-        views::view(&self.inner.context, caller, query).await
+    /// [`covault_core::fault::Class::Unauthenticated`] otherwise.
+    pub async fn authenticate(&self, hash: &TokenHash) -> Result<ApiToken, Fault> {
+        tokens::authenticate(&self.inner.context, hash).await
+    }
+
+    /// Whether the service can take requests: the store can be written, and a signer be reached.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Unavailable`] with what is away.
+    pub async fn ready(&self) -> Result<(), Fault> {
+        ready::ready(&self.inner.context).await
+    }
+
+    /// The admitted nodes, and how many others announce themselves.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn nodes(&self) -> Result<(Vec<NodeView>, usize), Fault> {
+        let context = &self.inner.context;
+        let unadmitted = context.signers.unadmitted().len();
+        Ok((nodes::view(context).await?, unadmitted))
+    }
+
+    /// How the nodes of the chains are doing.
+    pub fn chain_nodes(&self) -> Vec<EndpointHealth> {
+        self.inner.context.chains.health()
+    }
+
+    /// How many requests cannot go on now, and what became of transactions that nodes had forgotten.
+    pub fn stuck(&self) -> Stuck {
+        let context = &self.inner.context;
+        Stuck {
+            waiting: context.waiting(),
+            forgotten: context.rebroadcast_cache.forgotten(),
+        }
     }
 }
 
+/// Tells one request from another by what it says: the same message may come over REST and over
+/// gRPC, and JSON with other spaces.
+fn fingerprint(request: &Result<Vec<u8>, Fault>, body: &[u8]) -> [u8; 32] {
+    match request {
+        Ok(message) => Sha256::digest(message),
+        Err(_) => Sha256::new_with_prefix("unreadable")
+            .chain_update(body)
+            .finalize(),
+    }
+    .into()
+}
+
 impl Inner {
-    async fn run(
+    /// Answers a query from the store. Callers that may only read get no signature.
+    async fn query(
         &self,
         caller: &Caller,
-        command: Command,
-        command_commit: CommandCommit,
-    ) -> Result<Receipt, Fault> {
-        Ok(match command {
-            Command::CreateWallet(request) => {
-                Receipt::Wallet(self.create_wallet(caller, request, command_commit).await?)
-            }
-            Command::UpdateWallet(request) => {
-                Receipt::Wallet(self.update_wallet(caller, request, command_commit).await?)
-            }
-            Command::CreateSigningRequest(request) => Receipt::SigningRequest(Box::new(
-                self.create_request(caller, request, command_commit).await?,
-            )),
-            Command::RejectSigningRequest { uuid } => {
-                self.reject_request(caller, &uuid, command_commit).await?;
-                Receipt::Rejected
-            }
-            Command::Resimulate { uuid } => {
-                let context = &self.context;
-                let request = views::request(context, caller, uuid.parse()?).await?;
-                Receipt::Simulation(simulations::again(context, &request, &command_commit).await?)
-            }
-            Command::CreateBatchPayment(request) => Receipt::BatchPayment(Box::new(
-                self.create_batch(caller, request, command_commit).await?,
-            )),
-            Command::CreateVault {
-                name,
-                threshold,
-                signers,
-                ecdsa,
-            } => Receipt::Vault(
-                self.create_vault(caller, name, threshold, signers, ecdsa, false)
-                    .await?,
-            ),
-            Command::ReplaceSigners {
-                name,
-                threshold,
-                signers,
-                ecdsa,
-            } => Receipt::Vault(
-                self.create_vault(caller, name, threshold, signers, ecdsa, true)
-                    .await?,
-            ),
-            Command::ReshareVault { vault, reshare } => {
-                Receipt::Vault(self.reshare(caller, &vault, reshare).await?)
-            }
-            Command::CancelReshare { vault } => {
-                Receipt::Vault(self.cancel_reshare(caller, &vault).await?)
-            }
-            Command::BackupVault { vault, recipients } => {
-                Receipt::Backups(self.backup(caller, &vault, recipients).await?)
-            }
-            Command::AdmitNode { id, name } => {
-                self.change_nodes(caller, nodes::Change::Admit { id, name })
-                    .await?
-            }
-            Command::RemoveNode(id) => self.change_nodes(caller, nodes::Change::Remove(id)).await?,
-            Command::CreateToken(new) => {
-                Receipt::TokenMade(Box::new(self.create_token(caller, new).await?))
-            }
-            Command::RevokeToken(which) => {
-                Receipt::Token(Box::new(self.revoke_token(caller, &which).await?))
-            }
-            Command::ConfigureSweep(change) => {
-                Receipt::Sweep(Box::new(self.configure_sweep(caller, change).await?))
-            }
-            Command::CreateDepositWallet(request) => Receipt::Deposit(
-                self.create_deposit_wallet(caller, &request, command_commit)
-                    .await?,
-            ),
-            Command::BeginBackup => {
-                operators_only(caller)?;
-                Receipt::Backup(backups::begin(&self.context, command_commit.by()).await?)
-            }
-            Command::LetClientsIn => {
-                operators_only(caller)?;
-                restore::resume(&self.context, command_commit.by()).await?;
-                Receipt::ClientsLetIn
-            }
-            Command::AddWatchAddress(request) => Receipt::Watch(
-                self.add_watch_address(caller, &request, &command_commit)
-                    .await?,
-            ),
-        })
+        operation: &'static Registered,
+        request: &[u8],
+    ) -> Result<Vec<u8>, Fault> {
+        let (context, descriptor) = (&*self.context, operation.descriptor());
+        // The body of the call may have taken its time.
+        let token = tokens::in_use(context, caller).await?;
+        if descriptor.needs_full_access() {
+            full_access(caller)?;
+        }
+        operators_only(descriptor, caller)?;
+        let call = Call {
+            gateway: self,
+            context,
+            caller,
+            command_commit: CommandCommit::new(By::caller(caller), token, None),
+        };
+        let response = operation.run(call, request).await?;
+        match caller.access {
+            Access::Full => Ok(response),
+            Access::ReadOnly => descriptor.response_for_readers(&response),
+        }
     }
 
     pub(crate) fn directory(&self) -> Result<ActorRef<directory::Msg>, Fault> {

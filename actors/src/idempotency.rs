@@ -12,7 +12,7 @@ use crate::{
     context::Context,
     expiry,
     gateway::IdempotencyKey,
-    rows::{self, Operation, Replay},
+    rows::{self, Replay},
     store::{Batch, Expect, Key},
 };
 
@@ -31,15 +31,15 @@ pub struct IdempotencyRecord {
 }
 
 impl IdempotencyRecord {
-    /// Adds the record to the batch. `receipt` is the wire message that the call answers with.
+    /// Adds the record to the batch. `response` is the message that the call answers with.
     ///
     /// # Errors
     /// [`covault_core::fault::Class::Bug`] when it cannot be serialized.
-    pub fn add_to(&self, batch: &mut Batch, receipt: &[u8], now_ms: u64) -> Result<(), Fault> {
+    pub fn add_to(&self, batch: &mut Batch, response: &[u8], now_ms: u64) -> Result<(), Fault> {
         let record = Replay {
             body_hash: self.body_hash,
             at_ms: now_ms,
-            receipt: receipt.to_vec(),
+            response: response.to_vec(),
         };
         batch.put(self.key.clone(), self.expect, rows::encode(&record)?);
         expiry::add_to(batch, &self.key, now_ms)
@@ -57,7 +57,7 @@ pub enum Entry {
 /// What an earlier call with the key got.
 pub struct Earlier {
     /// The wire message it was answered with.
-    pub receipt: Vec<u8>,
+    pub response: Vec<u8>,
     /// It had another body.
     pub body_mismatch: bool,
 }
@@ -75,7 +75,7 @@ async fn recorded(context: &Context, name: &Key, key: &IdempotencyKey) -> Result
         None => Recorded::Free(Expect::Absent),
         Some((record, _)) if context.now_ms() < record.at_ms.saturating_add(LIFETIME_MS) => {
             Recorded::Replay(Earlier {
-                receipt: record.receipt,
+                response: record.response,
                 body_mismatch: record.body_hash != key.body_hash,
             })
         }
@@ -91,10 +91,10 @@ async fn recorded(context: &Context, name: &Key, key: &IdempotencyKey) -> Result
 pub async fn look_again(
     context: &Context,
     token: TokenId,
-    operation: Operation,
+    method: &str,
     key: &IdempotencyKey,
 ) -> Result<Option<Earlier>, Fault> {
-    let name = rows::idempotency(token, operation, &key.key);
+    let name = rows::idempotency(token, method, &key.key);
     Ok(match recorded(context, &name, key).await? {
         Recorded::Replay(earlier) => Some(earlier),
         Recorded::Free(_) => None,
@@ -150,7 +150,7 @@ impl InWork {
         &self,
         context: &Context,
         token: TokenId,
-        operation: Operation,
+        method: &str,
         key: &IdempotencyKey,
     ) -> Result<Entry, Fault> {
         let length = key.key.chars().count();
@@ -160,7 +160,7 @@ impl InWork {
                 format!("must have 1 to {MAX_KEY} characters"),
             ));
         }
-        let name = rows::idempotency(token, operation, &key.key);
+        let name = rows::idempotency(token, method, &key.key);
         let turn = self.turn(&name).await;
         let expect = match recorded(context, &name, key).await? {
             Recorded::Replay(replay) => return Ok(Entry::Replay(replay)),

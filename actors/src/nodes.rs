@@ -95,7 +95,7 @@ pub async fn admitted_ids(context: &Context) -> Result<Vec<NodeId>, Fault> {
 pub async fn check_admitted(context: &Context, field: &str, nodes: &[NodeId]) -> Result<(), Fault> {
     for node in nodes {
         if context.store.get(&rows::node(*node)).await?.is_none() {
-            let line = context.signers.line(node);
+            let line = node.openssh_line("");
             let problem =
                 format!("{line} is not admitted; admit it first: covault node admit '{line}'");
             return Err(Fault::field(field, problem));

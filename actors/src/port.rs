@@ -11,6 +11,7 @@ use covault_core::{
         BackupOrder, Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof, Reshared,
         SigningOrder,
     },
+    scheme::Scheme,
     signature::Signature,
 };
 
@@ -179,9 +180,20 @@ pub trait Signers: Send + Sync {
         Vec::new()
     }
 
-    /// A node's key as operators write it.
-    fn line(&self, node: &NodeId) -> String {
-        hex::encode(node.0)
+    /// Whether this program has the backend of a scheme.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when it does not.
+    fn check_backend(&self, _scheme: Scheme) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Whether nodes can encrypt shares to an age recipient.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] when they cannot.
+    fn check_recipient(&self, _recipient: &str) -> Result<(), Fault> {
+        Ok(())
     }
 }
 

@@ -270,21 +270,17 @@ pub async fn shown_all(context: &Context, wallets: &[Wallet]) -> Result<Vec<wire
     let mut shown = Vec::with_capacity(wallets.len());
     for (wallet, proof) in wallets.iter().zip(proofs) {
         let proof = readable(proof, format_args!("proof of wallet {}", wallet.id))?;
-        shown.push(with(context, wallet, proof.flatten().as_ref()));
+        shown.push(with(wallet, proof.flatten().as_ref()));
     }
     Ok(shown)
 }
 
 /// The wallet with this proof.
-pub fn with(context: &Context, wallet: &Wallet, proof: Option<&AddressProof>) -> wire::Wallet {
+pub fn with(wallet: &Wallet, proof: Option<&AddressProof>) -> wire::Wallet {
     wire::Wallet {
-        address_proof: proof.map(|proof| to_wire(context, proof)),
+        address_proof: proof.map(AddressProof::to_wire),
         ..wallet.to_wire()
     }
-}
-
-fn to_wire(context: &Context, proof: &AddressProof) -> wire::AddressProof {
-    proof.to_wire(|node| context.signers.line(node))
 }
 
 /// The proof of a wallet, if it is there.
@@ -295,7 +291,7 @@ pub async fn of(context: &Context, wallet: WalletId) -> Result<Option<wire::Addr
     let proof = context
         .load::<AddressProof>(&rows::address_proof(wallet))
         .await?;
-    Ok(proof.map(|(proof, _)| to_wire(context, &proof)))
+    Ok(proof.map(|(proof, _)| proof.to_wire()))
 }
 
 /// Why nothing was made, or is shown, for a client that demands a proof.

@@ -5,6 +5,7 @@ use covault_core::{
     fault::{ExecuteCode, Fault},
     payload::Payload,
     request::{Audit, Draft, Event, Request, ReservationChange, State},
+    schema::wire,
 };
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
@@ -257,8 +258,11 @@ async fn advance(
     }
     if let Some(command_commit) = extras.command_commit {
         // Nothing was tried before it is stored.
-        let receipt = || next.to_wire(&context.settings.calls, Vec::new());
-        command_commit.add_to(&mut batch, || receipt().encode_to_vec(), now)?;
+        let response = || wire::CreateSigningRequestResponse {
+            signing_request: Some(next.to_wire(&context.settings.calls, Vec::new())),
+            error: None,
+        };
+        command_commit.add_to(&mut batch, || response().encode_to_vec(), now)?;
     }
     match context.store.commit(batch).await {
         Ok(()) => {}

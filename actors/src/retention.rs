@@ -139,7 +139,7 @@ mod tests {
         expiry::KEPT_MS,
         idempotency::LIFETIME_MS,
         port::{Confirmations, NodeBackup, NodeView, Signers, SigningAttempt},
-        rows::{Operation, Replay},
+        rows::Replay,
         rpc::Chains,
         settings::{Orchestrator, Settings, Sharing},
         store::{ReadError, Row, Store, memory::MemoryStore},
@@ -280,11 +280,11 @@ mod tests {
         clock.0.store(KEPT_MS, Ordering::SeqCst);
         let request = RequestId::from_bytes([1; 16]);
         let token = TokenId::from_bytes([1; 16]);
-        let record = |key: &str| rows::idempotency(token, Operation::CreateWallet, key);
+        let record = |key: &str| rows::idempotency(token, "a.B.C", key);
         let old = rows::encode(&Replay {
             body_hash: [0; 32],
             at_ms: 0,
-            receipt: vec![],
+            response: vec![],
         });
         let none = rows::encode(&ReservationExpiry { claims: vec![] });
         let damaged = vec![0xff; 3];
@@ -345,9 +345,9 @@ mod tests {
             let record = Replay {
                 body_hash: [0; 32],
                 at_ms: number,
-                receipt: vec![],
+                response: vec![],
             };
-            let key = rows::idempotency(token, Operation::CreateWallet, &format!("{number:04}"));
+            let key = rows::idempotency(token, "a.B.C", &format!("{number:04}"));
             let mut batch = Batch::new();
             batch.put(key.clone(), Expect::Absent, rows::encode(&record).unwrap());
             if number >= 1000 {
@@ -371,11 +371,11 @@ mod tests {
         let read = counting.1.swap(0, Ordering::SeqCst);
         assert!(read < 100, "{read} rows");
         // One that is used again keeps its new record.
-        let again = rows::idempotency(token, Operation::CreateWallet, "0001");
+        let again = rows::idempotency(token, "a.B.C", "0001");
         let record = Replay {
             body_hash: [0; 32],
             at_ms: 2 * LIFETIME_MS,
-            receipt: vec![],
+            response: vec![],
         };
         let mut batch = Batch::new();
         batch.put(again.clone(), Expect::Any, rows::encode(&record).unwrap());
@@ -404,10 +404,10 @@ mod tests {
             let record = Replay {
                 body_hash: [0; 32],
                 at_ms: (number % 2) * LIFETIME_MS,
-                receipt: vec![],
+                response: vec![],
             };
             let token = TokenId::from_bytes([1; 16]);
-            let key = rows::idempotency(token, Operation::CreateWallet, &format!("{number:04}"));
+            let key = rows::idempotency(token, "a.B.C", &format!("{number:04}"));
             let mut batch = Batch::new();
             batch.put(key, Expect::Absent, rows::encode(&record).unwrap());
             store.commit(batch).await.unwrap();

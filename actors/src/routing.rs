@@ -1,4 +1,4 @@
-//! Where a command is done: by the orchestrator that has its vault.
+//! Where a command runs: by the orchestrator that has its vault.
 
 use std::{
     sync::{Arc, Weak},
@@ -7,24 +7,21 @@ use std::{
 
 use async_trait::async_trait;
 use covault_core::{
-    batch::Payment,
-    deposit::{DepositCall, Route},
     fault::{Class, Fault},
-    ids::{OrchestratorId, RequestId, VaultId},
-    payload::Payload,
-    wallet::Wallet,
+    ids::{OrchestratorId, VaultId},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     command_bus::{CommandHandler, ForwardOutcome, ForwardedCommand},
     context::elsewhere,
-    gateway::{Caller, Command, IdempotencyKey, Inner, Operation, Submitted},
+    gateway::{Answer, Command, Inner},
     idempotency,
     leases::{self, LeaseGuard, LeaseRow, LeaseScope},
+    operations::{Home, Lookup},
     rows,
     store::Key,
-    tokens, views,
+    tokens,
 };
 
 /// How often it is looked who has a vault that is on its way.
@@ -33,8 +30,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often it is looked whether who was asked still has the vault.
 const LOST: Duration = Duration::from_millis(500);
 
-/// Where a command is to be done.
-pub enum Routing {
+/// Where a command is to run.
+enum Routing {
     /// Here. The vault does not go meanwhile, where the command is about one.
     Here(Option<LeaseGuard>),
     /// Where the vault is, which is not here.
@@ -44,25 +41,21 @@ pub enum Routing {
 }
 
 impl Inner {
-    /// Does a command, here or where its vault is. A vault that is on its way is waited for.
+    /// Runs a command, here or where its vault is. A vault that is being moved is waited for.
     pub(crate) async fn dispatch(
         &self,
-        caller: &Caller,
-        once: Option<(Operation, IdempotencyKey)>,
-        command: Command,
-        work: Arc<OwnedSemaphorePermit>,
-    ) -> Result<Submitted, Fault> {
+        command: &Command,
+        permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Answer, Fault> {
         let context = &self.context;
+        let has_key = command.key.is_some();
         let mut left = Duration::from_millis(context.settings.lease_ms.saturating_mul(2));
         loop {
-            let (vault, to) = match self.route(caller, &command).await? {
-                Routing::Here(None) => {
-                    return self.submit_here(caller, once, Ok(command), work).await;
-                }
-                Routing::Here(Some(stay)) => {
-                    let (key, command, work) = (once.clone(), command.clone(), Arc::clone(&work));
-                    let done = self.submit_here(caller, key, Ok(command), work).await;
-                    let lost = once.is_some() && stay.is_lost();
+            let (vault, to) = match self.route(command).await? {
+                Routing::Here(None) => return self.submit_here(command, permit).await,
+                Routing::Here(Some(lease)) => {
+                    let done = self.submit_here(command, Arc::clone(&permit)).await;
+                    let lost = has_key && lease.is_lost();
                     match &done {
                         // Nothing of it can be done any more, and if it was, the key tells.
                         Err(fault) if lost && *fault.class() == Class::Unavailable => {
@@ -76,15 +69,16 @@ impl Inner {
                 Routing::Anywhere => (None, self.anybody()),
             };
             // What was done need not be asked for, whoever did it and wherever that is now.
-            if let Some(answer) = self.answered(caller, once.as_ref()).await? {
+            if let Some(answer) = self.answered(command).await? {
                 return Ok(answer);
             }
             if let Some((owner, recipient_version)) = self.there(to).await? {
                 let forwarded = ForwardedCommand {
                     recipient_version,
-                    caller: caller.clone(),
-                    command: command.clone(),
-                    idempotency: once.as_ref().map(|(_, key)| key.clone()),
+                    caller: command.caller.clone(),
+                    method: command.operation.descriptor().full_name().to_owned(),
+                    request: command.request.clone()?,
+                    key: command.key.clone(),
                 };
                 let patience = Duration::from_millis(context.settings.command_timeout_ms);
                 let outcome = tokio::select! {
@@ -95,7 +89,7 @@ impl Inner {
                     Some(ForwardOutcome::Answer(answer)) => return *answer,
                     Some(ForwardOutcome::NotDone) => {}
                     // If it was done, the record of the key tells it to whoever has the vault now.
-                    None if once.is_some() => {}
+                    None if has_key => {}
                     Some(ForwardOutcome::NotKnown) | None => return Err(not_known()),
                 }
             }
@@ -105,21 +99,17 @@ impl Inner {
     }
 
     /// The answer that a key has got, for a caller who may have it.
-    async fn answered(
-        &self,
-        caller: &Caller,
-        once: Option<&(Operation, IdempotencyKey)>,
-    ) -> Result<Option<Submitted>, Fault> {
-        let Some((operation, key)) = once else {
+    async fn answered(&self, command: &Command) -> Result<Option<Answer>, Fault> {
+        let Some((method, key)) = command.keyed() else {
             return Ok(None);
         };
-        let context = &self.context;
-        let earlier = idempotency::look_again(context, caller.token, *operation, key).await?;
+        let (context, caller) = (&self.context, &command.caller);
+        let earlier = idempotency::look_again(context, caller.token, method, key).await?;
         let Some(earlier) = earlier else {
             return Ok(None);
         };
         tokens::in_use(context, caller).await?;
-        Submitted::again(*operation, &earlier).map(Some)
+        Ok(Some(Answer::replay(earlier)))
     }
 
     /// Who has a vault, when it is another orchestrator that seems to be alive.
@@ -178,101 +168,29 @@ impl Inner {
         }
     }
 
-    /// Where a command is to be done. What cannot be told is found out here, and told in the words
-    /// of the command.
-    pub(crate) async fn route(&self, caller: &Caller, command: &Command) -> Result<Routing, Fault> {
+    /// Where a command is to run. What is wrong with its request is told where it runs.
+    async fn route(&self, command: &Command) -> Result<Routing, Fault> {
         let context = &self.context;
         if context.store.exclusive() {
             return Ok(Routing::Here(None));
         }
-        let Some(vault) = self.vault_of(caller, command).await? else {
-            return Ok(self.of_no_vault(command));
+        let lookup = Lookup {
+            context,
+            caller: &command.caller,
         };
-        if let Some(stay) = context.held_leases.enter(vault) {
-            return Ok(Routing::Here(Some(stay)));
+        let request = command.request.as_ref().map_err(Clone::clone)?;
+        let vault = match command.operation.home(&lookup, request).await? {
+            Home::Vault(vault) => vault,
+            Home::AnyOrchestrator if !context.runs_vaults => return Ok(Routing::Anywhere),
+            Home::AnyOrchestrator | Home::AnyProcess => return Ok(Routing::Here(None)),
+        };
+        if let Some(lease) = context.held_leases.enter(vault) {
+            return Ok(Routing::Here(Some(lease)));
         }
         Ok(match context.store.get(&rows::vault(vault)).await? {
             Some(_) => Routing::Elsewhere(vault),
             None => Routing::Here(None),
         })
-    }
-
-    /// Where a command is done that is about no vault, or about one that is not known.
-    fn of_no_vault(&self, command: &Command) -> Routing {
-        let runs = matches!(
-            command,
-            Command::CreateVault { .. }
-                | Command::ReplaceSigners { .. }
-                | Command::BackupVault { .. }
-        );
-        if runs && !self.context.runs_vaults {
-            Routing::Anywhere
-        } else {
-            Routing::Here(None)
-        }
-    }
-
-    /// The vault that a command needs.
-    async fn vault_of(&self, caller: &Caller, command: &Command) -> Result<Option<VaultId>, Fault> {
-        let context = &self.context;
-        Ok(match command {
-            Command::CreateWallet(request) => request.vault_uuid.parse().ok(),
-            Command::CreateSigningRequest(request) => {
-                let payload = request.r#type.as_ref().map(Payload::parse);
-                match payload {
-                    Some(Ok(payload)) => self.vault_of_wallet(payload.from()).await?,
-                    _ => None,
-                }
-            }
-            Command::CreateBatchPayment(request) => {
-                let payment = request.r#type.as_ref().map(Payment::parse);
-                match payment {
-                    Some(Ok(payment)) => self.vault_of_wallet(payment.from()).await?,
-                    _ => None,
-                }
-            }
-            Command::UpdateWallet(request) => {
-                let wallet = views::by_address(context, caller, &request.address).await;
-                wallet.ok().map(|wallet| wallet.vault)
-            }
-            Command::RejectSigningRequest { uuid } => match uuid.parse::<RequestId>() {
-                Ok(id) => context.request(id).await?.map(|(request, _)| request.vault),
-                Err(_) => None,
-            },
-            Command::CreateVault { name, .. } | Command::ReplaceSigners { name, .. } => {
-                self.load(&rows::vault_name(name)).await?
-            }
-            Command::ReshareVault { vault, .. } | Command::CancelReshare { vault } => {
-                vault.parse().ok()
-            }
-            Command::CreateDepositWallet(request) => match DepositCall::parse(request) {
-                Ok(call) => {
-                    let key = rows::sweep_route(caller.token, call.network);
-                    let route: Option<Route> = self.load(&key).await?;
-                    route.and_then(|route| route.vault)
-                }
-                Err(_) => None,
-            },
-            // Of no vault, or guarded by the versions of their rows, or nothing is stored.
-            Command::Resimulate { .. }
-            | Command::BackupVault { .. }
-            | Command::AdmitNode { .. }
-            | Command::RemoveNode(_)
-            | Command::CreateToken(_)
-            | Command::RevokeToken(_)
-            | Command::ConfigureSweep(_)
-            | Command::AddWatchAddress(_)
-            | Command::BeginBackup
-            | Command::LetClientsIn => None,
-        })
-    }
-
-    async fn vault_of_wallet(&self, address: &str) -> Result<Option<VaultId>, Fault> {
-        let wallet = self
-            .context
-            .wallet_by(&rows::wallet_address(address))
-            .await?;
-        Ok(wallet.map(|(wallet, _): (Wallet, u64)| wallet.vault))
     }
 
     async fn load<T: serde::de::DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, Fault> {
@@ -298,39 +216,31 @@ impl CommandHandler for GatewayHandler {
         let ForwardedCommand {
             recipient_version,
             caller,
-            command,
-            idempotency,
+            method,
+            request,
+            key,
         } = forwarded;
-        let once = command.operation().zip(idempotency);
         // Whoever sent it has given it up.
         let settings = &inner.context.settings;
         let window = settings.command_timeout_ms / settings.heartbeat_ms.max(1);
-        if inner
-            .context
-            .held_leases
-            .heartbeat()
-            .abs_diff(recipient_version)
-            > window
-        {
+        let heartbeat = inner.context.held_leases.heartbeat();
+        if heartbeat.abs_diff(recipient_version) > window {
             return ForwardOutcome::NotDone;
         }
-        match inner.route(&caller, &command).await {
-            Ok(Routing::Here(stay @ Some(_))) => {
-                let answer = inner.submit_posted(&caller, once, command).await;
-                drop(stay);
-                match answer {
-                    Some(answer) => ForwardOutcome::Answer(Box::new(answer)),
-                    None => ForwardOutcome::NotDone,
-                }
-            }
-            Ok(Routing::Here(None)) if inner.context.runs_vaults => {
-                match inner.submit_posted(&caller, once, command).await {
-                    Some(answer) => ForwardOutcome::Answer(Box::new(answer)),
-                    None => ForwardOutcome::NotDone,
-                }
-            }
-            Ok(_) => ForwardOutcome::NotDone,
-            Err(fault) => ForwardOutcome::Answer(Box::new(Err(fault))),
+        let command = match Inner::forwarded(&method, request, key, caller) {
+            Ok(command) => command,
+            Err(fault) => return ForwardOutcome::Answer(Box::new(Err(fault))),
+        };
+        // Kept while the command runs: the vault does not go meanwhile.
+        let _lease = match inner.route(&command).await {
+            Ok(Routing::Here(lease @ Some(_))) => lease,
+            Ok(Routing::Here(None)) if inner.context.runs_vaults => None,
+            Ok(_) => return ForwardOutcome::NotDone,
+            Err(fault) => return ForwardOutcome::Answer(Box::new(Err(fault))),
+        };
+        match inner.submit_forwarded(&command).await {
+            Some(answer) => ForwardOutcome::Answer(Box::new(answer)),
+            None => ForwardOutcome::NotDone,
         }
     }
 }

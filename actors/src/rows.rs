@@ -73,20 +73,8 @@ pub struct Replay {
     pub body_hash: [u8; 32],
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The receipt's wire message, in protobuf.
-    pub receipt: Vec<u8>,
-}
-
-/// Operations that take an idempotency key. The numbers are on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Operation {
-    /// createWallet.
-    CreateWallet = 1,
-    /// createSigningRequest.
-    CreateSigningRequest = 2,
-    /// createBatchPayment.
-    CreateBatchPayment = 3,
+    /// The response message, in protobuf.
+    pub response: Vec<u8>,
 }
 
 /// [`Space::Vault`].
@@ -175,10 +163,10 @@ pub fn outbox_request(key: &Key) -> Option<RequestId> {
 }
 
 /// [`Space::Idempotency`].
-pub fn idempotency(token: TokenId, operation: Operation, key: &str) -> Key {
+pub fn idempotency(token: TokenId, method: &str, key: &str) -> Key {
     Key::new(
         Space::Idempotency,
-        &[token.as_bytes(), &[operation as u8], key.as_bytes()],
+        &[token.as_bytes(), method.as_bytes(), &[0], key.as_bytes()],
     )
 }
 
@@ -314,13 +302,6 @@ pub fn watch(token: TokenId, network: DepositNetwork, address: &str) -> Key {
         Space::Watch,
         &[token.as_bytes(), &[network.number()], address.as_bytes()],
     )
-}
-
-/// The request and the number of a row of [`Space::Audit`].
-pub fn older_trail(key: &Key) -> Option<(RequestId, u64)> {
-    let (request, number) = key.bytes.split_first_chunk::<16>()?;
-    let number = u64::from_be_bytes(number.try_into().ok()?);
-    Some((RequestId::from_bytes(*request), number))
 }
 
 /// [`Space::Restore`].

@@ -16,7 +16,7 @@ use covault_core::{
     ids::{OrchestratorId, SessionId, WalletId, WatchId},
     network::Network,
     order::{Generation, KeygenOrder, NodeId, Proven, ReshareOrder, ReshareProof},
-    request::{Approval, Audit, Draft, Request, State},
+    request::{Approval, Draft, Request, State},
     scheme::Scheme,
     signature::{Curve, Signature},
     token::{Access, ApiToken, Kind, NewToken, TokenHash, Vaults},
@@ -323,7 +323,7 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
     let replay = Replay {
         body_hash: [1; 32],
         at_ms: 2,
-        receipt: vec![3],
+        response: vec![3],
     };
     check("idempotency-v1", &replay);
     let release = ReservationExpiry {
@@ -335,13 +335,6 @@ fn outbox_idempotency_and_audit__should_load_for_ever() {
         json: b"{}".to_vec(),
     };
     check("simulation-v1", &simulated);
-    let audit = Audit {
-        at_ms: 1,
-        event: "Built".into(),
-        state: "Prepared".into(),
-        detail: "nonce 7".into(),
-    };
-    check("audit-v1", &vec![audit]);
     let linked = Linked {
         number: 2,
         previous: [3; 32],
@@ -504,8 +497,11 @@ fn keys__should_be_where_they_always_were() {
     assert_eq!(indexed_request(&key), Some(request));
     check("request-index-v1", &());
     let token = TokenId::from_bytes([9; 16]);
-    let key = idempotency(token, Operation::CreateWallet, "k");
-    assert_eq!(hex::encode(key.bytes), format!("{}016b", "09".repeat(16)));
+    let key = idempotency(token, "a.B.C", "k");
+    assert_eq!(
+        hex::encode(key.bytes),
+        format!("{}612e422e43006b", "09".repeat(16))
+    );
     let of_token = "09".repeat(16);
     assert_eq!(hex::encode(self::token(token).bytes), of_token);
     assert_eq!(hex::encode(token_name("k").bytes), "6b");

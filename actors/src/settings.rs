@@ -86,6 +86,8 @@ pub struct Settings {
     pub max_commands: usize,
     /// How long a command may wait for its actor, in milliseconds.
     pub command_timeout_ms: u64,
+    /// How long executeSigningRequests waits for the outcome, in milliseconds.
+    pub execute_wait_ms: u64,
     /// First pause before something that failed is tried again, in milliseconds. Doubles.
     pub retry_first_ms: u64,
     /// Longest pause between tries, in milliseconds.
@@ -108,6 +110,7 @@ impl Default for Settings {
             simulate: true,
             max_commands: 2_000,
             command_timeout_ms: 30_000,
+            execute_wait_ms: 30_000,
             retry_first_ms: 250,
             retry_most_ms: 15_000,
             heartbeat_ms: 1_000,

@@ -1,139 +1,28 @@
-//! API tokens: made, listed, revoked and looked up. Every look-up reads the store, and the commit of
+//! API tokens: how they are looked up. Every look-up reads the store, and the commit of
 //! a command demands the row that was read: a revocation counts at once, for every process that
 //! shares the store, also for calls that had begun.
 
 use covault_core::{
-    audit::Chain,
-    fault::{Class, Fault},
+    fault::Fault,
     ids::TokenId,
-    token::{self, ApiToken, NewToken, TokenHash, TokenState, Vaults},
+    schema::admin,
+    token::{ApiToken, TokenHash, TokenState, Vaults},
 };
-use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
-    audit::{self, By, Note},
     context::Context,
-    gateway::{Caller, Inner, operators_only},
+    gateway::Caller,
     rows,
-    store::{Batch, CommitError, Expect, Key, Scan, Space},
+    store::{Key, Scan, Space},
 };
 
 /// Most tokens, revoked ones too: they stay listed.
-const MAX_TOKENS: usize = 10_000;
-
-/// A token that was just made. Nothing else ever holds its text.
-#[derive(Clone, Debug)]
-pub struct MadeToken {
-    /// Its text.
-    pub secret: SecretString,
-    /// What is stored of it.
-    pub record: ApiToken,
-}
-
-impl Inner {
-    pub(crate) async fn create_token(
-        &self,
-        caller: &Caller,
-        new: NewToken,
-    ) -> Result<MadeToken, Fault> {
-        operators_only(caller)?;
-        let context = &self.context;
-        let now_ms = context.now_ms();
-        new.check(now_ms)?;
-        if let Vaults::Only(vaults) = &new.vaults {
-            for (index, vault) in vaults.iter().enumerate() {
-                if context.vault(*vault).await?.is_none() {
-                    let field = format_args!("vaults[{index}]");
-                    return Err(Fault::field(field, "is not that of a vault"));
-                }
-            }
-        }
-        if all(context).await?.len() >= MAX_TOKENS {
-            return Err(Fault::new(
-                Class::Conflict,
-                format!("there are {MAX_TOKENS} tokens; no more can be made"),
-            ));
-        }
-        let secret = token::make(new.kind, &*context.entropy);
-        let record = new.record(TokenHash::of(secret.expose_secret()), now_ms);
-        let mut batch = Batch::new();
-        batch.put(
-            rows::token(record.id),
-            Expect::Absent,
-            rows::encode(&record)?,
-        );
-        batch.put(
-            rows::token_name(&record.name),
-            Expect::Absent,
-            rows::encode(&record.id)?,
-        );
-        let vaults = match &record.vaults {
-            Vaults::All => "all".to_owned(),
-            Vaults::Only(vaults) => {
-                let vaults = vaults.iter().map(ToString::to_string);
-                vaults.collect::<Vec<_>>().join(" ")
-            }
-        };
-        let allow = record.allow.iter().map(ToString::to_string);
-        let ends = record.expires_at_ms.map(|ends| ends.to_string());
-        Note::new(&By::caller(caller), audit::token(record.id), "TokenMade")
-            .fact("name", &record.name)
-            .fact("kind", record.kind.name())
-            .fact("access", record.access.name())
-            .fact("vaults", vaults)
-            .fact("allow", allow.collect::<Vec<_>>().join(" "))
-            .fact("expiresAtMs", ends.unwrap_or_default())
-            .add_to(&mut batch, Chain::Service, now_ms)?;
-        match context.store.commit(batch).await {
-            Ok(()) => Ok(MadeToken { secret, record }),
-            Err(CommitError::Conflict(key)) if key.space == Space::TokenName => Err(Fault::new(
-                Class::Conflict,
-                "a token of this name exists; revoke it first, or choose another name",
-            )),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Ends a token's use, by id or name. Repeating it by id changes nothing.
-    pub(crate) async fn revoke_token(
-        &self,
-        caller: &Caller,
-        which: &str,
-    ) -> Result<ApiToken, Fault> {
-        operators_only(caller)?;
-        let context = &self.context;
-        let (record, version) = find(context, which).await?;
-        if record.revoked_at_ms.is_some() {
-            return Ok(record);
-        }
-        let record = ApiToken {
-            revoked_at_ms: Some(context.now_ms()),
-            ..record
-        };
-        let mut batch = Batch::new();
-        batch.put(
-            rows::token(record.id),
-            Expect::Version(version),
-            rows::encode(&record)?,
-        );
-        // Nobody else can have taken the name: it was this token's until now.
-        batch.delete(rows::token_name(&record.name), Expect::Any);
-        Note::new(&By::caller(caller), audit::token(record.id), "TokenRevoked")
-            .fact("name", &record.name)
-            .add_to(&mut batch, Chain::Service, context.now_ms())?;
-        match context.store.commit(batch).await {
-            Ok(()) => Ok(record),
-            // Somebody else revoked it at the same time; nothing else changes a token.
-            Err(CommitError::Conflict(_)) => Ok(find(context, &record.id.to_string()).await?.0),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
+pub const MAX_TOKENS: usize = 10_000;
 
 /// The token of an id or a name, with the version of its row.
 ///
 /// # Errors
-/// [`Class::Invalid`] when there is none.
+/// [`covault_core::fault::Class::Invalid`] when there is none.
 pub async fn find(context: &Context, which: &str) -> Result<(ApiToken, u64), Fault> {
     let unknown = || Fault::field("token", "is neither the id of a token nor the name of one");
     let id = match which.parse::<TokenId>() {
@@ -150,7 +39,7 @@ pub async fn find(context: &Context, which: &str) -> Result<(ApiToken, u64), Fau
 /// The token of a hash.
 ///
 /// # Errors
-/// [`Class::Unauthenticated`] when there is none, or its time is over, or it was revoked: callers
+/// [`covault_core::fault::Class::Unauthenticated`] when there is none, or its time is over, or it was revoked: callers
 /// cannot tell which.
 pub async fn authenticate(context: &Context, hash: &TokenHash) -> Result<ApiToken, Fault> {
     let (record, _) = context
@@ -195,7 +84,7 @@ fn check_active(context: &Context, record: &ApiToken) -> Result<(), Fault> {
 /// Every token, in the order in which they were made.
 ///
 /// # Errors
-/// [`Class::Unavailable`] when the store cannot be read.
+/// [`covault_core::fault::Class::Unavailable`] when the store cannot be read.
 pub async fn all(context: &Context) -> Result<Vec<ApiToken>, Fault> {
     let all = Scan::prefix(Space::Token, &[], MAX_TOKENS);
     let rows = context.store.scan(&all).await?;
@@ -205,4 +94,36 @@ pub async fn all(context: &Context) -> Result<Vec<ApiToken>, Fault> {
         .collect::<Result<Vec<ApiToken>, _>>()?;
     tokens.sort_by_key(|token| (token.created_at_ms, token.id));
     Ok(tokens)
+}
+
+/// A token as operators see it.
+pub fn message_of(record: ApiToken) -> admin::Token {
+    let ApiToken {
+        id,
+        name,
+        kind,
+        vaults,
+        access,
+        allow,
+        created_at_ms,
+        expires_at_ms,
+        revoked_at_ms,
+        hash: _,
+    } = record;
+    let (all_vaults, vaults) = match vaults {
+        Vaults::All => (true, Vec::new()),
+        Vaults::Only(vaults) => (false, vaults),
+    };
+    admin::Token {
+        id: id.to_string(),
+        name,
+        kind: kind.name().to_owned(),
+        vaults: vaults.iter().map(ToString::to_string).collect(),
+        all_vaults,
+        access: access.name().to_owned(),
+        allow: allow.iter().map(ToString::to_string).collect(),
+        created_at_ms,
+        expires_at_ms,
+        revoked_at_ms,
+    }
 }

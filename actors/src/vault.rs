@@ -5,11 +5,11 @@ mod asking;
 mod changes;
 mod keys;
 mod life;
+mod message;
 mod permit;
 mod proving;
 mod requests;
 mod slots;
-pub mod view;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -33,6 +33,7 @@ use tokio::sync::watch;
 
 pub use keys::KeyPlan;
 pub use life::{InUse, Msg as LifeMsg, ReshareRequest};
+pub use message::vault_message;
 pub use permit::AdmissionPermit;
 pub use slots::SlotRequest;
 

@@ -103,7 +103,7 @@ async fn store(
     plan: &Plan,
     proof: Option<&AddressProof>,
 ) -> Result<Option<wire::Wallet>, Fault> {
-    let shown = proofs::with(context, wallet, proof);
+    let shown = proofs::with(wallet, proof);
     let id = rows::encode(&wallet.id)?;
     let mut batch = Batch::new();
     batch.put(
@@ -145,9 +145,9 @@ async fn store(
     .fact("name", &wallet.name)
     .fact("for", if for_deposit { "deposits" } else { "" })
     .add_to(&mut batch, Chain::Vault(wallet.vault), wallet.created_at_ms)?;
-    let receipt = || shown.encode_to_vec();
+    let response = || created(shown.clone()).encode_to_vec();
     plan.command_commit
-        .add_to(&mut batch, receipt, wallet.created_at_ms)?;
+        .add_to(&mut batch, response, wallet.created_at_ms)?;
     match context.store.commit(batch).await {
         Ok(()) => Ok(Some(shown)),
         Err(CommitError::Conflict(key)) if key.space == Space::WalletIndex => Ok(None),
@@ -174,4 +174,12 @@ pub fn archived(field: impl std::fmt::Display) -> Fault {
 /// `duplicate wallet ref`.
 pub fn duplicate_ref() -> Fault {
     Fault::new(Class::Conflict, "duplicate wallet ref")
+}
+
+/// What createWallet answers.
+pub fn created(wallet: wire::Wallet) -> wire::CreateWalletResponse {
+    wire::CreateWalletResponse {
+        details: Some(wallet),
+        error: None,
+    }
 }

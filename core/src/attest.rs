@@ -234,8 +234,8 @@ pub struct AddressProof {
 }
 
 impl AddressProof {
-    /// The proof as responses show it; `line` gives a node's OpenSSH line.
-    pub fn to_wire(&self, line: impl Fn(&NodeId) -> String) -> wire::AddressProof {
+    /// The proof as responses show it.
+    pub fn to_wire(&self) -> wire::AddressProof {
         let Self {
             statement,
             epoch,
@@ -253,7 +253,7 @@ impl AddressProof {
             statements: statements
                 .iter()
                 .map(|(node, signature)| wire::AddressStatement {
-                    node_key: line(node),
+                    node_key: node.openssh_line(""),
                     signature: signature.clone(),
                 })
                 .collect(),

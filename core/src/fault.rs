@@ -1,7 +1,8 @@
 //! Errors, by class first.
 //!
-//! A [`Fault`] has a public sentence, which clients see, and an inner cause, which only the
-//! log sees. The transports map the class; nothing else about a fault decides a status.
+//! A [`Fault`] has a message, which clients see, and an inner cause, which only the log sees. The
+//! transports map the class; nothing else about a fault decides a status. Code goes by class, code
+//! and path, never by the message.
 
 use std::fmt;
 
@@ -31,7 +32,7 @@ pub enum Class {
         /// Who.
         culprits: Vec<String>,
     },
-    /// Our fault: 500, INTERNAL. The public sentence never says why.
+    /// Our fault: 500, INTERNAL. The message never says why.
     Bug,
 }
 
@@ -51,30 +52,57 @@ pub enum ExecuteCode {
     AddressNotInWhitelist,
 }
 
-/// An error with a public sentence and a private cause.
+/// What code asks of a fault beside its class. Serialized by its place: new ones come last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Code {
+    /// Nothing that code asks for.
+    #[default]
+    Unspecified,
+    /// The clocks of two processes differ too much, or an order came too late.
+    Time,
+    /// The payload as a whole, not a field of it.
+    Payload,
+}
+
+/// An error with a message for people and a cause for the log.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     class: Class,
-    public: String,
-    code: ExecuteCode,
+    code: Code,
+    /// The JSON path of the field that is wrong.
+    path: Option<String>,
+    /// With the path first, where there is one.
+    message: String,
+    execute_code: ExecuteCode,
     #[serde(skip)]
     cause: Option<String>,
 }
 
 impl Fault {
     /// A fault of `class` whose message tells the user what to do.
-    pub fn new(class: Class, public: impl Into<String>) -> Self {
+    pub fn new(class: Class, message: impl Into<String>) -> Self {
         Self {
             class,
-            public: public.into(),
-            code: ExecuteCode::Unspecified,
+            code: Code::Unspecified,
+            path: None,
+            message: message.into(),
+            execute_code: ExecuteCode::Unspecified,
             cause: None,
         }
     }
 
     /// A field that cannot be accepted. `path` is its JSON path, e.g. `evmSendNative.to`.
     pub fn field(path: impl fmt::Display, problem: impl fmt::Display) -> Self {
-        Self::new(Class::Invalid, format!("{path}: {problem}"))
+        Self::new(Class::Invalid, problem.to_string()).at(path)
+    }
+
+    /// The same, about the field of this JSON path.
+    #[must_use]
+    pub fn at(mut self, path: impl fmt::Display) -> Self {
+        let path = path.to_string();
+        self.message = format!("{path}: {}", self.message);
+        self.path = Some(path);
+        self
     }
 
     /// `Invalid uuid`: malformed, unknown or not accessible; callers cannot tell which.
@@ -94,8 +122,8 @@ impl Fault {
     }
 
     /// Something we depend on is not there now.
-    pub fn unavailable(public: impl Into<String>) -> Self {
-        Self::new(Class::Unavailable, public)
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Class::Unavailable, message)
     }
 
     /// Our fault; `cause` goes to the log only.
@@ -110,10 +138,17 @@ impl Fault {
         self
     }
 
+    /// Attaches what code asks for.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = code;
+        self
+    }
+
     /// Attaches the code that executeSigningRequests reports.
     #[must_use]
-    pub fn with_code(mut self, code: ExecuteCode) -> Self {
-        self.code = code;
+    pub fn with_execute_code(mut self, code: ExecuteCode) -> Self {
+        self.execute_code = code;
         self
     }
 
@@ -121,8 +156,24 @@ impl Fault {
     #[must_use]
     pub fn with_prefix(mut self, prefix: &str) -> Self {
         if self.class == Class::Invalid {
-            self.public = format!("{prefix}.{}", self.public);
+            self.message = format!("{prefix}.{}", self.message);
+            self.path = self.path.map(|path| format!("{prefix}.{path}"));
         }
+        self
+    }
+
+    /// The same fault with the texts that peers and stores are trusted with: each one through `text`.
+    #[must_use]
+    pub fn map_texts(mut self, text: impl Fn(&str) -> String) -> Self {
+        self.message = text(&self.message);
+        self.path = self.path.map(|path| text(&path));
+        self
+    }
+
+    /// The same fault of another class.
+    #[must_use]
+    pub fn with_class(mut self, class: Class) -> Self {
+        self.class = class;
         self
     }
 
@@ -131,14 +182,24 @@ impl Fault {
         &self.class
     }
 
-    /// The sentence that clients see.
+    /// The message for people, with the path first where there is one.
     pub fn message(&self) -> &str {
-        &self.public
+        &self.message
+    }
+
+    /// The JSON path of the field that is wrong.
+    pub fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
+    /// What code asks for.
+    pub fn code(&self) -> Code {
+        self.code
     }
 
     /// The code that executeSigningRequests reports.
-    pub fn code(&self) -> ExecuteCode {
-        self.code
+    pub fn execute_code(&self) -> ExecuteCode {
+        self.execute_code
     }
 
     /// The inner cause, for the log.
@@ -149,13 +210,13 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.public)
+        f.write_str(&self.message)
     }
 }
 
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.class, self.public)?;
+        write!(f, "{:?}: {}", self.class, self.message)?;
         match &self.cause {
             Some(cause) => write!(f, " ({cause})"),
             None => Ok(()),

@@ -1,17 +1,19 @@
 //! Orders: what the orchestrator asks of signer nodes, in the exact bytes they verify and sign.
 
 mod change;
+mod node_id;
 
 use std::collections::BTreeSet;
 
 pub use change::{Change, Later, Proven, Reshared};
+pub use node_id::NodeId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     chain::{ChainData, DynNetworkRules, SigningInput, Unsigned},
     derive::{ChildKey, KeyPath, RootKey},
-    fault::{Class, Fault},
+    fault::{Class, Code, Fault},
     ids::{RequestId, SessionId, VaultId},
     network::Network,
     payload::Payload,
@@ -269,7 +271,7 @@ impl SigningOrder {
 
 /// What is wrong with the bytes as a whole says so itself.
 fn in_payload(fault: Fault) -> Fault {
-    if fault.message().starts_with("payload: ") {
+    if fault.code() == Code::Payload {
         fault
     } else {
         fault.with_prefix("payload")
@@ -508,17 +510,6 @@ fn distinct(nodes: &[NodeId]) -> bool {
     sorted.sort_unstable();
     sorted.dedup();
     sorted.len() == nodes.len()
-}
-
-/// A signer node: its Ed25519 identity key, 32 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub [u8; 32]);
-
-impl std::fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NodeId({})", hex::encode(self.0))
-    }
 }
 
 fn canonical<T: Serialize>(tag: &str, fields: &T) -> Result<Vec<u8>, Fault> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    identity::{NodeIdentity, openssh_line, parse_openssh_line, verifying_key, write_private},
+    identity::{NodeIdentity, write_private},
     shares::ShareRecord,
     shares::backup::plain,
 };
@@ -20,7 +20,8 @@ const FILE: &str = "keys.json";
 /// Whether the node has signed this text.
 pub fn has_signed(node: &NodeId, text: &str, signature: &[u8]) -> bool {
     Signature::from_slice(signature).is_ok_and(|signature| {
-        verifying_key(node).is_ok_and(|key| key.verify_strict(text.as_bytes(), &signature).is_ok())
+        node.verifying_key()
+            .is_ok_and(|key| key.verify_strict(text.as_bytes(), &signature).is_ok())
     })
 }
 
@@ -103,8 +104,8 @@ impl KeyStatements {
             hex::decode(&key.signature)
                 .is_ok_and(|signature| has_signed(node, &key.statement, &signature))
         };
-        if parse_openssh_line(&found.node)? != *node || !found.keys.iter().all(signed) {
-            let problem = format!("is not signed by this node, {}", openssh_line(node, ""));
+        if NodeId::parse_openssh_line(&found.node)? != *node || !found.keys.iter().all(signed) {
+            let problem = format!("is not signed by this node, {}", node.openssh_line(""));
             return Err(refuse(&problem));
         }
         Ok(found)

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use crate::{
     bus::{Address, Bus},
     evidence::Signed,
-    identity::{NodeIdentity, verifying_key},
+    identity::NodeIdentity,
 };
 
 /// Version of the wire format.
@@ -477,7 +477,7 @@ impl EnvelopeCodec {
             return Ok(Arc::clone(peer));
         }
         let peer = Arc::new(Peer {
-            key: verifying_key(id)?,
+            key: id.verifying_key()?,
             sealing: OnceLock::new(),
         });
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);

@@ -5,10 +5,7 @@ use covault_core::order::NodeId;
 use ed25519_dalek::Signature;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    envelope::{Header, Kind, read_header, signed_parts},
-    identity::{openssh_line, verifying_key},
-};
+use crate::envelope::{Header, Kind, read_header, signed_parts};
 
 /// An envelope without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +43,9 @@ impl Signed {
     fn is_signed(&self) -> bool {
         let signed = signed_parts(&self.header, &self.body);
         let signature = Signature::from_bytes(&self.signature);
-        verifying_key(&self.header.from)
+        self.header
+            .from
+            .verifying_key()
             .is_ok_and(|key| key.verify_strict(&signed, &signature).is_ok())
     }
 
@@ -126,7 +125,7 @@ impl Equivocation {
     pub fn write(&self) -> String {
         let Self(one, other) = self;
         let written = Written {
-            accused: openssh_line(&one.header.from, ""),
+            accused: one.header.from.openssh_line(""),
             envelopes: [one.write(), other.write()],
         };
         serde_json::to_string_pretty(&written).unwrap_or_default()

@@ -17,9 +17,8 @@ use covault_core::{
 };
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 use ssh_key::{
-    LineEnding, PrivateKey, PublicKey,
+    LineEnding, PrivateKey,
     private::{Ed25519Keypair, KeypairData},
-    public::{Ed25519PublicKey, KeyData},
 };
 use zeroize::Zeroizing;
 
@@ -114,7 +113,7 @@ impl NodeIdentity {
 
     /// The public identity as an OpenSSH line: `ssh-ed25519 AAAA... comment`.
     pub fn openssh_line(&self, comment: &str) -> String {
-        openssh_line(&self.id(), comment)
+        self.id().openssh_line(comment)
     }
 
     /// An Ed25519 signature (RFC 8032) over `message`.
@@ -127,41 +126,6 @@ impl NodeIdentity {
         let public = crypto_box::PublicKey::from_bytes(peer.to_montgomery().to_bytes());
         crypto_box::ChaChaBox::new(&public, &self.sealing)
     }
-}
-
-/// Reads `ssh-ed25519 AAAA... comment`; the comment is ignored.
-///
-/// # Errors
-/// [`Class::Invalid`] when it is not such a line.
-pub fn parse_openssh_line(line: &str) -> Result<NodeId, Fault> {
-    let refuse = || Fault::new(Class::Invalid, "not an OpenSSH line (ssh-ed25519 AAAA...)");
-    let key = PublicKey::from_openssh(line.trim()).map_err(|cause| refuse().caused_by(cause))?;
-    let key = key.key_data().ed25519().ok_or_else(refuse)?;
-    let id = NodeId(key.0);
-    verifying_key(&id)?;
-    Ok(id)
-}
-
-/// The OpenSSH line of an identity; no trailing space when the comment is empty.
-pub fn openssh_line(id: &NodeId, comment: &str) -> String {
-    let key = PublicKey::new(KeyData::Ed25519(Ed25519PublicKey(id.0)), comment);
-    // The encoding of 32 bytes and a comment cannot fail but for a comment with a line break.
-    key.to_openssh().unwrap_or_else(|_| {
-        PublicKey::new(KeyData::Ed25519(Ed25519PublicKey(id.0)), "")
-            .to_openssh()
-            .unwrap_or_else(|_| hex::encode(id.0))
-    })
-}
-
-/// The key that verifies a node's signatures.
-///
-/// # Errors
-/// [`Class::Invalid`] when the id is not a point of the curve, or one of small order.
-pub(crate) fn verifying_key(id: &NodeId) -> Result<VerifyingKey, Fault> {
-    VerifyingKey::from_bytes(&id.0)
-        .ok()
-        .filter(|key| !key.is_weak())
-        .ok_or_else(|| Fault::new(Class::Invalid, "not an Ed25519 public key"))
 }
 
 /// Writes a file that only its owner reads: temporary file, fsync, rename, fsync of the folder.
@@ -223,27 +187,5 @@ mod tests {
         let fault = NodeIdentity::load(&path).err().unwrap();
         assert!(fault.message().contains("chmod 600"), "{fault:?}");
         assert!(NodeIdentity::load(&folder.path().join("none")).is_err());
-    }
-
-    #[test]
-    fn openssh_line__should_ignore_comments_and_refuse_other_text() {
-        // Made by `ssh-keygen -t ed25519`.
-        let line = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti user@example.com";
-        let id = parse_openssh_line(line).unwrap();
-        assert_eq!(openssh_line(&id, "user@example.com"), line);
-        assert_eq!(parse_openssh_line(&openssh_line(&id, "")).unwrap(), id);
-        assert!(!openssh_line(&id, "").ends_with(' '));
-        assert_eq!(
-            parse_openssh_line(&format!("  {} other comment\n", openssh_line(&id, ""))).unwrap(),
-            id
-        );
-        for text in [
-            "",
-            "ssh-ed25519",
-            "ssh-ed25519 AAAA",
-            "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQ==",
-        ] {
-            assert!(parse_openssh_line(text).is_err(), "{text:?}");
-        }
     }
 }

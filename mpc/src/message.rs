@@ -205,7 +205,7 @@ impl Reply {
                     | Class::Limited => Class::Invalid,
                     class => class.clone(),
                 };
-                Self::Refused(Fault::new(class, clean(fault.message())).with_code(fault.code()))
+                Self::Refused(fault.with_class(class).map_texts(clean))
             }
             Self::Failed {
                 mut culprits,

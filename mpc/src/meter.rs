@@ -116,7 +116,7 @@ fn class(fault: &Fault) -> &'static str {
 
 /// The field that a fault speaks of: `inputs` of "inputs[3].curve: ...".
 fn field(fault: &Fault) -> &'static str {
-    let Some((path, _)) = fault.message().split_once(": ") else {
+    let Some(path) = fault.path() else {
         return "none";
     };
     let first = path.split(['.', '[']).next().unwrap_or_default();

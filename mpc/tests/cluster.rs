@@ -24,7 +24,7 @@ use covault_core::{
 use covault_mpc::{
     bus::{Address, Bus, BusError, Subscription, memory::MemoryBus},
     envelope::{Envelope, Kind},
-    identity::{NodeIdentity, openssh_line},
+    identity::NodeIdentity,
     node::Rebuild,
     nonces::Watermarks,
 };
@@ -280,7 +280,7 @@ async fn keygen__should_name_the_nodes_that_are_missing() {
     order.expires_at_ms = now_ms() + 600;
     let fault = test.cluster.keygen(&order).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
-    let line = openssh_line(&test.nodes[2].identity.id(), "");
+    let line = test.nodes[2].identity.id().openssh_line("");
     let expected = format!("not enough signers: 2 of 3 needed answered; missing: node-3 ({line})");
     assert_eq!(fault.message(), expected);
 }
@@ -319,7 +319,7 @@ async fn runs__should_end_soon_when_a_node_starts_again_in_the_middle() {
     let none = Watermarks { low: 0, high: 0 };
     let mut test = TestCluster::start_pooled(medium, 3, Arc::new(Rebuild), none).await;
     test.until_live(3).await;
-    let name = openssh_line(&test.nodes[1].identity.id(), "");
+    let name = test.nodes[1].identity.id().openssh_line("");
     // The order is good for two minutes.
     let soon = Duration::from_secs(30);
     let says_who = |fault: Fault| {

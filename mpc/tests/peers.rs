@@ -20,7 +20,7 @@ use covault_core::{
     scheme::Scheme,
     signature::Curve,
 };
-use covault_mpc::{claims::Claims, identity::openssh_line};
+use covault_mpc::claims::Claims;
 use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,7 +41,7 @@ async fn node__should_refuse_orders_that_name_others_than_its_peers() {
         .await
         .unwrap_err();
     assert_eq!(refused.class(), &Class::Invalid);
-    let stranger = openssh_line(&ids[2], "");
+    let stranger = ids[2].openssh_line("");
     assert!(
         refused
             .message()
@@ -103,7 +103,7 @@ async fn stranger__should_not_be_used_before_it_is_admitted() {
     let fault = cluster.cluster.keygen(&order).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
     assert!(
-        fault.message().contains(&openssh_line(&ids[2], "")),
+        fault.message().contains(&ids[2].openssh_line("")),
         "{fault}"
     );
     cluster.cluster.admit(&ids);

@@ -1,37 +1,15 @@
 //! Tokens: who calls.
 
-use covault_actors::gateway::{Caller, Query, VaultScope, View};
+use covault_actors::gateway::{Caller, VaultScope};
 use covault_core::{
     fault::{Class, Fault},
-    ids::TokenId,
     port::Entropy,
-    schema::service::Family,
+    schema::service::Audience,
     token::{self, Access, Kind, TokenHash, Vaults},
 };
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::{Api, Credentials, unexpected};
-
-/// What a token opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Area {
-    /// `/v1`, the platform API.
-    Platform,
-    /// `/v1/sweep`.
-    Sweep,
-    /// `/admin/v1`.
-    Admin,
-}
-
-impl Area {
-    /// What the operations of a family belong to.
-    pub fn of(family: Family) -> Self {
-        match family {
-            Family::Platform => Self::Platform,
-            Family::Sweep => Self::Sweep,
-        }
-    }
-}
+use super::{Api, Credentials};
 
 /// The two tokens of files: the admin token, and the platform token that reaches every vault. Only
 /// their hashes are kept. All others are in the store.
@@ -51,13 +29,13 @@ impl Tokens {
     }
 
     /// What the token of a hash opens; `None` when it is neither of the two.
-    fn opens(&self, presented: &TokenHash) -> Option<Area> {
+    fn opens(&self, presented: &TokenHash) -> Option<Audience> {
         // Both are compared, whole, whatever the outcome of the first.
         let platform = presented.matches(&self.platform);
         let admin = presented.matches(&self.admin);
         match (platform, admin) {
-            (true, _) => Some(Area::Platform),
-            (_, true) => Some(Area::Admin),
+            (true, _) => Some(Audience::Platform),
+            (_, true) => Some(Audience::Admin),
             (false, false) => None,
         }
     }
@@ -67,36 +45,28 @@ impl Tokens {
 ///
 /// # Errors
 /// [`Class::Unauthenticated`] without a token that is known and may be used now,
-/// [`Class::Forbidden`] for one that does not open the area, or not from this address.
+/// [`Class::Forbidden`] for one that does not open it, or not from this address.
 pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, Fault> {
     let token = credentials.token.ok_or_else(Fault::unauthenticated)?;
     let hash = TokenHash::of(token);
     if let Some(opens) = api.tokens.opens(&hash) {
-        check_area(opens, credentials.area)?;
+        check_audience(opens, credentials.audience)?;
         return Ok(Caller {
             token: hash.id(),
             vaults: VaultScope::All,
             access: Access::Full,
-            operator: opens == Area::Admin,
+            operator: opens == Audience::Admin,
             request_id: credentials.request_id.to_owned(),
         });
     }
     // What was never one of ours is refused without asking the store.
     token::kind_of(token).ok_or_else(Fault::unauthenticated)?;
-    let query = Query::Authenticate(hash);
-    let record = match api
-        .gateway
-        .view(&internal(credentials.request_id), query)
-        .await?
-    {
-        View::Token(record) => *record,
-        other => return Err(unexpected(&other)),
-    };
+    let record = api.gateway.authenticate(&hash).await?;
     let opens = match record.kind {
-        Kind::Platform => Area::Platform,
-        Kind::Sweep => Area::Sweep,
+        Kind::Platform => Audience::Platform,
+        Kind::Sweep => Audience::Sweep,
     };
-    check_area(opens, credentials.area)?;
+    check_audience(opens, credentials.audience)?;
     if !record.allows(credentials.address) {
         let from = match credentials.address {
             Some(address) => address.to_string(),
@@ -117,38 +87,29 @@ pub async fn caller(api: &Api, credentials: Credentials<'_>) -> Result<Caller, F
     })
 }
 
-/// Refuses a token that opens something else than what was knocked at.
-fn check_area(opens: Area, area: Area) -> Result<(), Fault> {
-    let sentence = match (opens, area) {
-        (Area::Platform, Area::Platform)
-        | (Area::Sweep, Area::Sweep)
-        | (Area::Admin, Area::Admin) => return Ok(()),
-        (Area::Platform | Area::Admin, Area::Sweep) => return Err(Fault::unauthenticated()),
-        (Area::Admin, Area::Platform) => {
+/// Refuses a token that opens the operations of another audience.
+fn check_audience(opens: Audience, asked: Audience) -> Result<(), Fault> {
+    let sentence = match (opens, asked) {
+        (Audience::Platform, Audience::Platform)
+        | (Audience::Sweep, Audience::Sweep)
+        | (Audience::Admin, Audience::Admin) => return Ok(()),
+        (Audience::Platform | Audience::Admin, Audience::Sweep) => {
+            return Err(Fault::unauthenticated());
+        }
+        (Audience::Admin, Audience::Platform) => {
             "the admin token does not open the platform API; use a platform token"
         }
-        (Area::Sweep, Area::Platform) => {
+        (Audience::Sweep, Audience::Platform) => {
             "a sweep token does not open the platform API; use a platform token"
         }
-        (Area::Platform, Area::Admin) => {
+        (Audience::Platform, Audience::Admin) => {
             "a platform token does not open the admin API; use the admin token"
         }
-        (Area::Sweep, Area::Admin) => {
+        (Audience::Sweep, Audience::Admin) => {
             "a sweep token does not open the admin API; use the admin token"
         }
     };
     Err(Fault::new(Class::Forbidden, sentence))
-}
-
-/// The service itself, for its own questions.
-pub fn internal(request_id: &str) -> Caller {
-    Caller {
-        token: TokenId::from_bytes([0; 16]),
-        vaults: VaultScope::All,
-        access: Access::Full,
-        operator: true,
-        request_id: request_id.to_owned(),
-    }
 }
 
 /// A new token for a file: 32 random bytes in hex.
@@ -170,18 +131,18 @@ mod tests {
             &SecretString::from("admin"),
         );
         let opens = |token: &str| tokens.opens(&TokenHash::of(token));
-        assert_eq!(opens("platform"), Some(Area::Platform));
-        assert_eq!(opens("admin"), Some(Area::Admin));
+        assert_eq!(opens("platform"), Some(Audience::Platform));
+        assert_eq!(opens("admin"), Some(Audience::Admin));
         for token in ["", "platfor", "platform ", "PLATFORM"] {
             assert_eq!(opens(token), None);
         }
     }
 
     #[test]
-    fn check_area__should_let_tokens_open_only_their_own() {
-        use Area::{Admin, Platform, Sweep};
+    fn check_audience__should_let_tokens_open_only_their_own() {
+        use Audience::{Admin, Platform, Sweep};
         for area in [Platform, Sweep, Admin] {
-            assert!(check_area(area, area).is_ok());
+            assert!(check_audience(area, area).is_ok());
         }
         for (opens, area, class) in [
             (Admin, Platform, Class::Forbidden),
@@ -191,7 +152,7 @@ mod tests {
             (Platform, Sweep, Class::Unauthenticated),
             (Admin, Sweep, Class::Unauthenticated),
         ] {
-            let fault = check_area(opens, area).unwrap_err();
+            let fault = check_audience(opens, area).unwrap_err();
             assert_eq!(fault.class(), &class, "{opens:?} {area:?}");
         }
     }

@@ -19,8 +19,6 @@ pub const BUCKETS: [f64; 13] = [
 
 /// The operation of calls that reach none.
 pub const NO_OPERATION: &str = "none";
-/// The operation of every call of `/admin/v1`.
-pub const ADMIN: &str = "admin";
 
 /// Tells the recorder what the numbers mean. Call it once, after the recorder is installed.
 pub fn describe() {
@@ -53,7 +51,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Begins now. `operation` is that of the schema, [`ADMIN`] or [`NO_OPERATION`].
+    /// Begins now. `operation` is that of the schema, or [`NO_OPERATION`].
     pub fn begin(transport: Transport, operation: Arc<str>) -> Self {
         Self {
             transport,

@@ -1,38 +1,30 @@
-//! The operations, whatever transport brings them: decode, submit or view, encode. What surrounds
-//! them (token, size, error shape, request id) is the transports' work: `http` and `grpc`.
+//! What surrounds a call of an operation, whatever transport brings it: who calls, how much and how
+//! fast. The operations are in `covault_actors::operations`; the transports are `http` and `grpc`.
 
 pub mod address;
 pub mod admission;
 pub mod auth;
-mod balances;
-mod batches;
-mod deposits;
 pub mod headers;
 pub mod meter;
-mod signing_requests;
-mod wallets;
 
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use axum::{
-    body::Bytes,
-    http::{Extensions, HeaderMap, HeaderValue},
-};
-use covault_actors::gateway::{
-    Caller, Command, Gateway, IdempotencyKey, Operation as Once, Query, Receipt, Submitted,
+use axum::http::{Extensions, HeaderMap, HeaderValue};
+use covault_actors::{
+    gateway::{Answer, Body, Caller, Gateway},
+    operations::Registered,
 };
 use covault_core::{
     fault::{Class, Fault},
     port::{Clock, Entropy},
-    schema::{json, service::Operation},
+    schema::service::Audience,
 };
-use futures::{FutureExt as _, future::BoxFuture};
-use sha2::{Digest as _, Sha256};
+use futures::FutureExt as _;
 
 use self::{
     address::Peer,
     admission::{Admission, Refusal},
-    auth::{Area, Tokens},
+    auth::Tokens,
     headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
 };
 
@@ -54,29 +46,18 @@ pub struct Api {
     pub max_body_bytes: usize,
     /// How long a body may take to arrive.
     pub body_timeout: Duration,
-    /// How long executeSigningRequests waits, in milliseconds.
-    pub execute_wait_ms: u64,
     /// How many proxies stand before this service and are trusted to say whom they were called by.
     pub trusted_proxies: usize,
     /// 422 when an idempotency key comes again with another body.
     pub strict_idempotency: bool,
 }
 
-/// How messages are written in a call's body and its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
-    /// The JSON mapping of the schema.
-    Json,
-    /// Protobuf.
-    Protobuf,
-}
-
-/// Who knocks: what a transport knows of a call before anything is checked.
+/// What a transport knows of a caller before anything is checked.
 pub struct Credentials<'a> {
     /// The token.
     pub token: Option<&'a str>,
-    /// What it is to open.
-    pub area: Area,
+    /// Whose operation is called.
+    pub audience: Audience,
     /// The client's address: the peer's, or what the trusted proxies say.
     pub address: Option<IpAddr>,
     /// The id of the call, for errors and the log.
@@ -105,9 +86,8 @@ impl Api {
     ///
     /// # Errors
     /// [`Class::Unavailable`] with what is away.
-    pub async fn ready(&self, request_id: &str) -> Result<(), Fault> {
-        let caller = auth::internal(request_id);
-        self.gateway.view(&caller, Query::Ready).await?;
+    pub async fn ready(&self) -> Result<(), Fault> {
+        self.gateway.ready().await?;
         if (self.bus_reachable)() {
             return Ok(());
         }
@@ -149,148 +129,50 @@ impl Api {
 }
 
 /// A call whose token and headers were checked.
-pub struct Call {
-    /// The API.
-    pub api: Arc<Api>,
+pub struct Call<'a> {
     /// Who calls.
-    pub caller: Caller,
+    pub caller: &'a Caller,
+    /// What is called.
+    pub operation: &'static Registered,
     /// The body; not parsed yet.
-    pub body: Bytes,
-    /// How the body is written, and the answer will be.
-    pub encoding: Encoding,
+    pub body: Body<'a>,
     /// The idempotency key, on operations that take one: 1 to 255 characters.
     pub idempotency: Option<String>,
 }
 
-/// What an operation answers.
-pub struct Answer {
-    /// A message in the call's form.
-    pub body: Bytes,
-    /// It was given before, to an earlier call with the same idempotency key.
-    pub replayed: bool,
-    /// That call had another body.
-    pub body_mismatch: bool,
-}
-
-impl Answer {
-    /// Says in the headers of a response what the idempotency key did.
-    pub fn mark(&self, headers: &mut HeaderMap) {
-        let yes = HeaderValue::from_static("true");
-        if self.replayed {
-            headers.insert(IDEMPOTENCY_REPLAYED, yes.clone());
-        }
-        if self.body_mismatch {
-            headers.insert(IDEMPOTENCY_MISMATCH, yes);
-        }
-    }
-
-    /// What a handler answers, also when it panics.
+impl Api {
+    /// Runs a call, also when it panics.
     ///
     /// # Errors
-    /// The handler's; [`Class::Bug`] when it panicked.
-    pub async fn of(handler: impl Future<Output = Result<Self, Fault>>) -> Result<Self, Fault> {
-        // The panic hook has said where. Nothing of ours is shared with the handler.
-        AssertUnwindSafe(handler)
-            .catch_unwind()
-            .await
-            .unwrap_or_else(|_| Err(Fault::bug("the handler panicked")))
-    }
-
-    /// An answer from state.
-    pub fn new(body: impl Into<Bytes>) -> Self {
-        Self {
-            body: body.into(),
-            replayed: false,
-            body_mismatch: false,
-        }
+    /// The operation's; [`Class::Bug`] when it panicked.
+    pub async fn call(&self, call: Call<'_>) -> Result<Answer, Fault> {
+        let Call {
+            caller,
+            operation,
+            body,
+            idempotency,
+        } = call;
+        unless_it_panics(self.gateway.call(caller, operation, body, idempotency)).await
     }
 }
 
-impl Call {
-    /// The request message.
-    ///
-    /// # Errors
-    /// [`Class::Invalid`] with the path of the field.
-    pub fn request<T: prost::Message + prost::Name + Default>(&self) -> Result<T, Fault> {
-        match self.encoding {
-            Encoding::Json => json::decode(&self.body),
-            Encoding::Protobuf => T::decode(self.body.clone()).map_err(|error| {
-                Fault::new(Class::Invalid, "the message cannot be decoded").caused_by(error)
-            }),
-        }
-    }
+/// What an operation answers; our fault when it panics.
+async fn unless_it_panics<T>(answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    // The panic hook has said where. Nothing of ours is shared with the operation.
+    AssertUnwindSafe(answer)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(Fault::bug("the operation panicked")))
+}
 
-    /// Submits a command that needs no idempotency key.
-    ///
-    /// # Errors
-    /// As [`Gateway::submit`].
-    pub async fn submit(&self, command: Command) -> Result<Submitted, Fault> {
-        self.api.gateway.submit(&self.caller, command, None).await
+/// Says in the headers of a response what the idempotency key did.
+pub fn mark(answer: &Answer, headers: &mut HeaderMap) {
+    let yes = HeaderValue::from_static("true");
+    if answer.replayed {
+        headers.insert(IDEMPOTENCY_REPLAYED, yes.clone());
     }
-
-    /// Submits the command that the request message asks for, once per idempotency key. A key that
-    /// was used gives the first call's answer before the message is judged.
-    ///
-    /// # Errors
-    /// As [`Call::request`] and [`Gateway::submit_once`].
-    pub async fn submit_once<T: prost::Message + prost::Name + Default>(
-        &self,
-        operation: Once,
-        command: impl FnOnce(T) -> Command,
-    ) -> Result<Submitted, Fault> {
-        let request = self.request::<T>();
-        let Some(key) = self.idempotency.clone() else {
-            return self.submit(command(request?)).await;
-        };
-        let key = IdempotencyKey {
-            key,
-            body_hash: self.fingerprint(&request),
-        };
-        let gateway = &self.api.gateway;
-        gateway
-            .submit_once(&self.caller, operation, key, request.map(command))
-            .await
-    }
-
-    /// Tells one request from another by what it says: the same message may come over REST and
-    /// over gRPC, and JSON with other spaces.
-    fn fingerprint<T: prost::Message>(&self, request: &Result<T, Fault>) -> [u8; 32] {
-        match request {
-            Ok(message) => Sha256::digest(message.encode_to_vec()),
-            Err(_) => Sha256::new_with_prefix("unreadable")
-                .chain_update(&self.body)
-                .finalize(),
-        }
-        .into()
-    }
-
-    /// The answer from state.
-    ///
-    /// # Errors
-    /// [`Class::Bug`] when the message is not in the schema.
-    pub fn answer<T: prost::Message + prost::Name>(&self, message: &T) -> Result<Answer, Fault> {
-        Ok(Answer::new(match self.encoding {
-            Encoding::Json => Bytes::from(json::encode(message)?),
-            Encoding::Protobuf => Bytes::from(message.encode_to_vec()),
-        }))
-    }
-
-    /// The answer to a command, made of its receipt; `message` makes nothing of one that it does not
-    /// expect.
-    ///
-    /// # Errors
-    /// [`Class::Bug`] for such a receipt.
-    pub fn answer_to<T: prost::Message + prost::Name>(
-        &self,
-        done: Submitted,
-        message: impl FnOnce(Receipt) -> Option<T>,
-    ) -> Result<Answer, Fault> {
-        let message = message(done.receipt).ok_or_else(|| unexpected(&"another receipt"))?;
-        Ok(Answer {
-            replayed: done.replayed,
-            body_mismatch: done.body_mismatch,
-            ..self.answer(&message)?
-        })
+    if answer.body_mismatch {
+        headers.insert(IDEMPOTENCY_MISMATCH, yes);
     }
 }
 
@@ -302,66 +184,15 @@ pub fn sentence(fault: &Fault, request_id: &str) -> String {
     fault.message().to_owned()
 }
 
-/// The gateway answered something else than what was asked.
-pub fn unexpected(answer: &impl std::fmt::Debug) -> Fault {
-    Fault::bug(format!("unexpected answer of the gateway: {answer:?}"))
-}
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
 
-/// What runs an operation.
-pub type Handler = Arc<dyn Fn(Call) -> BoxFuture<'static, Result<Answer, Fault>> + Send + Sync>;
-
-/// How an operation is served.
-#[derive(Clone)]
-pub struct Served {
-    /// What runs it.
-    pub handler: Handler,
-    /// Whether it takes an idempotency key.
-    pub takes_idempotency_key: bool,
-}
-
-/// How an operation of the schema is served. One line per operation that is built; the others say
-/// that they are not.
-pub fn served(operation: &Operation) -> Served {
-    match operation.name() {
-        "createSigningRequest" => once(signing_requests::create),
-        "executeSigningRequests" => plain(signing_requests::execute),
-        "getSigningRequestDetails" => plain(signing_requests::details),
-        "getSigningRequestList" => plain(signing_requests::list),
-        "rejectSigningRequest" => plain(signing_requests::reject),
-        "resimulation" => plain(signing_requests::resimulate),
-        "createBatchPayment" => once(batches::create),
-        "getBatchPaymentDetails" => plain(batches::details),
-        "createWallet" => once(wallets::create),
-        "updateWallet" => plain(wallets::update),
-        "getWalletInfo" => plain(wallets::info),
-        "getWalletList" => plain(wallets::list),
-        "getBalance" => plain(balances::get),
-        "createDepositWallet" => plain(deposits::create_wallet),
-        "addWatchAddress" => plain(deposits::add_watch),
-        name => {
-            let sentence = format!("{name} is not available in this version");
-            plain(move |_| std::future::ready(Err(Fault::new(Class::Invalid, sentence.clone()))))
-        }
-    }
-}
-
-fn plain<F>(handler: impl Fn(Call) -> F + Send + Sync + 'static) -> Served
-where
-    F: Future<Output = Result<Answer, Fault>> + Send + 'static,
-{
-    Served {
-        handler: Arc::new(move |call| Box::pin(handler(call))),
-        takes_idempotency_key: false,
-    }
-}
-
-/// With an idempotency key.
-fn once<F>(handler: impl Fn(Call) -> F + Send + Sync + 'static) -> Served
-where
-    F: Future<Output = Result<Answer, Fault>> + Send + 'static,
-{
-    Served {
-        takes_idempotency_key: true,
-        ..plain(handler)
+    #[tokio::test]
+    async fn panic__should_be_our_fault() {
+        let panics = async { panic!("on purpose") };
+        let fault = unless_it_panics::<()>(panics).await.expect_err("panics");
+        assert_eq!(*fault.class(), Class::Bug);
     }
 }

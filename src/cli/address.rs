@@ -7,7 +7,7 @@ use covault_core::{
     attest::AddressStatement, derive::RootKey, fault::Fault, network::Network, order::NodeId,
     schema::wire,
 };
-use covault_mpc::{attest::has_signed, identity::parse_openssh_line};
+use covault_mpc::attest::has_signed;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -236,7 +236,7 @@ impl PinnedGeneration {
         for key in &keys {
             for line in super::public_key(key)?.lines() {
                 if !line.trim().is_empty() {
-                    nodes.insert(parse_openssh_line(line).map_err(explain)?);
+                    nodes.insert(NodeId::parse_openssh_line(line).map_err(explain)?);
                 }
             }
         }
@@ -299,7 +299,7 @@ pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
     let mut said = Vec::new();
     let statements = proof["statements"].as_array();
     for one in statements.context("statements are missing")? {
-        let node = parse_openssh_line(&text(one, "nodeKey")?).map_err(explain)?;
+        let node = NodeId::parse_openssh_line(&text(one, "nodeKey")?).map_err(explain)?;
         said.push((node, base64(&text(one, "signature")?)?));
     }
     for PinnedGeneration { nodes, threshold } in &pins.generations {

@@ -9,8 +9,12 @@ use std::{
 
 use age::{Decryptor, Encryptor};
 use anyhow::{Context as _, bail};
-use covault_actors::backup::{self, Begin, Contents, Writer};
-use covault_core::{audit::Heads, port::Clock as _};
+use covault_actors::{
+    backup::{self, Begin, Contents, Writer},
+    operations::{BeginBackup, GetBackupPart, LetClientsIn},
+    store::RawRow,
+};
+use covault_core::{audit::Heads, port::Clock as _, schema::admin};
 use covault_mpc::shares::backup::{identities, recipients};
 use zeroize::Zeroizing;
 
@@ -23,10 +27,6 @@ use crate::{
     adapters::SystemClock,
     config::{Config, StoreKind},
     files,
-    http::{
-        admin::backup::{Begun, GetPart, Part},
-        nodes::Nothing,
-    },
     wiring::{explain, store, store_path},
 };
 
@@ -140,7 +140,8 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Verify(args) => verify(&args),
         Command::Restore(args) => restore(&args).await,
         Command::Resume { target } => {
-            let Nothing {} = target.client()?.call("letClientsIn", &Nothing {}).await?;
+            let request = admin::LetClientsInRequest {};
+            target.client()?.call::<LetClientsIn>(&request).await?;
             answer("clients are let in");
             Ok(())
         }
@@ -192,22 +193,30 @@ fn finish(file: BufWriter<File>) -> anyhow::Result<()> {
 
 /// Writes a backup of a running service.
 async fn write<W: Write>(client: &Client, to: W) -> anyhow::Result<W> {
-    let Begun {
-        backup,
-        at_ms,
-        version,
-    } = client.call("beginBackup", &Nothing {}).await?;
-    let mut writer = Writer::start(to, Begin { at_ms, version })?;
+    let request = admin::BeginBackupRequest {};
+    let begun = client.call::<BeginBackup>(&request).await?;
+    let begin = Begin {
+        at_ms: begun.at_ms,
+        version: begun.version,
+    };
+    let mut writer = Writer::start(to, begin)?;
     for number in 0.. {
-        let part = GetPart {
-            backup: backup.clone(),
+        let request = admin::GetBackupPartRequest {
+            backup: begun.backup.clone(),
             number,
         };
-        let Part { rows } = client.call("getBackupPart", &part).await?;
+        let rows = client.call::<GetBackupPart>(&request).await?.rows;
         if rows.is_empty() {
             break;
         }
-        let rows = rows.iter().map(|row| row.row().map_err(explain));
+        let row = |row: admin::StoreRow| {
+            anyhow::Ok(RawRow {
+                space: row.space.try_into().context("a row of no key space")?,
+                key: row.key,
+                value: row.value,
+            })
+        };
+        let rows = rows.into_iter().map(row);
         writer.rows(rows.collect::<Result<_, _>>()?)?;
     }
     Ok(writer.end()?)

@@ -3,10 +3,11 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
+use covault_actors::operations::{self, Operation};
+use covault_core::schema::json;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{config::Config, files};
+use crate::{config::Config, files, wiring::explain};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -92,26 +93,23 @@ impl Client {
     /// Calls an operation of the admin API.
     ///
     /// # Errors
-    /// The orchestrator's own sentence when it refuses.
-    pub async fn call<T: DeserializeOwned>(
-        &self,
-        operation: &str,
-        body: &impl Serialize,
-    ) -> anyhow::Result<T> {
-        self.call_within(TIMEOUT, operation, body).await
+    /// The orchestrator's own message when it refuses.
+    pub async fn call<O: Operation>(&self, request: &O::Request) -> anyhow::Result<O::Response> {
+        self.call_within::<O>(TIMEOUT, request).await
     }
 
     /// As [`Client::call`], with so much time for the answer.
     ///
     /// # Errors
     /// As there.
-    pub async fn call_within<T: DeserializeOwned>(
+    pub async fn call_within<O: Operation>(
         &self,
         patience: Duration,
-        operation: &str,
-        body: &impl Serialize,
-    ) -> anyhow::Result<T> {
-        let url = format!("{}/admin/v1/{operation}", self.base);
+        request: &O::Request,
+    ) -> anyhow::Result<O::Response> {
+        let operation = operations::find(O::METHOD).map_err(explain)?.descriptor();
+        let body = json::encode(request).map_err(explain)?;
+        let url = format!("{}{}", self.base, operation.http_path());
         let mut token = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
             .context("the admin token is not one")?;
         token.set_sensitive(true);
@@ -120,7 +118,8 @@ impl Client {
             .post(&url)
             .timeout(patience)
             .header("x-mtoken", token)
-            .json(body)
+            .header("content-type", "application/json")
+            .body(body)
             .send()
             .await
             .with_context(|| {
@@ -139,9 +138,14 @@ impl Client {
                 .ok()
                 .and_then(|answer| Some(answer.get("error")?.get("message")?.as_str()?.to_owned()))
                 .unwrap_or(text);
-            bail!("{operation}: {sentence} (HTTP {})", status.as_u16());
+            bail!(
+                "{}: {sentence} (HTTP {})",
+                operation.name(),
+                status.as_u16()
+            );
         }
-        serde_json::from_str(&text)
+        json::decode(text.as_bytes())
+            .map_err(explain)
             .with_context(|| format!("{url} does not answer as an orchestrator"))
     }
 }
@@ -149,6 +153,8 @@ impl Client {
 #[cfg(test)]
 #[allow(non_snake_case)]
 mod tests {
+    use covault_core::schema::admin::ListVaultsRequest;
+
     use super::*;
 
     #[test]
@@ -190,8 +196,8 @@ mod tests {
             listener
         });
         let client = target.client().unwrap();
-        let nothing = serde_json::json!({});
-        let asked = client.call::<serde_json::Value>("listVaults", &nothing);
+        let nothing = ListVaultsRequest {};
+        let asked = client.call::<operations::ListVaults>(&nothing);
         let problem = asked.await.unwrap_err().to_string();
         assert!(problem.contains("307"), "{problem}");
         drop(answering);
@@ -223,14 +229,13 @@ mod tests {
                 });
             }
         });
-        let nothing = serde_json::json!({});
-        let call =
-            |patience| client.call_within::<serde_json::Value>(patience, "listVaults", &nothing);
+        let nothing = ListVaultsRequest {};
+        let call = |patience| client.call_within::<operations::ListVaults>(patience, &nothing);
         let problem = call(Duration::from_millis(50)).await.unwrap_err();
         assert!(problem.to_string().contains("does not answer"), "{problem}");
         let (answered, ()) = tokio::join!(call(Duration::from_secs(60)), async {
             answer.send_replace(true);
         });
-        assert_eq!(answered.unwrap(), nothing);
+        assert!(answered.unwrap().vaults.is_empty());
     }
 }

@@ -8,8 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use covault_actors::gateway::{Caller, Command, Gateway, Query, Receipt, VaultView, View};
-use covault_core::{fault::Fault, order::NodeId, scheme::Scheme};
+use covault_actors::{
+    gateway::{Caller, Gateway},
+    operations::{AdmitNode, CreateVault, ListVaults, Operation},
+};
+use covault_core::{fault::Fault, order::NodeId, schema::admin};
 use covault_mpc::{
     bus::Bus,
     node::{Bounds, KeyRules, Node, Unwatched},
@@ -22,7 +25,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{answer, client::reachable, progress::Progress};
 use crate::{
     adapters::OsEntropy,
-    api::auth::{self, new_token},
+    api::auth::new_token,
     config::Config,
     files, metrics,
     shutdown::{self, Stop},
@@ -30,7 +33,7 @@ use crate::{
 };
 
 const VAULT: &str = "default";
-const THRESHOLD: u16 = 2;
+const THRESHOLD: u32 = 2;
 const SIGNERS: usize = 3;
 const POLL: Duration = Duration::from_millis(100);
 /// Quiet, so that what the command prints stays readable.
@@ -113,13 +116,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let served = tokio::spawn(running.serve(listeners, stop.clone()));
     admit(&gateway, &nodes.ids).await?;
 
+    let signers = nodes.ids.clone();
     let vault = tokio::select! {
-        vault = ready_vault(&gateway, nodes.ids.clone()) => Some(vault?),
+        vault = ready_vault(&gateway, &signers) => Some(vault?),
         ended = nodes.ended() => return Err(ended),
         () = shutdown::requested(&mut stop) => None,
     };
     if let Some(vault) = vault {
-        let uuid = vault.id.to_string();
+        let uuid = vault.uuid;
         announce(&info, &places, &uuid, &tokens)?;
         tokio::select! {
             ended = nodes.ended() => return Err(ended),
@@ -237,37 +241,38 @@ impl Nodes {
     }
 }
 
-/// Lets the signers of this process be used.
+/// Admits the signers of this process.
 async fn admit(gateway: &Gateway, ids: &[NodeId]) -> anyhow::Result<()> {
     for id in ids {
-        let command = Command::AdmitNode {
-            id: *id,
+        let request = admin::AdmitNodeRequest {
+            public_key: id.openssh_line(""),
             name: String::new(),
         };
-        gateway
-            .submit(&auth::internal("dev"), command, None)
-            .await
-            .map_err(wiring::explain)?;
+        call::<AdmitNode>(gateway, &request).await?;
     }
     Ok(())
 }
 
+async fn call<O: Operation>(
+    gateway: &Gateway,
+    request: &O::Request,
+) -> anyhow::Result<O::Response> {
+    let caller = Caller::service("dev");
+    let called = gateway.call_typed::<O>(&caller, request, None).await;
+    Ok(called.map_err(wiring::explain)?.0)
+}
+
 /// Makes the vault, or finds it again, and waits for its keys.
-async fn ready_vault(gateway: &Gateway, signers: Vec<NodeId>) -> anyhow::Result<VaultView> {
-    let caller: Caller = auth::internal("dev");
-    let command = Command::CreateVault {
+async fn ready_vault(gateway: &Gateway, signers: &[NodeId]) -> anyhow::Result<admin::Vault> {
+    let request = admin::CreateVaultRequest {
         name: VAULT.to_owned(),
         threshold: THRESHOLD,
-        signers,
-        ecdsa: Scheme::Dkls23,
+        signers: signers.iter().map(|id| id.openssh_line("")).collect(),
+        ecdsa_backend: None,
+        replace: false,
     };
-    let submitted = gateway
-        .submit(&caller, command, None)
-        .await
-        .map_err(wiring::explain)?;
-    let Receipt::Vault(mut vault) = submitted.receipt else {
-        bail!("the vault was not made")
-    };
+    let made = call::<CreateVault>(gateway, &request).await?;
+    let mut vault = made.vault.context("the vault was not made")?;
     let progress = (!vault.ready).then(|| {
         Progress::start(format!(
             "making the keys of vault {VAULT}: {THRESHOLD}-of-{SIGNERS}, on two curves, by distributed key generation"
@@ -278,11 +283,11 @@ async fn ready_vault(gateway: &Gateway, signers: Vec<NodeId>) -> anyhow::Result<
             bail!("vault {VAULT} has no keys: {reason}");
         }
         tokio::time::sleep(POLL).await;
-        let view = gateway.view(&caller, Query::Vault(VAULT.to_owned())).await;
-        let View::Vault(now) = view.map_err(wiring::explain)? else {
-            bail!("the vault was lost")
-        };
-        vault = now;
+        let all = call::<ListVaults>(gateway, &admin::ListVaultsRequest {}).await?;
+        let mut all = all.vaults.into_iter();
+        vault = all
+            .find(|vault| vault.name == VAULT)
+            .context("the vault was lost")?;
     }
     if let Some(progress) = progress {
         progress.next("the keys are made");

@@ -64,7 +64,7 @@ enum Command {
     Policy(policy::Command),
     /// Print the OpenAPI document of the API. A running service gives it at /openapi.json, and a
     /// page to read and try it at /docs.
-    Openapi,
+    Openapi(openapi::Args),
 }
 
 /// Runs a command to its end.
@@ -95,7 +95,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Address(command) => address::run(command),
             Command::Recover(args) => recover::run(args),
             Command::Policy(command) => policy::run(command),
-            Command::Openapi => openapi::run(),
+            Command::Openapi(args) => openapi::run(&args),
         }
     })
 }
@@ -139,6 +139,14 @@ impl Alarm {
     fn new(sentence: String) -> Self {
         Self(sentence)
     }
+}
+
+/// Prints a response message as JSON.
+fn answer_json<T: prost::Message + prost::Name>(message: &T) -> anyhow::Result<()> {
+    let text = covault_core::schema::json::encode(message).map_err(crate::wiring::explain)?;
+    let json: serde_json::Value = serde_json::from_str(&text)?;
+    answer(format_args!("{json:#}"));
+    Ok(())
 }
 
 /// Prints a command's answer.

@@ -1,14 +1,27 @@
-//! `covault openapi`: the OpenAPI document, without a running service.
+//! `covault openapi`: the OpenAPI documents, without a running service.
 
 use super::answer;
 use crate::{openapi, wiring};
+
+/// Prints a document.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The admin API's, not the platform API's.
+    #[arg(long)]
+    admin: bool,
+}
 
 /// Prints the document.
 ///
 /// # Errors
 /// None but a broken schema.
-pub fn run() -> anyhow::Result<()> {
-    let document = openapi::document().map_err(wiring::explain)?;
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let document = if args.admin {
+        openapi::admin_document()
+    } else {
+        openapi::document()
+    };
+    let document = document.map_err(wiring::explain)?;
     answer(format_args!("{document:#}"));
     Ok(())
 }

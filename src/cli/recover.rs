@@ -8,10 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use covault_core::{derive::KeyPath, fault::Fault, ids::VaultId, network::Network, scheme::Scheme};
-use covault_mpc::{
-    identity::openssh_line,
-    shares::backup::{self, Backup, Misfit, RecoveredKey, Recovery},
-};
+use covault_mpc::shares::backup::{self, Backup, Misfit, RecoveredKey, Recovery};
 use zeroize::Zeroizing;
 
 use crate::{files, wiring::explain};
@@ -150,7 +147,7 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
     {
         for Misfit { place, why } in misfits {
             if let (Some(path), Some(backup)) = (files.get(place), backups.get(place)) {
-                let node = openssh_line(&backup.node, "");
+                let node = backup.node.openssh_line("");
                 left_out(path, &format!("the backup of {node}: {why}"));
             }
         }

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use covault_core::{ids::VaultId, order::NodeId};
 use covault_mpc::{
-    identity::{NodeIdentity, parse_openssh_line},
+    identity::NodeIdentity,
     node::{Bounds, KeyRules, Node, VaultRules},
     nonces::Watermarks,
     policy::Policy,
@@ -255,7 +255,7 @@ async fn nodes(
             };
             line
         };
-        let id = parse_openssh_line(&line).map_err(wiring::explain);
+        let id = NodeId::parse_openssh_line(&line).map_err(wiring::explain);
         ids.push(id.with_context(of)?);
     }
     Ok(Some(ids))

@@ -1,13 +1,13 @@
 //! `covault sweep`: where the deposits and events of sweep tokens go.
 
-use covault_core::deposit::Webhook;
+use covault_actors::operations::{ConfigureSweep, ShowSweep};
+use covault_core::schema::admin::{self, SweepNetwork, Token};
 
 use super::{
     answer,
     client::{Client, Target},
     vault,
 };
-use crate::http::admin::sweep::{Configure, Show, SweepAnswer};
 
 /// Sweep configuration.
 #[derive(Debug, clap::Subcommand)]
@@ -61,50 +61,50 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 Some(vault) => vault::uuids(&client, &[vault]).await?.pop(),
                 None => None,
             };
-            let request = Configure {
+            let request = admin::ConfigureSweepRequest {
                 token,
                 network: network.to_ascii_uppercase(),
                 vault_uuid,
                 target,
-                webhook: webhook.map(Webhook),
+                webhook,
             };
-            let now = client.call("configureSweep", &request).await?;
-            show(&now, &client).await
+            let now = client.call::<ConfigureSweep>(&request).await?;
+            show(now.token.unwrap_or_default(), &now.networks, &client).await
         }
         Command::Show {
             token,
             orchestrator,
         } => {
             let client = orchestrator.client()?;
-            let now = client.call("showSweep", &Show { token }).await?;
-            show(&now, &client).await
+            let request = admin::ShowSweepRequest { token };
+            let now = client.call::<ShowSweep>(&request).await?;
+            show(now.token.unwrap_or_default(), &now.networks, &client).await
         }
     }
 }
 
-async fn show(now: &SweepAnswer, client: &Client) -> anyhow::Result<()> {
+async fn show(token: Token, networks: &[SweepNetwork], client: &Client) -> anyhow::Result<()> {
     let vaults = vault::vaults(client).await?;
     let name = |uuid: &str| {
         let found = vaults.iter().find(|vault| vault.uuid == uuid);
         found.map_or_else(|| uuid.to_owned(), |vault| vault.name.clone())
     };
-    answer(text(now, name));
+    answer(text(&token, networks, name));
     Ok(())
 }
 
-fn text(now: &SweepAnswer, vault: impl Fn(&str) -> String) -> String {
-    let mut lines = vec![format!("{}  {}", now.token.id, now.token.name)];
-    if now.networks.is_empty() {
+fn text(token: &Token, networks: &[SweepNetwork], vault: impl Fn(&str) -> String) -> String {
+    let mut lines = vec![format!("{}  {}", token.id, token.name)];
+    if networks.is_empty() {
         lines.push("  nothing is configured: covault sweep configure --help".to_owned());
     }
-    for network in &now.networks {
+    for network in networks {
         let missing = || "-".to_owned();
-        let webhook = network.webhook.as_ref().map(|webhook| webhook.0.clone());
         lines.push(format!("  {}", network.network));
         for (what, value) in [
             ("vault", network.vault_uuid.as_deref().map(&vault)),
             ("target", network.target.clone()),
-            ("webhook", webhook),
+            ("webhook", network.webhook.clone()),
         ] {
             lines.push(format!("    {what:<8} {}", value.unwrap_or_else(missing)));
         }
@@ -116,34 +116,23 @@ fn text(now: &SweepAnswer, vault: impl Fn(&str) -> String) -> String {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::http::admin::{sweep::Configured, tokens::Token};
 
     #[test]
     fn show__should_tell_what_is_missing() {
-        let mut now = SweepAnswer {
-            token: Token {
-                id: "id-1".into(),
-                name: "shop".into(),
-                kind: "sweep".into(),
-                vaults: vec![],
-                all_vaults: true,
-                access: "full".into(),
-                allow: vec![],
-                created_at_ms: 1,
-                expires_at_ms: None,
-                revoked_at_ms: None,
-            },
-            networks: vec![],
+        let token = Token {
+            id: "id-1".into(),
+            name: "shop".into(),
+            ..Token::default()
         };
-        let shown = |now: &SweepAnswer| text(now, |_| "main".to_owned());
-        assert!(shown(&now).contains("nothing is configured"));
-        now.networks.push(Configured {
+        let shown = |networks: &[SweepNetwork]| text(&token, networks, |_| "main".to_owned());
+        assert!(shown(&[]).contains("nothing is configured"));
+        let network = SweepNetwork {
             network: "TRON".into(),
             vault_uuid: Some("u".into()),
             target: None,
-            webhook: Some(Webhook("https://example.com/".into())),
-        });
+            webhook: Some("https://example.com/".into()),
+        };
         let expected = "id-1  shop\n  TRON\n    vault    main\n    target   -\n    webhook  https://example.com/";
-        assert_eq!(shown(&now), expected);
+        assert_eq!(shown(&[network]), expected);
     }
 }

@@ -4,18 +4,19 @@ use std::collections::HashMap;
 
 use anyhow::{Context as _, bail};
 use comfy_table::{Table, presets::NOTHING};
-use covault_core::port::Clock as _;
+use covault_actors::operations::{CreateToken, ListTokens, RevokeToken};
+use covault_core::{
+    port::Clock as _,
+    schema::admin::{self, ListTokensResponse, Token},
+};
 use prost_types::Timestamp;
 
 use super::{
-    answer,
+    answer, answer_json,
     client::{Client, Target},
     vault,
 };
-use crate::{
-    adapters::SystemClock,
-    http::admin::tokens::{CreateToken, MadeAnswer, RevokeToken, Token, TokenAnswer, TokensAnswer},
-};
+use crate::adapters::SystemClock;
 
 /// API tokens.
 #[derive(Debug, clap::Subcommand)]
@@ -85,8 +86,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Create(args) => create(args).await,
         Command::List { json, target } => list(json, &target.client()?).await,
         Command::Revoke { token, target } => {
-            let request = RevokeToken { token };
-            let TokenAnswer { token } = target.client()?.call("revokeToken", &request).await?;
+            let request = admin::RevokeTokenRequest { token };
+            let token = target.client()?.call::<RevokeToken>(&request).await?.token;
+            let token = token.unwrap_or_default();
             answer(format_args!("revoked {} ({})", token.id, token.name));
             Ok(())
         }
@@ -113,7 +115,7 @@ async fn create(args: Create) -> anyhow::Result<()> {
     } else {
         vault::uuids(&client, &vault).await?
     };
-    let request = CreateToken {
+    let request = admin::CreateTokenRequest {
         name,
         kind,
         vaults,
@@ -122,27 +124,24 @@ async fn create(args: Create) -> anyhow::Result<()> {
         allow,
         expires_at_ms,
     };
-    let made: MadeAnswer = client.call("createToken", &request).await?;
+    let made = client.call::<CreateToken>(&request).await?;
+    let token = made.token.unwrap_or_default();
     eprintln!(
         "token {} ({}), for the header x-mtoken. Keep it now: it is not shown again.",
-        made.token.id, made.token.name
+        token.id, token.name
     );
-    if made.token.kind == "sweep" {
-        eprintln!(
-            "next: covault sweep configure --token {} --help",
-            made.token.id
-        );
+    if token.kind == "sweep" {
+        eprintln!("next: covault sweep configure --token {} --help", token.id);
     }
     answer(made.secret);
     Ok(())
 }
 
 async fn list(json: bool, client: &Client) -> anyhow::Result<()> {
-    let tokens: TokensAnswer = client.call("listTokens", &serde_json::json!({})).await?;
+    let request = admin::ListTokensRequest {};
+    let tokens = client.call::<ListTokens>(&request).await?;
     if json {
-        let text = serde_json::to_string_pretty(&tokens).context("the list cannot be shown")?;
-        answer(text);
-        return Ok(());
+        return answer_json(&tokens);
     }
     if tokens.tokens.is_empty() {
         eprintln!("no tokens yet: covault token create --help");
@@ -158,7 +157,7 @@ async fn list(json: bool, client: &Client) -> anyhow::Result<()> {
 }
 
 /// `vaults` gives names to uuids.
-fn table(answer: &TokensAnswer, vaults: &HashMap<String, String>) -> String {
+fn table(answer: &ListTokensResponse, vaults: &HashMap<String, String>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header([
         "STATE", "NAME", "KIND", "ACCESS", "VAULTS", "ALLOW", "EXPIRES", "ID",
@@ -282,7 +281,7 @@ mod tests {
             expires_at_ms: Some(1_000),
             revoked_at_ms: None,
         };
-        let tokens = TokensAnswer {
+        let tokens = ListTokensResponse {
             tokens: vec![
                 token("shop"),
                 Token {

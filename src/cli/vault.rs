@@ -11,7 +11,8 @@ use super::{
     progress::{self, Progress},
     public_key,
 };
-use crate::http::admin::{CreateVault, Vault, VaultAnswer, VaultsAnswer};
+use covault_actors::operations::{CreateVault, ListVaults};
+use covault_core::schema::admin::{self, Vault};
 
 /// Vaults.
 #[derive(Debug, clap::Subcommand)]
@@ -134,8 +135,8 @@ pub async fn uuids(client: &Client, which: &[String]) -> anyhow::Result<Vec<Stri
 }
 
 pub async fn vaults(client: &Client) -> anyhow::Result<Vec<Vault>> {
-    let VaultsAnswer { vaults } = client.call("listVaults", &serde_json::json!({})).await?;
-    Ok(vaults)
+    let request = admin::ListVaultsRequest {};
+    Ok(client.call::<ListVaults>(&request).await?.vaults)
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -150,9 +151,9 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         } => {
             let signers: Result<Vec<_>, _> =
                 signers.iter().map(|signer| public_key(signer)).collect();
-            let request = CreateVault {
+            let request = admin::CreateVaultRequest {
                 name,
-                threshold,
+                threshold: threshold.into(),
                 signers: signers?,
                 ecdsa_backend,
                 replace,
@@ -170,10 +171,15 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn create(request: &CreateVault, target: Target) -> anyhow::Result<()> {
+/// The vault of an answer.
+fn made(vault: Option<Vault>) -> anyhow::Result<Vault> {
+    vault.context("the orchestrator answers without a vault")
+}
+
+async fn create(request: &admin::CreateVaultRequest, target: Target) -> anyhow::Result<()> {
     let client = target.client()?;
     let name = &request.name;
-    let VaultAnswer { mut vault } = client.call("createVault", request).await?;
+    let mut vault = made(client.call::<CreateVault>(request).await?.vault)?;
     if vault.ecdsa_backend == "cggmp24" {
         eprintln!(
             "NOTE: cggmp24 shares cannot be refreshed, repaired, reshared or restored to a node. When fewer than {} of these nodes are left, only `covault recover` with backups gives the key: make them now (covault vault backup), and read \"Vaults with cggmp24\" in docs/operating-keys.md",

@@ -48,8 +48,8 @@ impl ByAsking {
     }
 }
 
-async fn serving(api: &Api, stop: &Stop, request_id: &str) -> ServingStatus {
-    if !*stop.borrow() && api.ready(request_id).await.is_ok() {
+async fn serving(api: &Api, stop: &Stop) -> ServingStatus {
+    if !*stop.borrow() && api.ready().await.is_ok() {
         ServingStatus::Serving
     } else {
         ServingStatus::NotServing
@@ -76,7 +76,7 @@ impl Health for ByAsking {
         if !self.knows(&request.get_ref().service) {
             return Err(Status::not_found("there is no such service"));
         }
-        let status = serving(&self.api, &self.stop, &request_id(&request)).await;
+        let status = serving(&self.api, &self.stop).await;
         Ok(Response::new(answer(status)))
     }
 
@@ -97,7 +97,6 @@ impl Health for ByAsking {
             api: Arc::clone(&self.api),
             known: self.knows(&request.get_ref().service),
             stop: self.stop.clone(),
-            request_id: id,
             last: None,
             _held: (place, request.extensions().get::<InUse>().cloned()),
         };
@@ -114,7 +113,6 @@ struct Watcher {
     api: Arc<Api>,
     known: bool,
     stop: Stop,
-    request_id: String,
     last: Option<ServingStatus>,
     _held: (OwnedSemaphorePermit, Option<InUse>),
 }
@@ -125,7 +123,7 @@ impl Watcher {
         loop {
             let stopping = *self.stop.borrow();
             let now = if self.known {
-                serving(&self.api, &self.stop, &self.request_id).await
+                serving(&self.api, &self.stop).await
             } else {
                 ServingStatus::ServiceUnknown
             };

@@ -1,5 +1,5 @@
-//! The gRPC API: what surrounds an operation of [`crate::api`] here (token, size, deadline,
-//! status, request id). There is no code per operation, only the schema and [`api::served`].
+//! The gRPC API: what surrounds an operation (token, size, deadline,
+//! status, request id). There is no code per operation, only the registry.
 
 mod arrival;
 mod codec;
@@ -22,11 +22,11 @@ use axum::{
     response::IntoResponse as _,
     routing::post,
 };
-use covault_actors::gateway::Caller;
-use covault_core::{
-    fault::{Class, Fault},
-    schema::service,
+use covault_actors::{
+    gateway::{Answer, Body as RequestBody, Caller},
+    operations::{self, Registered},
 };
+use covault_core::fault::{Class, Fault};
 use tokio::sync::{Semaphore, oneshot};
 use tonic::{Code, Status, metadata::MetadataMap, server::Grpc};
 use tonic_health::pb::health_server::HealthServer;
@@ -35,9 +35,8 @@ pub use self::arrival::PREFIX;
 use self::{codec::Raw, health::ByAsking};
 use crate::{
     api::{
-        self, Answer, Api, Call, Credentials, Encoding, Served,
+        self, Api, Call, Credentials,
         admission::{InFlight, Refusal},
-        auth::Area,
         headers::{self, REQUEST_ID, RequestId},
         meter::{Measured, NO_OPERATION, Transport},
     },
@@ -52,10 +51,7 @@ const STRANGERS: usize = 1024;
 /// How an operation is called.
 struct Method {
     api: Arc<Api>,
-    /// The operation's name.
-    name: Arc<str>,
-    area: Area,
-    served: Served,
+    operation: &'static Registered,
     /// The longest that a call may take.
     longest: Duration,
 }
@@ -68,8 +64,8 @@ struct Method {
 pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, Fault> {
     let mut router = Router::new();
     let mut services = Vec::new();
-    for operation in service::operations()? {
-        let path = operation.grpc_path();
+    for operation in operations::all()? {
+        let path = operation.descriptor().grpc_path();
         if let Some((service, _)) = path.trim_start_matches('/').split_once('/')
             && !services.iter().any(|known| known == service)
         {
@@ -77,9 +73,7 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, 
         }
         let method = Arc::new(Method {
             api: Arc::clone(api),
-            name: operation.name().into(),
-            area: Area::of(operation.family()),
-            served: api::served(&operation),
+            operation,
             longest,
         });
         let serve = move |request: Request| Arc::clone(&method).serve(request);
@@ -103,7 +97,7 @@ pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, 
 
 impl Method {
     async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
-        let measured = Measured::begin(Transport::Grpc, Arc::clone(&self.name));
+        let measured = Measured::begin(Transport::Grpc, self.operation.descriptor().name().into());
         let response = self.respond_to(request).await;
         measured.answered_with(code(&response));
         response
@@ -153,7 +147,7 @@ impl Method {
     ) -> Result<Response<tonic::body::Body>, Status> {
         let credentials = Credentials {
             token: headers::token(request.headers()),
-            area: self.area,
+            audience: self.operation.descriptor().audience(),
             address: self
                 .api
                 .client_address(request.extensions(), request.headers()),
@@ -161,7 +155,7 @@ impl Method {
         };
         let caller = self.api.admit(credentials).await;
         let caller = caller.map_err(|refusal| status::of(refusal, id))?;
-        let key = if self.served.takes_idempotency_key {
+        let key = if self.operation.descriptor().takes_idempotency_key() {
             headers::idempotency_key(request.headers()).map_err(|fault| status::of(fault, id))?
         } else {
             None
@@ -177,7 +171,7 @@ impl Method {
         let service = tower::service_fn(|message: tonic::Request<Bytes>| {
             drop(arriving.take());
             let _ = came.set(());
-            self.run(id, caller.clone(), key.clone(), message.into_inner())
+            self.run(id, &caller, key.clone(), message.into_inner())
         });
         let mut grpc = Grpc::new(Raw).max_decoding_message_size(most);
         let response = tokio::select! {
@@ -211,18 +205,17 @@ impl Method {
     async fn run(
         &self,
         id: &str,
-        caller: Caller,
+        caller: &Caller,
         idempotency: Option<String>,
         body: Bytes,
     ) -> Result<tonic::Response<Bytes>, Status> {
         let call = Call {
-            api: Arc::clone(&self.api),
             caller,
-            body,
-            encoding: Encoding::Protobuf,
+            operation: self.operation,
+            body: RequestBody::Protobuf(&body),
             idempotency,
         };
-        let answer = Answer::of((self.served.handler)(call)).await;
+        let answer = self.api.call(call).await;
         self.respond(answer.map_err(|fault| status::of(fault, id))?)
     }
 
@@ -232,11 +225,11 @@ impl Method {
             return Err(Status::already_exists(sentence));
         }
         let mut headers = HeaderMap::new();
-        answer.mark(&mut headers);
+        api::mark(&answer, &mut headers);
         let metadata = MetadataMap::from_headers(headers);
         Ok(tonic::Response::from_parts(
             metadata,
-            answer.body,
+            answer.response.into(),
             tonic::Extensions::new(),
         ))
     }
@@ -330,4 +323,4 @@ async fn identify(State(api): State<Arc<Api>>, mut request: Request, next: Next)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -30,6 +30,8 @@ const CSS: &str = "text/css; charset=utf-8";
 
 static DOCUMENT: LazyLock<Result<Bytes, Fault>> =
     LazyLock::new(|| openapi::document().map(|document| Bytes::from(document.to_string())));
+static ADMIN_DOCUMENT: LazyLock<Result<Bytes, Fault>> =
+    LazyLock::new(|| openapi::admin_document().map(|document| Bytes::from(document.to_string())));
 
 /// The routes: nobody needs a token for them.
 ///
@@ -37,6 +39,7 @@ static DOCUMENT: LazyLock<Result<Bytes, Fault>> =
 /// [`covault_core::fault::Class::Bug`] when the schema cannot be read.
 pub fn routes() -> Result<Router, Fault> {
     let document = DOCUMENT.as_ref().map_err(Fault::bug)?;
+    let admin_document = ADMIN_DOCUMENT.as_ref().map_err(Fault::bug)?;
     let file = |kind: &'static str, text: &'static str| {
         get(move || async move { answer(kind, Bytes::from_static(text.as_bytes())) })
             .fallback(not_get)
@@ -45,6 +48,11 @@ pub fn routes() -> Result<Router, Fault> {
         .route(
             "/openapi.json",
             get(move || async move { error::json(StatusCode::OK, document.clone()) })
+                .fallback(not_get),
+        )
+        .route(
+            "/openapi-admin.json",
+            get(move || async move { error::json(StatusCode::OK, admin_document.clone()) })
                 .fallback(not_get),
         )
         .route("/docs", file(HTML, PAGE))

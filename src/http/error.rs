@@ -7,7 +7,7 @@ use axum::{
 use covault_core::{
     fault::{Class, ExecuteCode, Fault},
     schema::{
-        service::{Family, Operation},
+        service::{Audience, Operation},
         wire,
     },
 };
@@ -66,18 +66,19 @@ impl Failure {
 
     /// The answer. `operation` gives the shape; without one only the error is shown.
     pub fn into_response(self, operation: Option<&Operation>, request_id: &str) -> Response<Body> {
-        if operation.is_some_and(|operation| operation.family() == Family::Sweep) {
+        let audience = operation.map(Operation::audience);
+        if audience == Some(Audience::Sweep) {
             return self.into_sweep_response(request_id);
         }
         let execute =
             operation.is_some_and(|operation| operation.name() == "executeSigningRequests");
         let error = wire::Error {
             message: api::sentence(&self.fault, request_id),
-            code: Some(code(self.fault.code(), execute)),
+            code: Some(code(self.fault.execute_code(), execute)),
         };
         let body = match operation {
-            Some(operation) => operation.failure(&error),
-            None => covault_core::schema::json::encode(&error)
+            Some(operation) if audience == Some(Audience::Platform) => operation.failure(&error),
+            _ => covault_core::schema::json::encode(&error)
                 .map(|error| format!("{{\"error\":{error}}}")),
         };
         let body = body.unwrap_or_else(|fault| {
@@ -234,8 +235,8 @@ mod tests {
 
     #[tokio::test]
     async fn failure__should_carry_the_execute_code_on_execute() {
-        let fault =
-            Fault::new(Class::Invalid, "no funds").with_code(ExecuteCode::InsufficientFunds);
+        let fault = Fault::new(Class::Invalid, "no funds")
+            .with_execute_code(ExecuteCode::InsufficientFunds);
         let response =
             Failure::from(fault).into_response(Some(&operation("executeSigningRequests")), "r-1");
         let error = &body(response).await["error"];

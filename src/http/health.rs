@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{Extension, State},
+    extract::State,
     http::{Response, StatusCode},
 };
 
-use super::{Api, RequestId, error};
+use super::{Api, error};
 
 /// `GET /livez`.
 pub async fn livez() -> Response<Body> {
@@ -16,11 +16,8 @@ pub async fn livez() -> Response<Body> {
 }
 
 /// `GET /readyz`: the store can be written and the bus reached.
-pub(super) async fn readyz(
-    State(api): State<Arc<Api>>,
-    Extension(id): Extension<RequestId>,
-) -> Response<Body> {
-    match api.ready(&id.0).await {
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Response<Body> {
+    match api.ready().await {
         Ok(()) => error::json(StatusCode::OK, String::from("{\"ready\":true}")),
         Err(fault) => {
             let body = serde_json::json!({"ready": false, "reason": fault.message()});

@@ -1,11 +1,9 @@
-//! The HTTP API: what surrounds an operation (token, content type, size, error shape, request id).
-//! The operations of `/v1` are those of [`crate::api`]; `/admin/v1` has its own here.
+//! The REST API: what surrounds an operation (token, content type, size, error shape, request id).
+//! There is no code per operation, only the registry.
 
-pub mod admin;
 mod docs;
 pub mod error;
 pub mod health;
-pub mod nodes;
 mod peers;
 pub mod server;
 
@@ -15,24 +13,26 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Extension, Request},
-    handler::Handler,
     http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     middleware::{self, Next},
     routing::{MethodRouter, get, post},
 };
+use covault_actors::{
+    gateway::{Answer, Body as RequestBody, Caller},
+    operations::{self, Registered},
+};
 use covault_core::{
     fault::{Class, Fault},
-    schema::service::{self, Operation},
+    schema::service::Operation,
 };
 use futures::StreamExt as _;
 
 use self::error::Failure;
 use crate::api::{
-    self, Answer, Api, Call, Credentials, Encoding,
+    self, Api, Call, Credentials,
     admission::{InFlight, Refusal},
-    auth::Area,
     headers::{self, REQUEST_ID, RequestId},
-    meter::{ADMIN, Measured, NO_OPERATION, Transport},
+    meter::{Measured, NO_OPERATION, Transport},
 };
 
 /// A body that is too large is read on up to so many times the limit.
@@ -47,10 +47,7 @@ const SWEEP: &str = "/v1/sweep";
 #[derive(Clone)]
 struct Route {
     api: Arc<Api>,
-    area: Area,
-    /// The operation of the schema, which gives the shape of errors.
-    operation: Option<Operation>,
-    takes_idempotency_key: bool,
+    operation: &'static Registered,
 }
 
 /// Every route.
@@ -62,23 +59,15 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
         .route("/livez", get(health::livez).fallback(not_get))
         .route("/readyz", get(health::readyz).fallback(not_get))
         .with_state(Arc::clone(api));
-    for operation in service::operations()? {
-        let served = api::served(&operation);
+    for operation in operations::all()? {
         let route = Route {
             api: Arc::clone(api),
-            area: Area::of(operation.family()),
-            takes_idempotency_key: served.takes_idempotency_key,
-            operation: Some(operation.clone()),
+            operation,
         };
-        let handler = served.handler;
-        router = router.route(
-            &operation.http_path(),
-            route.post(move |call| handler(call)),
-        );
+        router = router.route(operation.descriptor().http_path(), route.methods());
     }
     let not_found_in = Arc::clone(api);
     let router = router
-        .merge(admin::routes(api))
         .merge(
             docs::routes()?.route_layer(middleware::from_fn_with_state(Arc::clone(api), counted)),
         )
@@ -97,18 +86,14 @@ pub fn health_alone(api: &Arc<Api>) -> Router {
 }
 
 impl Route {
-    /// A route for POST only, with everything around `handle` checked.
-    fn post<H, F>(self, handle: H) -> MethodRouter
-    where
-        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-        F: Future<Output = Result<Answer, Fault>> + Send + 'static,
-    {
+    /// POST, with everything around the operation checked; every other method is refused.
+    fn methods(self) -> MethodRouter {
         let route = self.clone();
         let handler = move |Extension(id): Extension<RequestId>, request: Request| {
-            let (route, handle) = (self.clone(), handle.clone());
+            let route = self.clone();
             async move {
                 let measured = route.measured();
-                let response = route.serve(&id.0, request, handle).await;
+                let response = route.serve(&id.0, request).await;
                 measured.answered(response.status());
                 response
             }
@@ -116,7 +101,7 @@ impl Route {
         let wrong_method = move |Extension(id): Extension<RequestId>, request: Request| {
             let route = route.clone();
             async move {
-                let operation = route.operation.as_ref();
+                let operation = Some(route.descriptor());
                 let response = match count(&route.api, &request) {
                     Ok(()) => wrong_method("POST", operation, &id.0),
                     Err(failure) => failure.into_response(operation, &id.0),
@@ -125,69 +110,59 @@ impl Route {
                 response
             }
         };
-        routed(handler, wrong_method)
+        post(handler).fallback(wrong_method)
+    }
+
+    fn descriptor(&self) -> &'static Operation {
+        self.operation.descriptor()
     }
 
     fn measured(&self) -> Measured {
-        let name = self.operation.as_ref().map_or(ADMIN, Operation::name);
-        Measured::begin(Transport::Rest, name.into())
+        Measured::begin(Transport::Rest, self.descriptor().name().into())
     }
 
-    async fn serve<H, F>(&self, request_id: &str, request: Request, handle: H) -> Response<Body>
-    where
-        H: Fn(Call) -> F,
-        F: Future<Output = Result<Answer, Fault>>,
-    {
-        match self.answer(request_id, request, handle).await {
+    async fn serve(&self, request_id: &str, request: Request) -> Response<Body> {
+        match self.answer(request_id, request).await {
             Ok(answer) => self.respond(request_id, answer),
-            Err(failure) => failure.into_response(self.operation.as_ref(), request_id),
+            Err(failure) => failure.into_response(Some(self.descriptor()), request_id),
         }
     }
 
-    async fn answer<H, F>(
-        &self,
-        request_id: &str,
-        request: Request,
-        handle: H,
-    ) -> Result<Answer, Failure>
-    where
-        H: Fn(Call) -> F,
-        F: Future<Output = Result<Answer, Fault>>,
-    {
+    async fn answer(&self, request_id: &str, request: Request) -> Result<Answer, Failure> {
         let in_flight = self.api.admission.enter()?;
-        let call = self.call(request_id, request, &in_flight).await?;
-        Answer::of(handle(call)).await.map_err(Failure::from)
+        let (caller, idempotency, body) = self.check(request_id, request, &in_flight).await?;
+        let call = Call {
+            caller: &caller,
+            operation: self.operation,
+            body: RequestBody::Json(&body),
+            idempotency,
+        };
+        self.api.call(call).await.map_err(Failure::from)
     }
 
     /// Checks everything about a request but its meaning.
-    async fn call(
+    async fn check(
         &self,
         request_id: &str,
         request: Request,
         in_flight: &InFlight,
-    ) -> Result<Call, Failure> {
+    ) -> Result<(Caller, Option<String>, Bytes), Failure> {
         let (head, body) = request.into_parts();
         let credentials = Credentials {
             token: headers::token(&head.headers),
-            area: self.area,
+            audience: self.descriptor().audience(),
             address: self.api.client_address(&head.extensions, &head.headers),
             request_id,
         };
         let caller = self.api.admit(credentials).await?;
         check_content(&head.headers)?;
-        let key = if self.takes_idempotency_key {
+        let key = if self.descriptor().takes_idempotency_key() {
             headers::idempotency_key(&head.headers)?
         } else {
             None
         };
         let body = self.read(&head.headers, body, in_flight).await?;
-        Ok(Call {
-            api: Arc::clone(&self.api),
-            caller,
-            body,
-            encoding: Encoding::Json,
-            idempotency: key,
-        })
+        Ok((caller, key, body))
     }
 
     async fn read(
@@ -219,22 +194,14 @@ impl Route {
         if answer.body_mismatch && self.api.strict_idempotency {
             let sentence = "this idempotency key was used with another body";
             return Failure::http(StatusCode::UNPROCESSABLE_ENTITY, sentence)
-                .into_response(self.operation.as_ref(), request_id);
+                .into_response(Some(self.descriptor()), request_id);
         }
-        let mut response = error::json(StatusCode::OK, answer.body.clone());
-        answer.mark(response.headers_mut());
+        let mut headers = HeaderMap::new();
+        api::mark(&answer, &mut headers);
+        let mut response = error::json(StatusCode::OK, answer.response);
+        response.headers_mut().extend(headers);
         response
     }
-}
-
-fn routed<H, F, T, U>(handler: H, wrong_method: F) -> MethodRouter
-where
-    H: Handler<T, ()>,
-    F: Handler<U, ()>,
-    T: 'static,
-    U: 'static,
-{
-    post(handler).fallback(wrong_method)
 }
 
 /// Whether the body says that it is JSON, and nothing was done to it.

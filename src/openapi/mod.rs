@@ -1,4 +1,5 @@
-//! The OpenAPI document, made from the schema: `GET /openapi.json`, `docs/openapi.json`.
+//! The OpenAPI documents, made from the schema: `GET /openapi.json` and `docs/openapi.json`,
+//! `GET /openapi-admin.json` and `docs/openapi-admin.json`.
 
 mod examples;
 mod operations;
@@ -9,7 +10,10 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use covault_core::{fault::Fault, schema::service};
+use covault_core::{
+    fault::Fault,
+    schema::service::{self, Audience},
+};
 use serde_json::{Map, Value, json};
 
 use self::schemas::Schemas;
@@ -34,45 +38,83 @@ where nothing else is said.
 **Request ids**: every answer has the header `x-request-id`: the one of the request, when that \
 is 1 to 128 of `A-Z a-z 0-9 - _ . :`, else a new one. The log has the same id.";
 
-/// The document.
+const ADMIN_DESCRIPTION: &str = "\
+What operators do: vaults, signer nodes, tokens, the audit log and backups. Every operation is a POST \
+with a JSON body; the same operations are served over gRPC. Requests and responses are written as in \
+the platform API (`/openapi.json`).";
+
+/// The document of the platform and sweep APIs.
 ///
 /// # Errors
 /// [`covault_core::fault::Class::Bug`] when the schema cannot be read.
 pub fn document() -> Result<Value, Fault> {
-    let mut schemas = Schemas::default();
-    let mut paths = Map::new();
-    for operation in service::operations()? {
-        let item = operations::item(&operation, &mut schemas)?;
-        paths.insert(operation.http_path(), item);
-    }
+    let (mut paths, schemas) = paths(|audience| audience != Audience::Admin)?;
     for (path, item) in operations::health() {
         paths.insert(path.to_owned(), item);
     }
-    Ok(json!({
+    let tokens = json!({
+        "platformToken": token("A token of the platform API."),
+        "sweepToken": token("A token of the sweep product."),
+    });
+    let mut document = about("Covault platform API", DESCRIPTION, operations::tags());
+    if let Some(document) = document.as_object_mut() {
+        document.insert("security".to_owned(), json!([{"platformToken": []}]));
+        document.insert("paths".to_owned(), Value::Object(paths));
+        document.insert("components".to_owned(), components(schemas, &tokens)?);
+    }
+    Ok(document)
+}
+
+/// The document of the admin API.
+///
+/// # Errors
+/// As [`document`].
+pub fn admin_document() -> Result<Value, Fault> {
+    let (paths, schemas) = paths(|audience| audience == Audience::Admin)?;
+    let tokens = json!({"adminToken": token("The admin token.")});
+    let tags = operations::admin_tags();
+    let mut document = about("Covault admin API", ADMIN_DESCRIPTION, tags);
+    if let Some(document) = document.as_object_mut() {
+        document.insert("security".to_owned(), json!([{"adminToken": []}]));
+        document.insert("paths".to_owned(), Value::Object(paths));
+        document.insert("components".to_owned(), components(schemas, &tokens)?);
+    }
+    Ok(document)
+}
+
+fn paths(is_in: impl Fn(Audience) -> bool) -> Result<(Map<String, Value>, Schemas), Fault> {
+    let (mut schemas, mut paths) = (Schemas::default(), Map::new());
+    for operation in service::operations()? {
+        if is_in(operation.audience()) {
+            let item = operations::item(&operation, &mut schemas)?;
+            paths.insert(operation.http_path().to_owned(), item);
+        }
+    }
+    Ok((paths, schemas))
+}
+
+fn about(title: &str, description: &str, tags: Value) -> Value {
+    json!({
         "openapi": "3.1.0",
         "info": {
-            "title": "Covault platform API",
+            "title": title,
             "version": VERSION,
-            "description": DESCRIPTION,
+            "description": description,
             "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},
         },
         "servers": [{"url": "/", "description": "The service that gave this document"}],
-        "tags": operations::tags(),
-        "security": [{"platformToken": []}],
-        "paths": paths,
-        "components": {
-            "schemas": schemas.finish()?,
-            "headers": operations::headers(),
-            "securitySchemes": {
-                "platformToken": {
-                    "type": "apiKey", "in": "header", "name": "x-mtoken",
-                    "description": "A token of the platform API.",
-                },
-                "sweepToken": {
-                    "type": "apiKey", "in": "header", "name": "x-mtoken",
-                    "description": "A token of the sweep product.",
-                },
-            },
-        },
+        "tags": tags,
+    })
+}
+
+fn components(schemas: Schemas, tokens: &Value) -> Result<Value, Fault> {
+    Ok(json!({
+        "schemas": schemas.finish()?,
+        "headers": operations::headers(),
+        "securitySchemes": tokens,
     }))
+}
+
+fn token(description: &str) -> Value {
+    json!({"type": "apiKey", "in": "header", "name": "x-mtoken", "description": description})
 }

@@ -4,7 +4,7 @@ use covault_core::{
     fault::Fault,
     schema::{
         describe,
-        service::{Family, Operation},
+        service::{Audience, Operation},
     },
 };
 use prost_reflect::{FieldDescriptor, Kind};
@@ -13,9 +13,8 @@ use serde_json::{Map, Value, json};
 use super::{
     examples,
     schemas::{Schemas, Side},
-    shape::{described, nullable},
+    shape::{described, nullable, with},
 };
-use crate::api;
 
 /// Its failures carry the reason why a signing request failed.
 const EXECUTE: &str = "executeSigningRequests";
@@ -25,6 +24,30 @@ const BATCHES: &str = "Batch payments";
 const WALLETS: &str = "Wallets";
 const SWEEP: &str = "Deposit and sweep";
 const HEALTH: &str = "Health";
+const VAULTS: &str = "Vaults";
+const NODES: &str = "Signer nodes";
+const TOKENS: &str = "Tokens";
+const STORE: &str = "Audit log and backups";
+
+/// The groups of operations of the admin API.
+pub fn admin_tags() -> Value {
+    json!([
+        {"name": VAULTS, "description": "Vaults, and the shares of their keys."},
+        {"name": NODES, "description": "Signer nodes."},
+        {"name": TOKENS, "description": "API tokens, and what sweep tokens have configured."},
+        {"name": STORE, "description": "The audit log, and backups of the store."},
+    ])
+}
+
+fn admin_tag(operation: &str) -> &'static str {
+    let named = |part: &str| operation.contains(part);
+    match operation {
+        _ if named("Vault") || named("Reshare") => VAULTS,
+        _ if named("Node") => NODES,
+        _ if named("Token") || named("Sweep") => TOKENS,
+        _ => STORE,
+    }
+}
 
 /// The groups of operations.
 pub fn tags() -> Value {
@@ -38,8 +61,9 @@ pub fn tags() -> Value {
 }
 
 fn tag(operation: &Operation) -> &'static str {
-    match (operation.family(), operation.name()) {
-        (Family::Sweep, _) => SWEEP,
+    match (operation.audience(), operation.name()) {
+        (Audience::Sweep, _) => SWEEP,
+        (Audience::Admin, name) => admin_tag(name),
         (_, "createBatchPayment" | "getBatchPaymentDetails") => BATCHES,
         (_, name) if name.contains("Wallet") || name == "getBalance" => WALLETS,
         _ => SIGNING,
@@ -77,7 +101,7 @@ pub fn item(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault
         .split(['.', ':', ';'])
         .next()
         .unwrap_or_default();
-    let takes_key = api::served(operation).takes_idempotency_key;
+    let takes_key = operation.takes_idempotency_key();
     let success = success(operation, schemas)?;
     let failure = failure(operation, schemas)?;
     let mut responses = Map::new();
@@ -87,6 +111,10 @@ pub fn item(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault
             responses.insert((*status).to_owned(), refused(status, description, &failure));
         }
     }
+    let mut body = json!({"schema": schemas.message(&operation.request(), Side::Request)});
+    if operation.audience() != Audience::Admin {
+        body = with(body, json!({"examples": examples::shown(name)?}));
+    }
     let mut post = json!({
         "operationId": name,
         "tags": [tag(operation)],
@@ -94,15 +122,13 @@ pub fn item(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault
         "description": description,
         "requestBody": {
             "required": true,
-            "content": {"application/json": {
-                "schema": schemas.message(&operation.request(), Side::Request),
-                "examples": examples::shown(name)?,
-            }},
+            "content": {"application/json": body},
         },
         "responses": responses,
-        "security": [match operation.family() {
-            Family::Platform => json!({"platformToken": []}),
-            Family::Sweep => json!({"sweepToken": []}),
+        "security": [match operation.audience() {
+            Audience::Platform => json!({"platformToken": []}),
+            Audience::Sweep => json!({"sweepToken": []}),
+            Audience::Admin => json!({"adminToken": []}),
         }],
     });
     if let (Some(post), true) = (post.as_object_mut(), takes_key) {
@@ -235,7 +261,7 @@ fn links(operation: &str) -> Map<String, Value> {
 /// The schema of the answer with status 200.
 fn success(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
     let response = operation.response();
-    if operation.family() == Family::Sweep {
+    if operation.audience() != Audience::Platform {
         return Ok(schemas.message(&response, Side::Response));
     }
     let execute = operation.name() == EXECUTE;
@@ -262,8 +288,15 @@ fn success(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault>
 
 /// The schema of every answer with another status.
 fn failure(operation: &Operation, schemas: &mut Schemas) -> Result<Value, Fault> {
-    if operation.family() == Family::Sweep {
+    if operation.audience() == Audience::Sweep {
         return Ok(schemas.add("SweepError", sweep_error()));
+    }
+    if operation.audience() == Audience::Admin {
+        let error = error(operation, schemas)?;
+        let failure = json!({
+            "type": "object", "required": ["error"], "properties": {"error": error},
+        });
+        return Ok(schemas.add("Failure", failure));
     }
     let error = error(operation, schemas)?;
     let response = operation.response();

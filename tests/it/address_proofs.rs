@@ -3,8 +3,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-use covault_core::port::Entropy;
-use covault_mpc::identity::{NodeIdentity, parse_openssh_line};
+use covault_core::{order::NodeId, port::Entropy};
+use covault_mpc::identity::NodeIdentity;
 use serde_json::{Value, json};
 
 use super::support::*;
@@ -294,7 +294,7 @@ async fn proof__should_follow_when_the_signers_were_away() {
 
 /// The key of an OpenSSH line.
 fn hex_of(line: &str) -> String {
-    hex::encode(parse_openssh_line(line).unwrap().0)
+    hex::encode(NodeId::parse_openssh_line(line).unwrap().0)
 }
 
 /// What a proof looks like that these nodes, of so many, have signed for these threshold and holders.

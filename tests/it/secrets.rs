@@ -139,7 +139,9 @@ fn seed(path: &Path) -> Vec<u8> {
         .decode(letters)
         .unwrap();
     let line = fs::read_to_string(path.with_extension("pub")).unwrap();
-    let public = covault_mpc::identity::parse_openssh_line(&line).unwrap().0;
+    let public = covault_core::order::NodeId::parse_openssh_line(&line)
+        .unwrap()
+        .0;
     let last = bytes.windows(32).rposition(|part| part == public).unwrap();
     bytes[last - 32..last].to_vec()
 }

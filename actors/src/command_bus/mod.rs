@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use covault_core::{fault::Fault, ids::OrchestratorId};
 
-use crate::gateway::{Caller, Command, IdempotencyKey, Submitted};
+use crate::gateway::{Answer, Caller, IdempotencyKey};
 
 /// A command on its way.
 #[derive(Clone, Debug)]
@@ -18,17 +18,19 @@ pub struct ForwardedCommand {
     pub recipient_version: u64,
     /// Who calls.
     pub caller: Caller,
-    /// What is to be done.
-    pub command: Command,
-    /// The key it came with.
-    pub idempotency: Option<IdempotencyKey>,
+    /// The full name of the operation's method.
+    pub method: String,
+    /// The request message.
+    pub request: Vec<u8>,
+    /// The idempotency key that it came with.
+    pub key: Option<IdempotencyKey>,
 }
 
 /// The outcome of a forwarded command.
 #[derive(Debug)]
 pub enum ForwardOutcome {
     /// It was done, or refused: the answer, after the commit.
-    Answer(Box<Result<Submitted, Fault>>),
+    Answer(Box<Result<Answer, Fault>>),
     /// It was not done and will not be: the recipient has not got the vault, or is not there.
     NotDone,
     /// No answer came: it may have been done, or be done later, once.

@@ -124,7 +124,6 @@ fn owned(write: &Write) -> bool {
         | Space::Idempotency
         | Space::RecordAge
         | Space::NonceReservation
-        | Space::Audit
         | Space::Claim
         | Space::ReservationExpiry
         | Space::Batch

@@ -632,7 +632,7 @@ fn expired() -> Refusal {
 
 /// The network's rules find that it can never be built.
 fn not_possible(fault: Fault) -> ChainError {
-    refused(fault.message().to_owned(), fault.code())
+    refused(fault.message().to_owned(), fault.execute_code())
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {

@@ -83,7 +83,7 @@ impl SolanaNode {
         let refused = |fault: Fault| {
             ChainError::Refused(Refusal {
                 reason: fault.message().to_owned(),
-                code: fault.code(),
+                code: fault.execute_code(),
             })
         };
         let names = queries.accounts().map_err(refused)?;

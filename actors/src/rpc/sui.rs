@@ -649,7 +649,7 @@ fn answered<T>(said: RpcResult<T>) -> Result<T, ChainError> {
 
 /// The network's rules find that it can never be built.
 fn not_possible(fault: Fault) -> ChainError {
-    refused(fault.message().to_owned(), fault.code())
+    refused(fault.message().to_owned(), fault.execute_code())
 }
 
 fn refused(reason: String, code: ExecuteCode) -> ChainError {

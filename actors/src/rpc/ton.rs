@@ -168,7 +168,7 @@ impl TonNode {
                 );
                 let fault = Fault::field("mintAddress", problem);
                 return Err(not_possible(
-                    fault.with_code(ExecuteCode::InsufficientFunds),
+                    fault.with_execute_code(ExecuteCode::InsufficientFunds),
                 ));
             }
         }
@@ -524,7 +524,7 @@ fn unsound() -> ChainError {
 }
 
 fn not_possible(fault: Fault) -> ChainError {
-    refused(fault.message(), fault.code())
+    refused(fault.message(), fault.execute_code())
 }
 
 fn refused(reason: &str, code: ExecuteCode) -> ChainError {

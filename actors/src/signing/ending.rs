@@ -3,11 +3,16 @@
 //! Both end it only before its transaction or message is built: from then on it is being signed.
 //! This actor alone changes the request, so neither can fall together with that step.
 
-use covault_core::{fault::Fault, ids::WalletId, request::Event, wallet::Status};
+use covault_core::{
+    fault::{Class, Fault},
+    ids::WalletId,
+    request::Event,
+    wallet::Status,
+};
 use ractor::RpcReplyPort;
 
 use super::Live;
-use crate::{command_commit::CommandCommit, commands::not_rejected, request_store::CommitExtras};
+use crate::{command_commit::CommandCommit, request_store::CommitExtras};
 
 /// Why a request failed that was rejected.
 pub const REJECTED: &str = "rejected before it was signed (rejectSigningRequest)";
@@ -71,4 +76,10 @@ impl Live {
         self.waits = false;
         Ok(())
     }
+}
+
+/// Why a request is not rejected.
+pub fn not_rejected(reason: &str) -> Fault {
+    let sentence = format!("the request cannot be rejected: {reason}");
+    Fault::new(Class::WrongState, sentence)
 }

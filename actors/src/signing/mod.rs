@@ -25,7 +25,7 @@ use covault_core::{
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
-pub use self::ending::REJECTED;
+pub use self::ending::{REJECTED, not_rejected};
 use self::waiting::TAKEN_TRIES;
 use crate::{
     command_commit::CommandCommit,
@@ -262,7 +262,7 @@ impl Actor for Signing {
                         if !for_good && live.retry_before_deadline(&myself)? {
                             return Ok(());
                         }
-                        live.give_up(fault.message().to_owned(), fault.code())
+                        live.give_up(fault.message().to_owned(), fault.execute_code())
                             .await?;
                     }
                 }

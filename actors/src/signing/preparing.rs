@@ -77,7 +77,8 @@ impl Live {
         if *fault.class() != Class::Invalid {
             return Err(fault);
         }
-        self.give_up(fault.message().to_owned(), fault.code()).await
+        self.give_up(fault.message().to_owned(), fault.execute_code())
+            .await
     }
 
     pub(super) fn built(&self, draft: Draft) -> Vec<Event> {

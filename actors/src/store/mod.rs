@@ -49,8 +49,6 @@ pub enum Space {
     Idempotency = 9,
     /// Network, chain id (0 without one), address, nonce -> request id.
     NonceReservation = 10,
-    /// Request id, version -> what happened, before there were chains. Nothing writes it any more.
-    Audit = 11,
     /// Written by readiness checks.
     Probe = 12,
     /// Network, chain id, address, output or object or hash of a transaction -> request id.
@@ -99,7 +97,7 @@ pub enum Space {
 
 impl Space {
     /// Every kind, in order.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 31] = [
         Self::Vault,
         Self::VaultName,
         Self::Wallet,
@@ -110,7 +108,6 @@ impl Space {
         Self::Outbox,
         Self::Idempotency,
         Self::NonceReservation,
-        Self::Audit,
         Self::Probe,
         Self::Claim,
         Self::ReservationExpiry,

@@ -15,10 +15,10 @@ use super::Live;
 use crate::{
     audit::Note,
     command_commit::CommandCommit,
-    commands::not_rejected,
     proofs,
     request_store::{self, CommitExtras},
     rows,
+    signing::not_rejected,
     signing::{self, REJECTED},
     store::{Batch, CommitError, Expect, Space},
 };

@@ -508,7 +508,7 @@ impl Live {
 
     /// A node as an operator knows it: the name it announced, and its key.
     fn name(&self, nodes: &[NodeView], node: &NodeId) -> String {
-        let line = self.context.signers.line(node);
+        let line = node.openssh_line("");
         match nodes.iter().find(|view| view.id == *node) {
             Some(view) if !view.name.is_empty() => format!("{} ({line})", view.name),
             _ => line,

@@ -3,12 +3,16 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
-    gateway::{Command, Gateway, Query, Receipt, View},
+    gateway::{Caller, Gateway},
+    operations::{CreateWallet, GetBalance, GetWalletInfo, UpdateWallet},
     store::{Batch, Expect, Scan, Space},
 };
 use covault_core::{
     fault::{Class, Fault},
-    schema::wire::{self, NetworkType, signing_request::Status, wallet::Status as WalletStatus},
+    schema::wire::{
+        self, NetworkType, get_wallet_info_request, signing_request::Status,
+        wallet::Status as WalletStatus,
+    },
 };
 
 use crate::world::*;
@@ -22,23 +26,31 @@ async fn update(
     name: &str,
     status: &str,
 ) -> Result<wire::Wallet, Fault> {
-    let command = Command::UpdateWallet(wire::UpdateWalletRequest {
+    update_as(gateway, &admin(), address, name, status).await
+}
+
+async fn update_as(
+    gateway: &Gateway,
+    caller: &Caller,
+    address: &str,
+    name: &str,
+    status: &str,
+) -> Result<wire::Wallet, Fault> {
+    let request = wire::UpdateWalletRequest {
         address: address.into(),
         name: name.into(),
         status: status.into(),
-    });
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Wallet(wallet) => Ok(wallet),
-        other => panic!("{other:?}"),
-    }
+    };
+    let updated = call::<UpdateWallet>(gateway, caller, request).await?;
+    Ok(updated.details.unwrap())
 }
 
 async fn info(gateway: &Gateway, address: &str) -> wire::Wallet {
-    let query = Query::WalletByAddress(address.into());
-    match gateway.view(&admin(), query).await.unwrap() {
-        View::Wallet(wallet) => wallet,
-        other => panic!("{other:?}"),
-    }
+    let request = wire::GetWalletInfoRequest {
+        wallet: Some(get_wallet_info_request::Wallet::Address(address.into())),
+    };
+    let info = call::<GetWalletInfo>(gateway, &admin(), request).await;
+    info.unwrap().details.unwrap()
 }
 
 fn is_archived(fault: &Fault, kind: &str) {
@@ -56,17 +68,9 @@ async fn update__should_change_what_is_asked_and_nothing_else() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let made = gateway
-        .submit(
-            &admin(),
-            wallet_command(vault, NetworkType::Evm, "order-1"),
-            None,
-        )
-        .await
-        .unwrap();
-    let Receipt::Wallet(mut expected) = made.receipt else {
-        panic!("{made:?}")
-    };
+    let request = wallet_request(vault, NetworkType::Evm, "order-1");
+    let made = call::<CreateWallet>(&gateway, &admin(), request).await;
+    let mut expected = made.unwrap().details.unwrap();
     let address = expected.address.clone();
 
     // An address is taken in any form of its network.
@@ -111,15 +115,8 @@ async fn update__should_refuse_what_it_cannot_do_and_change_nothing() {
         assert_eq!(fault.class(), &Class::Invalid);
         assert!(fault.message().starts_with(expected), "{fault}");
     }
-    let command = Command::UpdateWallet(wire::UpdateWalletRequest {
-        address: address.into(),
-        name: "mine".into(),
-        status: String::new(),
-    });
-    let fault = gateway
-        .submit(&stranger(), command, None)
-        .await
-        .unwrap_err();
+    let fault = update_as(&gateway, &stranger(), address, "mine", "").await;
+    let fault = fault.unwrap_err();
     assert_eq!(fault.message(), "address: is not that of a wallet");
     assert_eq!(info(&gateway, address).await, made);
 }
@@ -145,23 +142,23 @@ async fn an_archived_wallet__should_sign_nothing_until_it_is_active_again() {
     }
     assert!(world.requests().await.is_empty());
     assert_eq!(info(&gateway, &address).await.address, address);
-    let balance = Query::Balance(wire::GetBalanceRequest {
+    let balance = wire::GetBalanceRequest {
         network_type: NetworkType::Evm.into(),
         chain_id: Some(CHAIN as i64),
         wallet_address: address.clone(),
         token_address: None,
-    });
-    let balance = gateway.view(&admin(), balance).await.unwrap();
-    assert!(matches!(balance, View::Balance(text) if text == "1000"));
+    };
+    let balance = call::<GetBalance>(&gateway, &admin(), balance).await;
+    assert_eq!(balance.unwrap().balance, "1000");
     let pending = create(&gateway, raw(&other)).await;
     assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
 
     update(&gateway, &address, "", ACTIVE).await.unwrap();
-    let made = try_create(&gateway, request(raw(&address)), Some("k"))
+    let (made, answer) = try_create(&gateway, request(raw(&address)), Some("k"))
         .await
         .unwrap();
-    assert!(!made.replayed);
-    assert_eq!(outcome(&gateway, &created(made).uuid).await.error, None);
+    assert!(!answer.replayed);
+    assert_eq!(outcome(&gateway, &made.uuid).await.error, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -283,7 +280,7 @@ async fn an_archive__should_hold_against_requests_that_race_with_it() {
         let mut accepted = Vec::new();
         for made in futures::future::join_all(creates).await {
             match made.unwrap() {
-                Ok(made) => accepted.push(created(made).uuid),
+                Ok(made) => accepted.push(made.0.uuid),
                 Err(fault) => assert_eq!(fault.class(), &Class::WrongState, "{fault}"),
             }
         }

@@ -5,23 +5,22 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use async_trait::async_trait;
 use covault_actors::{
     audit::Log,
-    gateway::{AuditQuery, AuditView, Caller, Command, Query, Receipt, View},
-    store::{
-        Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore,
+    gateway::Caller,
+    operations::{
+        AdmitNode, CreateToken, ListAuditChains, ListAuditEntries, RejectSigningRequest,
+        RevokeToken,
     },
+    store::{Batch, Expect, Key, Space, Store, memory::MemoryStore},
 };
 use covault_core::{
     audit::{BEGAN, Chain, Checker, Entry, Report, VAULT_CHAIN},
     fault::Class,
     ids::{RequestId, TokenId},
-    order::NodeId,
-    token::{Access, Kind, NewToken, Vaults},
+    schema::{admin, wire},
 };
 
-use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::world::*;
@@ -131,23 +130,19 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
     let address = evm_wallet(&gateway, vault).await;
     let uuid = create(&gateway, raw(&address)).await.uuid;
     outcome(&gateway, &uuid).await;
-    let new = NewToken {
+    let new = admin::CreateTokenRequest {
         name: "shop".into(),
-        kind: Kind::Platform,
-        vaults: Vaults::Only(vec![vault]),
-        access: Access::ReadOnly,
-        allow: vec![],
-        expires_at_ms: None,
+        kind: "platform".into(),
+        vaults: vec![vault.to_string()],
+        access: "read-only".into(),
+        ..Default::default()
     };
-    let made = gateway
-        .submit(&admin(), Command::CreateToken(new), None)
+    let made = call::<CreateToken>(&gateway, &admin(), new).await.unwrap();
+    let token = "shop".into();
+    let revoke = admin::RevokeTokenRequest { token };
+    call::<RevokeToken>(&gateway, &admin(), revoke)
         .await
         .unwrap();
-    let Receipt::TokenMade(made) = made.receipt else {
-        panic!("no token")
-    };
-    let revoke = Command::RevokeToken("shop".into());
-    gateway.submit(&admin(), revoke, None).await.unwrap();
     let all = whole(&*world.store, "").await;
     let service = &all[&Chain::Service];
     let events = |entries: &[Entry]| {
@@ -166,10 +161,13 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
             "TokenRevoked"
         ]
     );
-    assert_eq!(fact(&service[0], "before"), "nothing");
-    assert_eq!(service[1].subject, format!("node:{}", "01".repeat(32)));
+    assert_eq!(service[0].subject, "store");
+    assert_eq!(
+        service[1].subject,
+        format!("node:{}", hex::encode(node(1).0))
+    );
     let token = &service[5];
-    assert_eq!(token.subject, format!("token:{}", made.record.id));
+    assert_eq!(token.subject, format!("token:{}", made.token.unwrap().id));
     assert_eq!(token.by, "operator");
     assert_eq!(token.call, admin().request_id);
     assert_eq!(fact(token, "vaults"), vault.to_string());
@@ -195,7 +193,7 @@ async fn the_log__should_say_who_did_what_in_the_order_in_which_it_happened() {
     );
     assert_eq!(fact(last, "state"), "Succeeded");
     // Nothing that opens anything.
-    let secret = made.secret.expose_secret().to_owned();
+    let secret = made.secret;
     let hash = hex::encode(Sha256::digest(secret.as_bytes()));
     let text = format!("{all:?}");
     assert!(!text.contains(&secret) && !text.contains(&hash));
@@ -209,9 +207,11 @@ async fn the_log__should_name_who_rejected_a_request() {
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     let uuid = create(&gateway, send(&address)).await.uuid;
-    let reject = Command::RejectSigningRequest { uuid: uuid.clone() };
+    let reject = wire::RejectSigningRequestRequest { uuid: uuid.clone() };
     let who = client();
-    gateway.submit(&who, reject, None).await.unwrap();
+    call::<RejectSigningRequest>(&gateway, &who, reject)
+        .await
+        .unwrap();
     let all = whole(&*world.store, "").await;
     let rejected = all[&Chain::Vault(vault)]
         .iter()
@@ -225,102 +225,26 @@ async fn the_log__should_name_who_rejected_a_request() {
 async fn the_log__should_be_told_to_operators_alone() {
     let world = World::new();
     let gateway = world.start().await;
-    let query = |query| Query::Audit(query);
-    let chains = AuditQuery::Chains(None);
-    let fault = gateway.view(&client(), query(chains)).await.unwrap_err();
-    assert_eq!(fault.class(), &Class::Forbidden);
-    let View::Audit(AuditView::Chains(found)) =
-        gateway.view(&admin(), query(chains)).await.unwrap()
-    else {
-        panic!("no chains")
-    };
-    assert_eq!(found.len(), 1);
-    let entries = AuditQuery::Entries(Chain::Service, 1);
-    let View::Audit(AuditView::Entries { entries, head }) =
-        gateway.view(&admin(), query(entries)).await.unwrap()
-    else {
-        panic!("no entries")
-    };
+    let chains = admin::ListAuditChainsRequest { after: None };
+    let fault = call::<ListAuditChains>(&gateway, &client(), chains.clone()).await;
+    assert_eq!(fault.unwrap_err().class(), &Class::Forbidden);
+    let found = call::<ListAuditChains>(&gateway, &admin(), chains).await;
+    assert_eq!(found.unwrap().chains.len(), 1);
+    let chain = Chain::Service.to_string();
+    let entries = admin::ListAuditEntriesRequest { chain, from: 1 };
+    let fault = call::<ListAuditEntries>(&gateway, &client(), entries.clone()).await;
+    assert_eq!(fault.unwrap_err().class(), &Class::Forbidden);
+    let found = call::<ListAuditEntries>(&gateway, &admin(), entries).await;
+    let admin::ListAuditEntriesResponse { entries, head } = found.unwrap();
     assert_eq!(entries.len(), 1);
-    assert_eq!(head, Some(entries[0].1.head()));
-}
-
-/// A store whose commits fail once, from a number on.
-struct Failing(Arc<dyn Store>, std::sync::atomic::AtomicUsize);
-
-#[async_trait]
-impl Store for Failing {
-    async fn commit(&self, batch: Batch) -> Result<(), CommitError> {
-        if self.1.fetch_sub(1, Ordering::SeqCst) == 1 {
-            return Err(CommitError::Unavailable("no power".into()));
-        }
-        self.0.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Row>, ReadError> {
-        self.0.get(key).await
-    }
-
-    async fn scan(&self, scan: &Scan) -> Result<Vec<(Key, Row)>, ReadError> {
-        self.0.scan(scan).await
-    }
-}
-
-/// What a version before there were chains left behind: a vault, and rows without a chain.
-async fn old_store() -> (Arc<dyn Store>, covault_core::ids::VaultId, RequestId) {
-    let world = World::new();
-    let gateway = world.start().await;
-    let vault = vault(&gateway, "main").await;
-    gateway.stop().await;
-    let store = Arc::clone(&world.store);
-    let mut batch = Batch::new();
-    for space in [Space::AuditEntry, Space::AuditHead] {
-        for (key, _) in store.scan(&Scan::prefix(space, &[], 1000)).await.unwrap() {
-            batch.delete(key, Expect::Any);
-        }
-    }
-    let request = RequestId::from_bytes([7; 16]);
-    let key = Key::new(Space::Audit, &[request.as_bytes(), &1_u64.to_be_bytes()]);
-    // The sample of tests/wire.
-    let row = include_str!("../../../tests/wire/audit-v1.hex");
-    batch.put(key, Expect::Absent, hex::decode(row.trim()).unwrap());
-    store.commit(batch).await.unwrap();
-    (store, vault, request)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chains__should_begin_once_in_an_old_store_wherever_its_start_is_cut() {
-    for cut in 0..=2 {
-        let (store, vault, request) = old_store().await;
-        let world = World::on(Arc::clone(&store));
-        let failing = Failing(Arc::clone(&store), cut.into());
-        let started = world
-            .try_start_with(Arc::new(failing), world.chains())
-            .await;
-        match started {
-            Ok(gateway) => gateway.stop().await,
-            Err(fault) => assert_eq!((fault.class(), cut > 0), (&Class::Unavailable, true)),
-        }
-        for _ in 0..2 {
-            world.start().await.stop().await;
-        }
-        let all = whole(&*store, &format!("cut {cut}")).await;
-        assert_eq!(all.len(), 2);
-        for chain in [Chain::Service, Chain::Vault(vault)] {
-            let began = &all[&chain][0];
-            assert_eq!(began.event, BEGAN);
-            assert!(fact(began, "before").starts_with("events without a chain"));
-            let once = all[&chain].iter().filter(|it| it.event == BEGAN).count();
-            assert_eq!(once, 1);
-        }
-        let older = Log(&*store).older(None).await.unwrap();
-        assert_eq!(older.len(), 1);
-        let ((of, number), trail) = &older[0];
-        assert_eq!((*of, *number, trail.len()), (request, 1, 1));
-        assert_eq!(trail[0].event, "Built");
-        let rest = Log(&*store).older(Some((*of, *number))).await.unwrap();
-        assert!(rest.is_empty());
-    }
+    let entry = entries[0].clone();
+    let (number, hash) = (entry.number, entry.hash);
+    assert_eq!(head, Some(admin::AuditHead { number, hash }));
+    let event = Entry::decode(&entry.body).unwrap().event;
+    assert_eq!(
+        (entry.event.unwrap().event, event),
+        (BEGAN.into(), BEGAN.into())
+    );
 }
 
 #[tokio::test]
@@ -328,11 +252,16 @@ async fn a_row_that_cannot_be_read__should_be_named() {
     let world = World::on(Arc::new(MemoryStore::new()));
     let gateway = world.start().await;
     admit(&gateway).await;
-    let rename = Command::AdmitNode {
-        id: NodeId([1; 32]),
-        name: "first".into(),
+    let admit = async |number, name: &str| {
+        let request = admin::AdmitNodeRequest {
+            public_key: node(number).openssh_line(""),
+            name: name.into(),
+        };
+        call::<AdmitNode>(&gateway, &admin(), request)
+            .await
+            .unwrap();
     };
-    gateway.submit(&admin(), rename, None).await.unwrap();
+    admit(1, "first").await;
     let key = Key::new(Space::AuditEntry, &[&[0], &2_u64.to_be_bytes()]);
     let mut batch = Batch::new();
     batch.put(key, Expect::Version(1), vec![1, 2, 3]);
@@ -340,10 +269,6 @@ async fn a_row_that_cannot_be_read__should_be_named() {
     let (_, reports) = read(&*world.store).await;
     assert_eq!(reports[0].breaks[0].number, 2);
     // Others go on.
-    let other = Command::AdmitNode {
-        id: NodeId([9; 32]),
-        name: String::new(),
-    };
-    gateway.submit(&admin(), other, None).await.unwrap();
+    admit(9, "").await;
     assert_eq!(read(&*world.store).await.1[0].breaks, reports[0].breaks);
 }

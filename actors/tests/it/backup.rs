@@ -8,7 +8,11 @@ use std::sync::{
 use async_trait::async_trait;
 use covault_actors::{
     backup::{self, Begin, Reader, Writer},
-    gateway::{Caller, Command, Gateway, Query, Receipt, View},
+    gateway::{Answer, Caller, Gateway},
+    operations::{
+        BeginBackup, CreateSigningRequest, CreateWallet, GetBackupPart, GetSigningRequestDetails,
+        LetClientsIn,
+    },
     store::{
         Batch, CommitError, Key, RawRow, ReadError, Row, Scan, Snapshot, Space, Store,
         memory::MemoryStore,
@@ -16,9 +20,12 @@ use covault_actors::{
 };
 use covault_core::{
     audit::{Chain, Heads},
-    fault::Class,
+    fault::{Class, Fault},
     ids::TokenId,
-    schema::wire::{NetworkType, signing_request::Status},
+    schema::{
+        admin,
+        wire::{self, NetworkType, signing_request::Status},
+    },
 };
 use proptest::prelude::*;
 
@@ -33,22 +40,39 @@ fn client() -> Caller {
     }
 }
 
+async fn begin(gateway: &Gateway, caller: &Caller) -> Result<String, Fault> {
+    let request = admin::BeginBackupRequest {};
+    let begun = call::<BeginBackup>(gateway, caller, request).await;
+    begun.map(|begun| begun.backup)
+}
+
+async fn part(
+    gateway: &Gateway,
+    caller: &Caller,
+    backup: &str,
+    number: u64,
+) -> Result<Vec<RawRow>, Fault> {
+    let backup = backup.into();
+    let request = admin::GetBackupPartRequest { backup, number };
+    let part = call::<GetBackupPart>(gateway, caller, request).await?;
+    let row = |admin::StoreRow { space, key, value }| RawRow {
+        space: space.try_into().unwrap(),
+        key,
+        value,
+    };
+    Ok(part.rows.into_iter().map(row).collect())
+}
+
 /// A backup through the gateway, as the command line makes one.
 async fn back_up(gateway: &Gateway) -> Vec<u8> {
-    let made = gateway.submit(&admin(), Command::BeginBackup, None).await;
-    let Receipt::Backup(id) = made.unwrap().receipt else {
-        panic!("no backup")
-    };
+    let id = self::begin(gateway, &admin()).await.unwrap();
     let begin = Begin {
         at_ms: 1_700_000_000_000,
         version: "1.2.3".into(),
     };
     let mut writer = Writer::start(Vec::new(), begin).unwrap();
     for number in 0.. {
-        let query = Query::BackupPart(id, number);
-        let View::BackupPart(rows) = gateway.view(&admin(), query).await.unwrap() else {
-            panic!("no rows")
-        };
+        let rows = part(gateway, &admin(), &id, number).await.unwrap();
         if rows.is_empty() {
             break;
         }
@@ -67,9 +91,10 @@ async fn restored(world: &World, backup: &[u8]) -> World {
     }
 }
 
-async fn let_in(gateway: &Gateway) {
-    let done = gateway.submit(&admin(), Command::LetClientsIn, None).await;
-    assert!(matches!(done.unwrap().receipt, Receipt::ClientsLetIn));
+async fn let_in(gateway: &Gateway, caller: &Caller) -> Result<(), Fault> {
+    let request = admin::LetClientsInRequest {};
+    let done = call::<LetClientsIn>(gateway, caller, request).await;
+    done.map(|_| ())
 }
 
 /// Waits until a request has come so far that it has the number, or does not need one any more.
@@ -134,7 +159,7 @@ async fn restore__should_end_what_was_not_signed_and_free_its_number_once_the_ch
     assert_eq!(world.pending().await, 0);
     assert_eq!(claims(&world).await, 2, "it may have been used");
     assert_eq!(world.signers.requests(), asked, "nobody was asked to sign");
-    let_in(&gateway).await;
+    let_in(&gateway, &admin()).await.unwrap();
     let next = create(&gateway, send(&address)).await;
     assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
     assert_eq!(world.evm.nonces(), [0, 1], "no gap");
@@ -172,7 +197,7 @@ async fn restore__should_keep_a_number_that_the_chain_has() {
         details(&gateway, &first.uuid).await.status(),
         Status::Failed
     );
-    let_in(&gateway).await;
+    let_in(&gateway, &admin()).await.unwrap();
     let next = create(&gateway, send(&address)).await;
     assert_eq!(outcome(&gateway, &next.uuid).await.error, None);
     assert_eq!(world.evm.nonces(), [0, 1]);
@@ -209,46 +234,43 @@ async fn restore__should_keep_clients_out_until_an_operator_lets_them_in() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let command = || Command::CreateSigningRequest(request(raw(&address)));
-    let key = || Some(idempotency_key("once"));
-    let first = gateway.submit(&client(), command(), key()).await.unwrap();
-    let first = created(first);
+    let sign = async |gateway: &Gateway, key| -> Result<(wire::SigningRequest, Answer), Fault> {
+        let request = request(raw(&address));
+        let made = call_with_key::<CreateSigningRequest>(gateway, &client(), request, key).await;
+        made.map(|(response, answer)| (response.signing_request.unwrap(), answer))
+    };
+    let (first, _) = sign(&gateway, Some("once")).await.unwrap();
     outcome(&gateway, &first.uuid).await;
-    let refused = gateway.submit(&admin(), Command::LetClientsIn, None).await;
+    let refused = let_in(&gateway, &admin()).await;
     assert_eq!(refused.unwrap_err().class(), &Class::WrongState);
     let backup = back_up(&gateway).await;
     gateway.stop().await;
     let world = restored(&world, &backup).await;
     for _ in 0..2 {
         let gateway = world.start().await;
-        let fault = gateway
-            .submit(&client(), command(), key())
-            .await
-            .unwrap_err();
+        let fault = sign(&gateway, Some("once")).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
         assert!(fault.message().contains("covault backup resume"), "{fault}");
         // To look is allowed, and so is what operators do.
-        let query = Query::SigningRequest {
-            uuid: first.uuid.clone(),
-        };
-        gateway.view(&client(), query).await.unwrap();
+        let uuid = first.uuid.clone();
+        let request = wire::GetSigningRequestDetailsRequest { uuid };
+        call::<GetSigningRequestDetails>(&gateway, &client(), request)
+            .await
+            .unwrap();
         let made = wallet(&gateway, vault, NetworkType::Evm).await;
         assert_ne!(made.address, address);
         gateway.stop().await;
     }
     let gateway = world.start().await;
-    let fault = gateway
-        .submit(&client(), Command::LetClientsIn, None)
-        .await
-        .unwrap_err();
-    assert_eq!(fault.class(), &Class::Unavailable);
-    let_in(&gateway).await;
-    let again = gateway.submit(&client(), command(), key()).await.unwrap();
-    assert!(again.replayed, "its key is known");
-    assert_eq!(created(again).uuid, first.uuid);
+    let refused = let_in(&gateway, &client()).await;
+    assert_eq!(refused.unwrap_err().class(), &Class::Forbidden);
+    let_in(&gateway, &admin()).await.unwrap();
+    let (again, answer) = sign(&gateway, Some("once")).await.unwrap();
+    assert!(answer.replayed, "its key is known");
+    assert_eq!(again.uuid, first.uuid);
     gateway.stop().await;
     let gateway = world.start().await;
-    gateway.submit(&client(), command(), None).await.unwrap();
+    sign(&gateway, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -355,9 +377,9 @@ async fn restore__should_come_to_the_same_end_wherever_it_is_cut_off() {
             details(&gateway, &signing.uuid).await.status(),
             Status::Failed
         );
-        let command = wallet_command(vault, NetworkType::Evm, "");
-        let fault = gateway.submit(&client(), command, None).await.unwrap_err();
-        assert_eq!(fault.class(), &Class::Unavailable);
+        let request = wallet_request(vault, NetworkType::Evm, "");
+        let fault = call::<CreateWallet>(&gateway, &client(), request).await;
+        assert_eq!(fault.unwrap_err().class(), &Class::Unavailable);
         let all = whole(&*world.store, &format!("cut {cut}")).await;
         let once =
             |chain: Chain, event: &str| all[&chain].iter().filter(|it| it.event == event).count();
@@ -422,19 +444,12 @@ async fn restore__should_take_a_whole_backup_and_an_empty_store_alone() {
 async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
     let world = World::new();
     let gateway = world.start().await;
-    let begin = || Command::BeginBackup;
-    let fault = gateway.submit(&client(), begin(), None).await.unwrap_err();
+    let fault = begin(&gateway, &client()).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Forbidden);
-    let made = gateway.submit(&admin(), begin(), None).await.unwrap();
-    let Receipt::Backup(id) = made.receipt else {
-        panic!("no backup")
-    };
-    let fault = gateway.submit(&admin(), begin(), None).await.unwrap_err();
+    let id = begin(&gateway, &admin()).await.unwrap();
+    let fault = begin(&gateway, &admin()).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
-    let part = |caller: Caller, number| {
-        let gateway = gateway.clone();
-        async move { gateway.view(&caller, Query::BackupPart(id, number)).await }
-    };
+    let part = async |caller: Caller, number| part(&gateway, &caller, &id, number).await;
     assert_eq!(
         part(client(), 0).await.unwrap_err().class(),
         &Class::Forbidden
@@ -445,21 +460,16 @@ async fn a_backup__should_be_one_state_for_operators_one_at_a_time() {
     );
     // What comes later is not in it.
     admit(&gateway).await;
-    let View::BackupPart(rows) = part(admin(), 0).await.unwrap() else {
-        panic!("no rows")
-    };
+    let rows = part(admin(), 0).await.unwrap();
     assert!(rows.iter().all(|row| row.space != Space::Node as u8));
     assert_eq!(
         part(admin(), 0).await.unwrap_err().class(),
         &Class::Conflict
     );
-    let View::BackupPart(rows) = part(admin(), 1).await.unwrap() else {
-        panic!("no rows")
-    };
-    assert!(rows.is_empty());
+    assert!(part(admin(), 1).await.unwrap().is_empty());
     back_up(&gateway).await;
     // Nobody asks any more: after a minute another one may begin.
-    gateway.submit(&admin(), begin(), None).await.unwrap();
+    begin(&gateway, &admin()).await.unwrap();
     world.clock.ahead_ms.fetch_add(60_000, Ordering::SeqCst);
     back_up(&gateway).await;
 }

@@ -1,7 +1,8 @@
 //! createBatchPayment and getBatchPaymentDetails.
 
 use covault_actors::{
-    gateway::{Caller, Command, Gateway, Query, Receipt, Submitted, VaultScope, View},
+    gateway::{Answer, Caller, Gateway, VaultScope},
+    operations::{CreateBatchPayment, GetBatchPaymentDetails, UpdateWallet},
     store::{Scan, Space},
 };
 use covault_core::{
@@ -31,23 +32,14 @@ pub fn batch(from: &str, chain_id: u64) -> wire::CreateBatchPaymentRequest {
     }
 }
 
-pub async fn submit(
+async fn submit(
     caller: &Caller,
     gateway: &Gateway,
     batch: wire::CreateBatchPaymentRequest,
     key: Option<&str>,
-) -> Result<Submitted, Fault> {
-    let key = key.map(idempotency_key);
-    gateway
-        .submit(caller, Command::CreateBatchPayment(batch), key)
-        .await
-}
-
-pub fn made(submitted: Submitted) -> wire::BatchPayment {
-    match submitted.receipt {
-        Receipt::BatchPayment(batch) => *batch,
-        other => panic!("{other:?}"),
-    }
+) -> Result<(wire::BatchPayment, Answer), Fault> {
+    let made = call_with_key::<CreateBatchPayment>(gateway, caller, batch, key).await;
+    made.map(|(response, answer)| (response.batch_payment.unwrap(), answer))
 }
 
 async fn shown(
@@ -55,11 +47,9 @@ async fn shown(
     caller: &Caller,
     uuid: &str,
 ) -> Result<wire::BatchPayment, Fault> {
-    let query = Query::BatchPayment { uuid: uuid.into() };
-    match gateway.view(caller, query).await? {
-        View::BatchPayment(batch) => Ok(*batch),
-        other => panic!("{other:?}"),
-    }
+    let request = wire::GetBatchPaymentDetailsRequest { uuid: uuid.into() };
+    let found = call::<GetBatchPaymentDetails>(gateway, caller, request).await?;
+    Ok(found.batch_payment.unwrap())
 }
 
 async fn stored(world: &World) -> usize {
@@ -74,7 +64,7 @@ async fn a_batch__should_wait_for_a_person_and_be_shown() {
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
     let asked = batch(&from.to_lowercase(), CHAIN);
-    let first = made(submit(&admin(), &gateway, asked, None).await.unwrap());
+    let (first, _) = submit(&admin(), &gateway, asked, None).await.unwrap();
     assert_eq!(first.status(), Status::Pending);
     assert_eq!(
         (first.name.as_str(), first.notes.as_str()),
@@ -151,12 +141,14 @@ async fn a_batch__should_be_refused_when_it_cannot_be_paid() {
         refused(&admin(), empty).await,
         invalid("evmBatchSendNative.recipients[0].amount: must be more than 0")
     );
-    let archive = Command::UpdateWallet(wire::UpdateWalletRequest {
+    let archive = wire::UpdateWalletRequest {
         address: from.clone(),
         name: String::new(),
         status: "STATUS_ARCHIVED".into(),
-    });
-    gateway.submit(&admin(), archive, None).await.unwrap();
+    };
+    call::<UpdateWallet>(&gateway, &admin(), archive)
+        .await
+        .unwrap();
     let (class, sentence) = refused(&admin(), batch(&from, CHAIN)).await;
     assert_eq!(class, Class::WrongState);
     assert!(sentence.starts_with("evmBatchSendNative.from: the wallet is archived"));
@@ -164,15 +156,15 @@ async fn a_batch__should_be_refused_when_it_cannot_be_paid() {
 
     // The key is still free.
     let other = evm_wallet(&gateway, vault).await;
-    let first = submit(&admin(), &gateway, batch(&other, CHAIN), Some("k"))
+    let (first, answer) = submit(&admin(), &gateway, batch(&other, CHAIN), Some("k"))
         .await
         .unwrap();
-    assert!(!first.replayed);
-    let again = submit(&admin(), &gateway, batch(&other, CHAIN), Some("k"))
+    assert!(!answer.replayed);
+    let (again, answer) = submit(&admin(), &gateway, batch(&other, CHAIN), Some("k"))
         .await
         .unwrap();
-    assert!(again.replayed);
-    assert_eq!(made(first), made(again));
+    assert!(answer.replayed);
+    assert_eq!(first, again);
     assert_eq!(stored(&world).await, 1);
 }
 
@@ -216,7 +208,7 @@ async fn a_batch__should_be_taken_on_every_network_that_has_batches() {
             r#type: Some(kind),
             ..Default::default()
         };
-        let first = made(submit(&admin(), &gateway, asked, None).await.unwrap());
+        let (first, _) = submit(&admin(), &gateway, asked, None).await.unwrap();
         assert_eq!(shown(&gateway, &admin(), &first.uuid).await.unwrap(), first);
     }
     assert_eq!(stored(&world).await, 4);

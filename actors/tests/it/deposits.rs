@@ -3,15 +3,24 @@
 use std::sync::Arc;
 
 use covault_actors::{
-    gateway::{Caller, Command, ConfigureSweep, Gateway, Query, Receipt, SweepView, View},
+    gateway::{Caller, Gateway},
+    operations::{
+        AddWatchAddress, ConfigureSweep, CreateDepositWallet, GetWalletList, RevokeToken, ShowSweep,
+    },
     store::{Batch, Expect, Scan, Space, redb::RedbStore},
 };
 use covault_core::{
-    deposit::{DepositNetwork, Webhook},
+    deposit::DepositNetwork,
     fault::{Class, Fault},
     ids::VaultId,
-    schema::wire,
-    token::{ApiToken, Kind, NewToken, Vaults},
+    schema::{
+        admin::{
+            ConfigureSweepRequest, ConfigureSweepResponse, CreateTokenRequest, RevokeTokenRequest,
+            ShowSweepRequest, Token,
+        },
+        wire,
+    },
+    token::Kind,
     wallet::{Status, Wallet},
 };
 use serde::{Deserialize, Serialize};
@@ -30,15 +39,12 @@ async fn deposit(
     network: &str,
     reference: &str,
 ) -> Result<wire::CreateDepositWalletResponse, Fault> {
-    let command = Command::CreateDepositWallet(wire::CreateDepositWalletRequest {
+    let request = wire::CreateDepositWalletRequest {
         network: network.into(),
         r#ref: reference.into(),
         ..Default::default()
-    });
-    match gateway.submit(caller, command, None).await?.receipt {
-        Receipt::Deposit(wallet) => Ok(wallet),
-        other => panic!("{other:?}"),
-    }
+    };
+    call::<CreateDepositWallet>(gateway, caller, request).await
 }
 
 async fn watch(
@@ -46,50 +52,48 @@ async fn watch(
     caller: &Caller,
     address: &str,
 ) -> Result<wire::AddWatchAddressResponse, Fault> {
-    let command = Command::AddWatchAddress(wire::AddWatchAddressRequest {
+    let request = wire::AddWatchAddressRequest {
         network: "TRON".into(),
         address: address.into(),
-    });
-    match gateway.submit(caller, command, None).await?.receipt {
-        Receipt::Watch(watch) => Ok(watch),
-        other => panic!("{other:?}"),
+    };
+    call::<AddWatchAddress>(gateway, caller, request).await
+}
+
+fn nothing(token: &Token, network: DepositNetwork) -> ConfigureSweepRequest {
+    ConfigureSweepRequest {
+        token: token.id.clone(),
+        network: network.name().into(),
+        ..Default::default()
     }
 }
 
-fn nothing(token: &ApiToken, network: DepositNetwork) -> ConfigureSweep {
-    ConfigureSweep {
-        token: token.id.to_string(),
-        network,
-        vault: None,
-        target: None,
-        webhook: None,
-    }
-}
-
-fn whole(token: &ApiToken, network: DepositNetwork, vault: VaultId) -> ConfigureSweep {
+fn whole(token: &Token, network: DepositNetwork, vault: VaultId) -> ConfigureSweepRequest {
     let target = match network {
         DepositNetwork::Evm => TARGET,
         DepositNetwork::Tron => TRON,
     };
-    ConfigureSweep {
-        vault: Some(vault),
+    ConfigureSweepRequest {
+        vault_uuid: Some(vault.to_string()),
         target: Some(target.into()),
-        webhook: Some(Webhook("https://example.com/hook".into())),
+        webhook: Some("https://example.com/hook".into()),
         ..nothing(token, network)
     }
 }
 
-async fn configure(gateway: &Gateway, change: ConfigureSweep) -> Result<SweepView, Fault> {
-    let command = Command::ConfigureSweep(change);
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Sweep(view) => Ok(*view),
-        other => panic!("{other:?}"),
-    }
+async fn configure(
+    gateway: &Gateway,
+    change: ConfigureSweepRequest,
+) -> Result<ConfigureSweepResponse, Fault> {
+    call::<ConfigureSweep>(gateway, &admin(), change).await
+}
+
+async fn made(gateway: &Gateway, name: &str, kind: Kind) -> Token {
+    make(gateway, new_token(name, kind)).await.token.unwrap()
 }
 
 /// A sweep token with both networks configured.
-async fn sweeper(gateway: &Gateway, name: &str, vault: VaultId) -> ApiToken {
-    let token = make(gateway, new_token(name, Kind::Sweep)).await.record;
+async fn sweeper(gateway: &Gateway, name: &str, vault: VaultId) -> Token {
+    let token = made(gateway, name, Kind::Sweep).await;
     for network in DepositNetwork::ALL {
         configure(gateway, whole(&token, network, vault))
             .await
@@ -144,9 +148,8 @@ async fn deposit_wallet__should_be_one_per_token_network_and_ref_also_after_a_re
         vault_uuid: vault.to_string(),
         ..Default::default()
     };
-    let View::Wallets(wallets) = gateway.view(&admin(), Query::Wallets(list)).await.unwrap() else {
-        panic!("no wallets")
-    };
+    let wallets = call::<GetWalletList>(&gateway, &admin(), list).await;
+    let wallets = wallets.unwrap().details_list;
     let listed: Vec<_> = wallets
         .iter()
         .map(|wallet| wallet.address.clone())
@@ -217,7 +220,7 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let token = make(&gateway, new_token("shop", Kind::Sweep)).await.record;
+    let token = made(&gateway, "shop", Kind::Sweep).await;
     let caller = with(&token);
     let refused = async |network: &str, reference: &str| {
         deposit(&gateway, &caller, network, reference)
@@ -235,7 +238,7 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
     }
     // A vault alone is not enough, nor the other network's configuration.
     let evm = DepositNetwork::Evm;
-    let part = ConfigureSweep {
+    let part = ConfigureSweepRequest {
         target: None,
         ..whole(&token, evm, vault)
     };
@@ -248,13 +251,16 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
         Class::Invalid,
         "sweep config not configured",
     );
-    let rest = ConfigureSweep {
+    let rest = ConfigureSweepRequest {
         target: Some(TARGET.to_lowercase()),
         ..nothing(&token, evm)
     };
     let view = configure(&gateway, rest).await.unwrap();
-    let (network, route) = &view.routes[0];
-    assert_eq!((*network, route.vault), (evm, Some(vault)));
+    let route = view.networks[0].clone();
+    assert_eq!(
+        (route.network.as_str(), route.vault_uuid),
+        (evm.name(), Some(vault.to_string()))
+    );
     assert_eq!(route.target.as_deref(), Some(TARGET));
     assert!(deposit(&gateway, &caller, "EVM", "r").await.is_ok());
     // An archived wallet.
@@ -288,14 +294,14 @@ async fn deposit_wallet__should_be_refused_with_the_reasons_of_the_api() {
 async fn watch__should_be_one_per_token_and_address() {
     let world = World::new();
     let gateway = world.start().await;
-    let token = make(&gateway, new_token("shop", Kind::Sweep)).await.record;
+    let token = made(&gateway, "shop", Kind::Sweep).await;
     let caller = with(&token);
     let fault = watch(&gateway, &caller, TRON).await.unwrap_err();
     says(&fault, Class::Invalid, "webhook not configured");
     // The webhook of the other network does not count.
     for (network, works) in [(DepositNetwork::Evm, false), (DepositNetwork::Tron, true)] {
-        let change = ConfigureSweep {
-            webhook: Some(Webhook("https://example.com/hook".into())),
+        let change = ConfigureSweepRequest {
+            webhook: Some("https://example.com/hook".into()),
             ..nothing(&token, network)
         };
         configure(&gateway, change).await.unwrap();
@@ -309,9 +315,9 @@ async fn watch__should_be_one_per_token_and_address() {
         (first.address.as_str(), first.network.as_str()),
         (TRON, "TRON")
     );
-    let other = make(&gateway, new_token("other", Kind::Sweep)).await.record;
-    let change = ConfigureSweep {
-        webhook: Some(Webhook("https://example.com/".into())),
+    let other = made(&gateway, "other", Kind::Sweep).await;
+    let change = ConfigureSweepRequest {
+        webhook: Some("https://example.com/".into()),
         ..nothing(&other, DepositNetwork::Tron)
     };
     configure(&gateway, change).await.unwrap();
@@ -329,26 +335,25 @@ async fn configuration__should_name_the_field_that_is_wrong_and_change_nothing_t
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let other = crate::world::vault(&gateway, "other").await;
-    let bound = NewToken {
-        vaults: Vaults::Only(vec![vault]),
+    let bound = CreateTokenRequest {
+        vaults: vec![vault.to_string()],
+        all_vaults: false,
         ..new_token("shop", Kind::Sweep)
     };
-    let token = make(&gateway, bound).await.record;
-    let platform = make(&gateway, new_token("platform", Kind::Platform))
-        .await
-        .record;
+    let token = make(&gateway, bound).await.token.unwrap();
+    let platform = made(&gateway, "platform", Kind::Platform).await;
     let evm = DepositNetwork::Evm;
-    let with_vault = |vault| ConfigureSweep {
-        vault: Some(vault),
+    let with_vault = |vault: VaultId| ConfigureSweepRequest {
+        vault_uuid: Some(vault.to_string()),
         ..nothing(&token, evm)
     };
-    let with_target = |target: &str| ConfigureSweep {
+    let with_target = |target: &str| ConfigureSweepRequest {
         target: Some(target.into()),
         ..nothing(&token, evm)
     };
-    let with_webhook = |url: &str| ConfigureSweep {
-        vault: Some(vault),
-        webhook: Some(Webhook(url.into())),
+    let with_webhook = |url: &str| ConfigureSweepRequest {
+        vault_uuid: Some(vault.to_string()),
+        webhook: Some(url.into()),
         ..nothing(&token, evm)
     };
     for (change, start) in [
@@ -366,24 +371,31 @@ async fn configuration__should_name_the_field_that_is_wrong_and_change_nothing_t
         assert!(fault.message().starts_with(start), "{fault}");
     }
     let view = configure(&gateway, nothing(&token, evm)).await.unwrap();
-    assert!(view.routes.is_empty());
+    assert!(view.networks.is_empty());
     let view = configure(&gateway, whole(&token, evm, vault))
         .await
         .unwrap();
-    let Ok(View::Sweep(shown)) = gateway.view(&admin(), Query::Sweep("shop".into())).await else {
-        panic!("no view")
+    let request = ShowSweepRequest {
+        token: "shop".into(),
     };
-    assert_eq!(*shown, view);
+    let shown = call::<ShowSweep>(&gateway, &admin(), request)
+        .await
+        .unwrap();
+    assert_eq!((shown.token, shown.networks), (view.token, view.networks));
     // An empty URL takes the webhook away, and nothing else.
-    let without = ConfigureSweep {
-        webhook: Some(Webhook(String::new())),
+    let without = ConfigureSweepRequest {
+        webhook: Some(String::new()),
         ..nothing(&token, evm)
     };
     let view = configure(&gateway, without).await.unwrap();
-    let (_, route) = &view.routes[0];
+    let route = &view.networks[0];
     assert!(route.webhook.is_none() && route.target.is_some());
-    let command = Command::RevokeToken("shop".into());
-    gateway.submit(&admin(), command, None).await.unwrap();
+    let request = RevokeTokenRequest {
+        token: "shop".into(),
+    };
+    call::<RevokeToken>(&gateway, &admin(), request)
+        .await
+        .unwrap();
     let fault = configure(&gateway, nothing(&token, evm)).await.unwrap_err();
     assert_eq!(fault.message(), "token: was revoked");
 }

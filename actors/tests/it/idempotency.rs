@@ -10,45 +10,44 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Command, Gateway, Query, Receipt, Submitted, View},
+    gateway::{Caller, Gateway},
+    operations::{
+        CreateBatchPayment, CreateSigningRequest, CreateWallet, GetWalletList, Operation,
+    },
     store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::Class,
     schema::wire::{self, NetworkType},
 };
-use prost::Message as _;
 
 use crate::{batches::batch, world::*};
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// What a call got, as bytes.
-fn bytes(submitted: &Submitted) -> Vec<u8> {
-    match &submitted.receipt {
-        Receipt::Wallet(wallet) => wallet.encode_to_vec(),
-        Receipt::SigningRequest(request) => request.encode_to_vec(),
-        Receipt::BatchPayment(batch) => batch.encode_to_vec(),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// 50 identical calls at once, by turns through each of the gateways. Returns how many different
 /// answers there were, and how many were given again.
-async fn fifty(gateways: &[Gateway], command: &Command, key: &str) -> (usize, usize) {
+async fn fifty<O: Operation<Request: Clone>>(
+    gateways: &[Gateway],
+    request: &O::Request,
+    key: &str,
+) -> (usize, usize) {
     let calls = (0..50).map(|number| {
         let gateway = gateways[number % gateways.len()].clone();
-        let (command, key) = (command.clone(), idempotency_key(key));
-        tokio::spawn(async move { gateway.submit(&admin(), command, Some(key)).await })
+        let (request, key) = (request.clone(), key.to_owned());
+        tokio::spawn(async move {
+            let called = call_with_key::<O>(&gateway, &admin(), request, Some(&key)).await;
+            called.unwrap().1
+        })
     });
     let calls: Vec<_> = calls.collect();
     let mut answers = BTreeSet::new();
     let mut replayed = 0;
     for call in calls {
-        let submitted = call.await.unwrap().unwrap();
-        replayed += usize::from(submitted.replayed);
-        assert!(!submitted.body_mismatch);
-        answers.insert(bytes(&submitted));
+        let answer = call.await.unwrap();
+        replayed += usize::from(answer.replayed);
+        assert!(!answer.body_mismatch);
+        answers.insert(answer.response);
     }
     (answers.len(), replayed)
 }
@@ -75,35 +74,26 @@ async fn fifty_identical_calls__should_have_one_effect_also_through_two_processe
     // Two processes on one store.
     let gateways = [first, world.start().await];
     ready(&gateways[1], "main").await;
-    let commands = [
-        wallet_command(vault, NetworkType::Evm, "r"),
-        Command::CreateSigningRequest(request(raw(&address))),
-        Command::CreateBatchPayment(batch(&address, CHAIN)),
-    ];
+    let (signing, payment) = (request(raw(&address)), batch(&address, CHAIN));
     for round in 1..=3 {
-        for command in &commands {
-            // One key for all operations: each has its own keys.
-            let key = format!("key {round}");
-            let command = match command {
-                Command::CreateWallet(wallet) => Command::CreateWallet(wire::CreateWalletRequest {
-                    r#ref: key.clone(),
-                    ..wallet.clone()
-                }),
-                other => other.clone(),
-            };
-            assert_eq!(
-                fifty(&gateways, &command, &key).await,
-                (1, 49),
-                "{command:?}"
-            );
-        }
+        // One key for all operations: each has its own keys.
+        let key = format!("key {round}");
+        let wallet = wallet_request(vault, NetworkType::Evm, &key);
+        let answered = [
+            fifty::<CreateWallet>(&gateways, &wallet, &key).await,
+            fifty::<CreateSigningRequest>(&gateways, &signing, &key).await,
+            fifty::<CreateBatchPayment>(&gateways, &payment, &key).await,
+        ];
+        assert_eq!(answered, [(1, 49); 3]);
         assert_eq!(effects(&world).await, [round; 3]);
     }
     // After a day the keys are free, and again one call is the first.
     world.clock.ahead_ms.fetch_add(DAY, Ordering::SeqCst);
-    for command in &commands[1..] {
-        assert_eq!(fifty(&gateways, command, "key 1").await, (1, 49));
-    }
+    let answered = [
+        fifty::<CreateSigningRequest>(&gateways, &signing, "key 1").await,
+        fifty::<CreateBatchPayment>(&gateways, &payment, "key 1").await,
+    ];
+    assert_eq!(answered, [(1, 49); 2]);
     assert_eq!(effects(&world).await, [3, 4, 4]);
 }
 
@@ -140,6 +130,20 @@ impl Store for MuteStore {
     }
 }
 
+/// Calls an operation twice with one key, and returns what both calls got.
+async fn twice<O: Operation<Request: Clone>>(
+    gateway: &Gateway,
+    request: O::Request,
+) -> O::Response {
+    let call = async || {
+        let called = call_with_key::<O>(gateway, &admin(), request.clone(), Some("k")).await;
+        called.unwrap()
+    };
+    let ((response, first), (_, again)) = (call().await, call().await);
+    assert_eq!(first.response, again.response);
+    response
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_was_thought_to_be_lost__should_be_answered_all_the_same() {
     let world = World::new();
@@ -151,25 +155,12 @@ async fn a_commit_that_was_thought_to_be_lost__should_be_answered_all_the_same()
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     store.mute.store(true, Ordering::SeqCst);
-    for command in [
-        wallet_command(vault, NetworkType::Evm, "r"),
-        Command::CreateSigningRequest(request(raw(&address))),
-        Command::CreateBatchPayment(batch(&address, CHAIN)),
-    ] {
-        let call = async || {
-            let key = Some(idempotency_key("k"));
-            gateway
-                .submit(&admin(), command.clone(), key)
-                .await
-                .unwrap()
-        };
-        let first = call().await;
-        assert_eq!(bytes(&first), bytes(&call().await));
-        // The request that was taken is worked on.
-        if let Receipt::SigningRequest(pending) = first.receipt {
-            assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
-        }
-    }
+    twice::<CreateWallet>(&gateway, wallet_request(vault, NetworkType::Evm, "r")).await;
+    let made = twice::<CreateSigningRequest>(&gateway, request(raw(&address))).await;
+    // The request that was taken is worked on.
+    let uuid = made.signing_request.unwrap().uuid;
+    assert_eq!(outcome(&gateway, &uuid).await.error, None);
+    twice::<CreateBatchPayment>(&gateway, batch(&address, CHAIN)).await;
     assert_eq!(effects(&world).await, [1; 3]);
 }
 
@@ -178,34 +169,16 @@ async fn fifty_identical_calls__should_make_one_wallet() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let calls = (0..50).map(|_| {
-        let command = wallet_command(vault, NetworkType::Evm, "r");
-        let gateway = gateway.clone();
-        tokio::spawn(async move {
-            gateway
-                .submit(&admin(), command, Some(idempotency_key("k")))
-                .await
-        })
-    });
-    let mut bytes = BTreeSet::new();
-    let mut replayed = 0;
-    for call in futures::future::join_all(calls).await {
-        let submitted = call.unwrap().unwrap();
-        replayed += usize::from(submitted.replayed);
-        let Receipt::Wallet(wallet) = submitted.receipt else {
-            panic!("no wallet")
-        };
-        bytes.insert(wallet.encode_to_vec());
-    }
-    assert_eq!((bytes.len(), replayed), (1, 49));
-    let all = Query::Wallets(wire::GetWalletListRequest {
+    let wallet = wallet_request(vault, NetworkType::Evm, "r");
+    let gateways = std::slice::from_ref(&gateway);
+    let answered = fifty::<CreateWallet>(gateways, &wallet, "k").await;
+    assert_eq!(answered, (1, 49));
+    let all = wire::GetWalletListRequest {
         vault_uuid: vault.to_string(),
         ..Default::default()
-    });
-    match gateway.view(&admin(), all).await.unwrap() {
-        View::Wallets(wallets) => assert_eq!(wallets.len(), 1),
-        other => panic!("{other:?}"),
-    }
+    };
+    let wallets = call::<GetWalletList>(&gateway, &admin(), all).await;
+    assert_eq!(wallets.unwrap().details_list.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -214,27 +187,24 @@ async fn replay__should_be_the_first_answer_also_after_a_restart_and_say_when_th
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let first = created(
-        try_create(&gateway, request(raw(&address)), Some("k"))
-            .await
-            .unwrap(),
-    );
+    let (first, _) = try_create(&gateway, request(raw(&address)), Some("k"))
+        .await
+        .unwrap();
     outcome(&gateway, &first.uuid).await;
     gateway.stop().await;
 
     let gateway = world.start().await;
-    let again = try_create(&gateway, request(raw(&address)), Some("k"))
+    let (again, answer) = try_create(&gateway, request(raw(&address)), Some("k"))
         .await
         .unwrap();
-    assert_eq!((again.replayed, again.body_mismatch), (true, false));
-    assert_eq!(created(again), first, "as it was then: pending");
+    assert_eq!((answer.replayed, answer.body_mismatch), (true, false));
+    assert_eq!(again, first, "as it was then: pending");
 
-    let mut key = idempotency_key("k");
-    key.body_hash = [9; 32];
-    let command = Command::CreateSigningRequest(request(send(&address)));
-    let other = gateway.submit(&admin(), command, Some(key)).await.unwrap();
-    assert_eq!((other.replayed, other.body_mismatch), (true, true));
-    assert_eq!(created(other), first);
+    let (other, answer) = try_create(&gateway, request(send(&address)), Some("k"))
+        .await
+        .unwrap();
+    assert_eq!((answer.replayed, answer.body_mismatch), (true, true));
+    assert_eq!(other, first);
     assert_eq!(world.requests().await.len(), 1);
 }
 
@@ -244,58 +214,26 @@ async fn keys__should_belong_to_token_and_operation_and_end_after_a_day() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
-    let key = || Some(idempotency_key("k"));
-    let wallet = || wallet_command(vault, NetworkType::Evm, "");
-    assert!(
-        !gateway
-            .submit(&admin(), wallet(), key())
-            .await
-            .unwrap()
-            .replayed
-    );
-    assert!(
-        !try_create(&gateway, request(raw(&address)), Some("k"))
-            .await
-            .unwrap()
-            .replayed
-    );
+    let replayed = async |caller: &Caller| {
+        let request = wallet_request(vault, NetworkType::Evm, "");
+        let made = call_with_key::<CreateWallet>(&gateway, caller, request, Some("k")).await;
+        made.unwrap().1.replayed
+    };
+    assert!(!replayed(&admin()).await);
+    let (_, answer) = try_create(&gateway, request(raw(&address)), Some("k"))
+        .await
+        .unwrap();
+    assert!(!answer.replayed);
     let mut other = admin();
     other.token = covault_core::ids::TokenId::from_bytes([7; 16]);
-    assert!(
-        !gateway
-            .submit(&other, wallet(), key())
-            .await
-            .unwrap()
-            .replayed
-    );
+    assert!(!replayed(&other).await);
 
-    let day = 24 * 60 * 60 * 1000;
-    world
-        .clock
-        .ahead_ms
-        .fetch_add(day - 60_000, Ordering::SeqCst);
-    assert!(
-        gateway
-            .submit(&admin(), wallet(), key())
-            .await
-            .unwrap()
-            .replayed
-    );
-    world.clock.ahead_ms.fetch_add(60_001, Ordering::SeqCst);
-    assert!(
-        !gateway
-            .submit(&admin(), wallet(), key())
-            .await
-            .unwrap()
-            .replayed
-    );
-    assert!(
-        gateway
-            .submit(&admin(), wallet(), key())
-            .await
-            .unwrap()
-            .replayed
-    );
+    let ahead = &world.clock.ahead_ms;
+    ahead.fetch_add(DAY - 60_000, Ordering::SeqCst);
+    assert!(replayed(&admin()).await);
+    ahead.fetch_add(60_001, Ordering::SeqCst);
+    assert!(!replayed(&admin()).await);
+    assert!(replayed(&admin()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -310,12 +248,10 @@ async fn a_refused_request__should_leave_the_key_free() {
             .await
             .is_err()
     );
-    assert!(
-        !try_create(&gateway, request(raw(&address)), Some("k"))
-            .await
-            .unwrap()
-            .replayed
-    );
+    let (_, answer) = try_create(&gateway, request(raw(&address)), Some("k"))
+        .await
+        .unwrap();
+    assert!(!answer.replayed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,10 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use covault_actors::{
-    gateway::{Query, View},
-    store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store},
-};
+use covault_actors::store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store};
 use tokio::sync::watch;
 
 use crate::world::*;
@@ -80,9 +77,5 @@ async fn a_vault__should_get_its_keys_also_when_it_is_made_during_the_first_look
     let making = tokio::time::timeout(Duration::from_secs(20), vault(&gateway, "main"));
     let made = making.await.expect("the vault gets its keys");
     evm_wallet(&gateway, made).await;
-    let shown = gateway.view(&admin(), Query::Vault("main".into())).await;
-    let Ok(View::Vault(shown)) = shown else {
-        panic!("{shown:?}")
-    };
-    assert!(shown.ready);
+    assert!(vault_named(&gateway, "main").await.unwrap().ready);
 }

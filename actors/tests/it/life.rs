@@ -6,71 +6,90 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::gateway::{
-    Command, Gateway, KeyView, Query, Receipt, Reshare, ShareBackup, VaultView, View, WorkView,
+use covault_actors::{
+    gateway::{Caller, Gateway},
+    operations::{AdmitNode, BackupVault, CancelReshare, CreateVault, RemoveNode, ReshareVault},
 };
 use covault_core::{
     fault::{Class, Fault},
     ids::VaultId,
-    order::NodeId,
-    schema::wire::NetworkType,
-    scheme::Scheme,
+    schema::{
+        admin::{self, Key, ReshareVaultRequest as Reshare, ShareBackup, Vault, Work},
+        wire::NetworkType,
+    },
 };
 
 use crate::world::*;
 
-pub fn node(number: u8) -> NodeId {
-    NodeId([number; 32])
-}
-
 pub fn refresh() -> Reshare {
-    Reshare {
-        to: None,
-        lost: vec![],
-        schemes: vec![],
-    }
+    Reshare::default()
 }
 
-pub fn to(threshold: u16, numbers: &[u8]) -> Reshare {
+pub fn to(threshold: u32, numbers: &[u8]) -> Reshare {
     Reshare {
-        to: Some((threshold, numbers.iter().copied().map(node).collect())),
+        threshold: Some(threshold),
+        signers: lines(numbers.iter().copied()),
         ..refresh()
     }
 }
 
-pub async fn reshare(
+pub async fn reshare(gateway: &Gateway, vault: VaultId, reshare: Reshare) -> Result<Vault, Fault> {
+    reshare_as(gateway, &admin(), vault, reshare).await
+}
+
+async fn reshare_as(
     gateway: &Gateway,
+    caller: &Caller,
     vault: VaultId,
     reshare: Reshare,
-) -> Result<VaultView, Fault> {
-    let command = Command::ReshareVault {
-        vault: vault.to_string(),
-        reshare,
+) -> Result<Vault, Fault> {
+    let request = Reshare {
+        vault_uuid: vault.to_string(),
+        ..reshare
     };
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Vault(view) => Ok(view),
-        other => panic!("{other:?}"),
-    }
+    let answer = call::<ReshareVault>(gateway, caller, request).await?;
+    Ok(answer.vault.unwrap())
 }
 
-pub async fn cancel(gateway: &Gateway, vault: VaultId) -> Result<VaultView, Fault> {
-    let command = Command::CancelReshare {
-        vault: vault.to_string(),
+pub async fn cancel(gateway: &Gateway, vault: VaultId) -> Result<Vault, Fault> {
+    cancel_as(gateway, &admin(), vault).await
+}
+
+async fn cancel_as(gateway: &Gateway, caller: &Caller, vault: VaultId) -> Result<Vault, Fault> {
+    let vault_uuid = vault.to_string();
+    let request = admin::CancelReshareRequest { vault_uuid };
+    let answer = call::<CancelReshare>(gateway, caller, request).await?;
+    Ok(answer.vault.unwrap())
+}
+
+async fn backup(
+    gateway: &Gateway,
+    caller: &Caller,
+    vault: VaultId,
+    recipients: Vec<String>,
+) -> Result<Vec<ShareBackup>, Fault> {
+    let vault_uuid = vault.to_string();
+    let request = admin::BackupVaultRequest {
+        vault_uuid,
+        recipients,
     };
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Vault(view) => Ok(view),
-        other => panic!("{other:?}"),
-    }
+    let answer = call::<BackupVault>(gateway, caller, request).await?;
+    Ok(answer.backups)
 }
 
-pub async fn view(gateway: &Gateway) -> VaultView {
-    match gateway.view(&admin(), Query::Vault("main".into())).await {
-        Ok(View::Vault(vault)) => vault,
-        other => panic!("{other:?}"),
-    }
+/// Removes a node.
+pub async fn remove(gateway: &Gateway, number: u8) -> Result<(), Fault> {
+    let public_key = node(number).openssh_line("");
+    let request = admin::RemoveNodeRequest { public_key };
+    let removed = call::<RemoveNode>(gateway, &admin(), request).await;
+    removed.map(|_| ())
 }
 
-pub async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> VaultView {
+pub async fn view(gateway: &Gateway) -> Vault {
+    vault_named(gateway, "main").await.unwrap()
+}
+
+pub async fn until(gateway: &Gateway, wanted: impl Fn(&Vault) -> bool) -> Vault {
     let looking = async {
         loop {
             let vault = view(gateway).await;
@@ -86,12 +105,12 @@ pub async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> Va
     }
 }
 
-pub fn idle(vault: &VaultView) -> bool {
+pub fn idle(vault: &Vault) -> bool {
     vault.ready && vault.keys.iter().all(|key| key.work.is_none())
 }
 
 /// Nothing in work, and every node knows of the shares that sign.
-pub fn known(vault: &VaultView) -> bool {
+pub fn known(vault: &Vault) -> bool {
     idle(vault) && vault.keys.iter().all(|key| key.unconfirmed.is_empty())
 }
 
@@ -102,10 +121,15 @@ pub fn has_nothing(world: &World, id: VaultId, number: u8) -> bool {
     keys.all(|key| nodes.epochs(*key, &node(number)) == (None, vec![]))
 }
 
-pub fn epochs(vault: &VaultView) -> Vec<u32> {
+pub fn epochs(vault: &Vault) -> Vec<u32> {
     let keys = vault.keys.iter();
-    keys.map(|key| key.generation.as_ref().unwrap().epoch)
-        .collect()
+    keys.map(|key| key.shares.as_ref().unwrap().epoch).collect()
+}
+
+/// New shares sign, and not every node has confirmed it.
+fn activating(vault: &Vault) -> bool {
+    let mut works = vault.keys.iter().map(|key| key.work.as_ref());
+    works.all(|work| work.is_some_and(|work| work.step == "activating"))
 }
 
 /// A vault, and two nodes more than it has.
@@ -116,12 +140,11 @@ pub async fn new_vault(gateway: &Gateway) -> VaultId {
 }
 
 pub async fn admit_more(gateway: &Gateway) -> bool {
-    for number in 4..=5 {
-        let command = Command::AdmitNode {
-            id: node(number),
-            name: String::new(),
-        };
-        if gateway.submit(&admin(), command, None).await.is_err() {
+    for public_key in lines(4..=5) {
+        let name = String::new();
+        let request = admin::AdmitNodeRequest { public_key, name };
+        let admitted = call::<AdmitNode>(gateway, &admin(), request).await;
+        if admitted.is_err() {
             return false;
         }
     }
@@ -161,7 +184,7 @@ async fn reshare__should_change_who_signs_and_no_key() {
         let now = until(&gateway, idle).await;
         let epoch = u32::try_from(number).unwrap() + 2;
         assert_eq!(epochs(&now), [epoch, epoch]);
-        let holders: Vec<NodeId> = numbers.iter().copied().map(node).collect();
+        let holders = lines(numbers.iter().copied());
         assert_eq!((now.threshold, now.signers), (threshold, holders));
         signs(&gateway, &wallets).await;
     }
@@ -174,8 +197,7 @@ async fn reshare__should_change_who_signs_and_no_key() {
     }
     // Who holds a share cannot be removed; who gave it away can.
     for (number, removed) in [(5, false), (1, true)] {
-        let command = Command::RemoveNode(node(number));
-        let outcome = gateway.submit(&admin(), command, None).await;
+        let outcome = remove(&gateway, number).await;
         assert_eq!(outcome.is_ok(), removed, "{outcome:?}");
     }
     let fault = reshare(&gateway, id, to(2, &[1, 4])).await.unwrap_err();
@@ -196,11 +218,7 @@ async fn requests__should_be_signed_while_shares_change_under_them() {
     // New shares are decided and no node knows: requests wait.
     world.signers.hold_activation.send_replace(true);
     world.signers.hold_reshare.send_replace(false);
-    let telling = |vault: &VaultView| {
-        let mut keys = vault.keys.iter();
-        keys.all(|key| key.work == Some(WorkView::Telling))
-    };
-    assert_eq!(epochs(&until(&gateway, telling).await), [1, 1]);
+    assert_eq!(epochs(&until(&gateway, activating).await), [1, 1]);
     let waiting = create(&gateway, raw(&wallets[0])).await;
     let sessions = world.signers.sessions();
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -225,13 +243,7 @@ async fn request__should_outlive_a_refusal_for_shares_that_were_replaced() {
     // The nodes are ahead of what the orchestrator knows: told, and the answer was lost.
     world.signers.hold_activation.send_replace(true);
     reshare(&gateway, id, refresh()).await.unwrap();
-    until(&gateway, |vault| {
-        vault
-            .keys
-            .iter()
-            .all(|key| key.work == Some(WorkView::Telling))
-    })
-    .await;
+    until(&gateway, activating).await;
     gateway.stop().await;
     // A new process tells them again before anybody signs.
     let gateway = world.start().await;
@@ -248,7 +260,7 @@ async fn failed_run__should_be_repeated_with_a_new_epoch_and_say_why() {
     let id = new_vault(&gateway).await;
     world.signers.failing_reshares.store(6, Ordering::SeqCst);
     world.signers.hold_reshare.send_replace(true);
-    let problem = |key: &KeyView| key.problem.clone().unwrap_or_default();
+    let problem = |key: &Key| key.problem.clone().unwrap_or_default();
     reshare(&gateway, id, refresh()).await.unwrap();
     // Repeating the wish changes nothing; another one is refused.
     reshare(&gateway, id, refresh()).await.unwrap();
@@ -292,11 +304,14 @@ async fn reshare__should_name_who_is_away_and_be_cancelled() {
     })
     .await;
     let problem = stuck.keys[0].problem.clone().unwrap();
-    assert!(problem.contains("node-4 (0404"), "{problem}");
+    let away = format!("node-4 ({})", node(4).openssh_line(""));
+    assert!(problem.contains(&away), "{problem}");
     assert!(!problem.contains("node-3"), "{problem}");
-    let expected = WorkView::Preparing {
+    let expected = Work {
+        step: "preparing".into(),
         threshold: 2,
-        holders: vec![node(1), node(2), node(4)],
+        holders: lines([1, 2, 4]),
+        reason: String::new(),
     };
     assert_eq!(stuck.keys[0].work.as_ref(), Some(&expected));
     let cancelled = cancel(&gateway, id).await.unwrap();
@@ -304,13 +319,13 @@ async fn reshare__should_name_who_is_away_and_be_cancelled() {
     // To those who are there; the one that lost its share deals nothing.
     world.signers.away.lock().unwrap().remove(&node(4));
     let unknown = Reshare {
-        lost: vec![node(4)],
+        lost: lines([4]),
         ..to(2, &[1, 2, 4])
     };
     let refusal = reshare(&gateway, id, unknown).await.unwrap_err();
     assert!(refusal.message().starts_with("lost: "), "{refusal}");
     let replace = Reshare {
-        lost: vec![node(3)],
+        lost: lines([3]),
         ..to(2, &[1, 2, 4])
     };
     reshare(&gateway, id, replace).await.unwrap();
@@ -326,7 +341,7 @@ async fn reshare__should_name_who_is_away_and_be_cancelled() {
         .unwrap()
         .extend([node(1), node(2)]);
     reshare(&gateway, id, to(2, &[4, 5])).await.unwrap();
-    let says = |key: &KeyView| {
+    let says = |key: &Key| {
         let problem = key.problem.as_ref();
         problem.is_some_and(|it| it.contains("1 of 2") && it.contains("node-1"))
     };
@@ -364,33 +379,23 @@ async fn life__should_be_for_operators_and_for_keys_that_are_there() {
     let world = World::new();
     let gateway = world.start().await;
     let id = new_vault(&gateway).await;
-    for command in [
-        Command::ReshareVault {
-            vault: id.to_string(),
-            reshare: refresh(),
-        },
-        Command::CancelReshare {
-            vault: id.to_string(),
-        },
-        Command::BackupVault {
-            vault: id.to_string(),
-            recipients: vec!["age1".into()],
-        },
+    let recipients = vec!["age1".to_owned()];
+    let backed_up = backup(&gateway, &stranger(), id, recipients.clone()).await;
+    for refused in [
+        reshare_as(&gateway, &stranger(), id, refresh()).await.err(),
+        cancel_as(&gateway, &stranger(), id).await.err(),
+        backed_up.err(),
     ] {
-        let fault = gateway
-            .submit(&stranger(), command, None)
-            .await
-            .unwrap_err();
-        assert_eq!(fault.class(), &Class::Forbidden);
+        assert_eq!(refused.unwrap().class(), &Class::Forbidden);
     }
     let scheme = Reshare {
-        schemes: vec![Scheme::Cggmp24],
+        schemes: vec!["cggmp24".into()],
         ..refresh()
     };
     let fault = reshare(&gateway, id, scheme).await.unwrap_err();
     assert!(fault.message().starts_with("schemes: "), "{fault}");
     let one = Reshare {
-        schemes: vec![Scheme::FrostEd25519],
+        schemes: vec!["frost-ed25519".into()],
         ..refresh()
     };
     reshare(&gateway, id, one).await.unwrap();
@@ -401,29 +406,29 @@ async fn life__should_be_for_operators_and_for_keys_that_are_there() {
     // Both keys are asked for before either is answered: a silent node is waited for once.
     let meet = Arc::new(tokio::sync::Barrier::new(2));
     *world.signers.backups_meet.lock().unwrap() = Some(meet);
-    let command = |recipients| Command::BackupVault {
-        vault: id.to_string(),
-        recipients,
-    };
     let operator = admin();
-    let made = gateway.submit(&operator, command(vec!["age1".into()]), None);
-    let made = tokio::time::timeout(Duration::from_secs(60), made)
+    let made = backup(&gateway, &operator, id, recipients);
+    let backups = tokio::time::timeout(Duration::from_secs(60), made)
         .await
         .expect("both keys are asked for at once")
         .unwrap();
-    let Receipt::Backups(backups) = made.receipt else {
-        panic!("{made:?}")
+    let found = |made: &ShareBackup| {
+        assert_eq!(made.backup.is_some(), made.problem.is_none());
+        (
+            made.public_key.clone(),
+            made.backup.is_some(),
+            made.threshold,
+        )
     };
-    let found = |backup: &ShareBackup| (backup.node, backup.backup.is_ok(), backup.threshold);
-    let expected = [1, 2, 3].map(|number| (node(number), number != 2, 2));
+    let expected = [1, 2, 3].map(|number| {
+        let line = node(number).openssh_line(&format!("node-{number}"));
+        (line, number != 2, 2)
+    });
     assert_eq!(
         backups.iter().map(found).collect::<Vec<_>>(),
-        [expected, expected].concat()
+        [expected.clone(), expected].concat()
     );
-    let fault = gateway
-        .submit(&admin(), command(vec![]), None)
-        .await
-        .unwrap_err();
+    let fault = backup(&gateway, &operator, id, vec![]).await.unwrap_err();
     assert!(fault.message().starts_with("recipients: "), "{fault}");
 }
 
@@ -432,24 +437,20 @@ async fn refresh__should_be_of_the_keys_that_have_one() {
     let world = World::new();
     let gateway = world.start().await;
     assert!(admit(&gateway).await);
-    let command = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(node).collect(),
-        ecdsa: Scheme::Cggmp24,
+    let request = admin::CreateVaultRequest {
+        ecdsa_backend: Some("cggmp24".into()),
+        ..vault_request("main")
     };
-    let made = gateway.submit(&admin(), command, None).await.unwrap();
-    let Receipt::Vault(made) = made.receipt else {
-        panic!("{made:?}")
-    };
+    let made = call::<CreateVault>(&gateway, &admin(), request).await;
+    let id = made.unwrap().vault.unwrap().uuid.parse().unwrap();
     ready(&gateway, "main").await;
-    reshare(&gateway, made.id, refresh()).await.unwrap();
+    reshare(&gateway, id, refresh()).await.unwrap();
     let done = until(&gateway, |vault| {
         idle(vault) && epochs(vault).iter().sum::<u32>() == 1
     });
     for key in done.await.keys {
-        let refreshed = key.generation.unwrap().epoch == 1;
-        assert_eq!(refreshed, key.scheme == Scheme::FrostEd25519);
+        let refreshed = key.shares.unwrap().epoch == 1;
+        assert_eq!(refreshed, key.scheme == "frost-ed25519");
     }
     gateway.stop().await;
 }

@@ -4,13 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use covault_actors::{
-    gateway::{Command, Gateway, Receipt, VaultView, WorkView},
+    gateway::Gateway,
+    operations::CreateVault,
     port::Signers as _,
     store::{Store, memory::MemoryStore},
 };
 use covault_core::{
     ids::SessionId,
-    order::{Generation, ReshareOrder, Reshared},
+    order::{Generation, NodeId, ReshareOrder, Reshared},
+    schema::admin::{Key, Vault},
+    scheme::Scheme,
 };
 
 use crate::{
@@ -19,6 +22,23 @@ use crate::{
     one_key::root,
     world::*,
 };
+
+fn scheme(key: &Key) -> Scheme {
+    Scheme::parse(&key.scheme).unwrap()
+}
+
+/// The shares of a key that sign.
+fn generation(key: &Key) -> Generation {
+    let shares = key.shares.as_ref().unwrap();
+    let holders = shares.holders.iter();
+    Generation {
+        epoch: shares.epoch,
+        threshold: shares.threshold.try_into().unwrap(),
+        holders: holders
+            .map(|line| NodeId::parse_openssh_line(line).unwrap())
+            .collect(),
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holder_that_is_away_when_it_is_dropped__should_be_told_when_it_is_back() {
@@ -34,7 +54,7 @@ async fn holder_that_is_away_when_it_is_dropped__should_be_told_when_it_is_back(
     // It does not keep the command waiting, nor anybody from signing, and is named.
     let done = until(&gateway, idle).await;
     for key in &done.keys {
-        assert_eq!(key.unconfirmed, [node(3)]);
+        assert_eq!(key.unconfirmed, lines([3]));
     }
     signs(&gateway, &wallets).await;
     assert!(!has_nothing(&world, id, 3));
@@ -45,11 +65,10 @@ async fn holder_that_is_away_when_it_is_dropped__should_be_told_when_it_is_back(
     let gateway = world.start().await;
     let still = until(&gateway, idle).await;
     for key in &still.keys {
-        assert_eq!(key.unconfirmed, [node(3)]);
+        assert_eq!(key.unconfirmed, lines([3]));
     }
     // It may never come, and an operator may give it up.
-    let command = Command::RemoveNode(node(3));
-    gateway.submit(&admin(), command, None).await.unwrap();
+    remove(&gateway, 3).await.unwrap();
     assert!(admit(&gateway).await);
     world.signers.away.lock().unwrap().clear();
     let done = until(&gateway, known).await;
@@ -69,15 +88,17 @@ async fn runs_that_leave_shares_behind__should_end_and_be_made_void() {
     let wallets = addresses(&gateway, id).await;
     world.signers.full.lock().unwrap().insert(node(5));
     reshare(&gateway, id, to(2, &[3, 4, 5])).await.unwrap();
-    let halted = |vault: &VaultView| {
-        let mut keys = vault.keys.iter();
-        keys.all(|key| matches!(&key.work, Some(WorkView::Halted { reason, .. }) if reason.contains("disk")))
+    let halted = |vault: &Vault| {
+        let mut works = vault.keys.iter().map(|key| key.work.as_ref());
+        works.all(|work| {
+            work.is_some_and(|work| work.step == "halted" && work.reason.contains("disk"))
+        })
     };
     let stopped = until(&gateway, halted).await;
     let runs = || world.signers.nodes.lock().unwrap().runs;
     assert_eq!(runs(), 6, "three of each key");
     for key in &stopped.keys {
-        assert_eq!(key.leftover, [node(3), node(4), node(5)]);
+        assert_eq!(key.leftover, lines(3..=5));
     }
     // Nor does a new process begin again. Asked again, three more.
     gateway.stop().await;
@@ -90,15 +111,15 @@ async fn runs_that_leave_shares_behind__should_end_and_be_made_void() {
     // node 4 once it is there again.
     let cancelled = cancel(&gateway, id).await.unwrap();
     assert!(idle(&cancelled));
-    assert_eq!(cancelled.keys[1].leftover, [node(3), node(4), node(5)]);
+    assert_eq!(cancelled.keys[1].leftover, lines(3..=5));
     assert!(!has_nothing(&world, id, 4));
     world.signers.away.lock().unwrap().insert(node(4));
     reshare(&gateway, id, refresh()).await.unwrap();
     let done = until(&gateway, idle).await;
     for key in &done.keys {
         assert_eq!(
-            (key.leftover.as_slice(), key.unconfirmed.as_slice()),
-            (&[][..], &[node(4)][..])
+            (key.leftover.clone(), key.unconfirmed.clone()),
+            (vec![], lines([4]))
         );
     }
     signs(&gateway, &wallets).await;
@@ -122,7 +143,7 @@ async fn refresh__should_go_on_from_what_the_nodes_show() {
     let id = new_vault(&gateway).await;
     let wallets = addresses(&gateway, id).await;
     for key in &view(&gateway).await.keys {
-        let old = key.generation.clone().unwrap();
+        let old = generation(key);
         let mut shown = None;
         for (number, epoch) in [(1, 900), (2, 1024)] {
             let new = Generation {
@@ -132,8 +153,8 @@ async fn refresh__should_go_on_from_what_the_nodes_show() {
             let order = ReshareOrder {
                 vault: id,
                 session: SessionId::from_bytes([number; 16]),
-                scheme: key.scheme,
-                root_public_key: root(id, key.scheme.curve()).public_key,
+                scheme: scheme(key),
+                root_public_key: root(id, scheme(key).curve()).public_key,
                 dealers: old.holders[..2].to_vec(),
                 old: old.clone(),
                 new,
@@ -164,21 +185,14 @@ async fn run(gateway: &Gateway) {
     if !admit(gateway).await || !admit_more(gateway).await {
         return;
     }
-    let command = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(node).collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+    let made = call::<CreateVault>(gateway, &admin(), vault_request("main")).await;
+    let Ok(made) = made else {
         return;
     };
-    let Receipt::Vault(vault) = made.receipt else {
-        panic!("no vault")
-    };
+    let id = made.vault.unwrap().uuid.parse().unwrap();
     for reshare_request in [refresh(), to(2, &[2, 3, 4])] {
         until(gateway, known).await;
-        if reshare(gateway, vault.id, reshare_request).await.is_err() {
+        if reshare(gateway, id, reshare_request).await.is_err() {
             return;
         }
     }
@@ -191,10 +205,10 @@ async fn check(world: &World, what: &str) {
     let id = new_vault(&gateway).await;
     let now = until(&gateway, known).await;
     for key in &now.keys {
-        let generation = key.generation.as_ref().unwrap();
+        let (generation, key) = (generation(key), (id, scheme(key)));
         let nodes = world.signers.nodes.lock().unwrap();
-        assert!(nodes.use_it((id, key.scheme), generation), "{what}");
-        for (node, disk) in &nodes.shares[&(id, key.scheme)] {
+        assert!(nodes.use_it(key, &generation), "{what}");
+        for (node, disk) in &nodes.shares[&key] {
             // Whoever was asked for shares that are not used has nothing left.
             assert_eq!(disk.prepared, [], "{what}");
             assert_eq!(disk.active.is_some(), generation.holders.contains(node));

@@ -10,8 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Gateway, Query, View},
-    store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store, redb::RedbStore},
+    gateway::{Caller, Gateway},
+    operations::GetSigningRequestList,
+    store::{Batch, CommitError, Expect, Key, ReadError, Row, Scan, Space, Store},
 };
 use covault_core::{
     fault::{Class, Fault},
@@ -31,19 +32,15 @@ fn asked(vault: VaultId) -> wire::GetSigningRequestListRequest {
 
 async fn list(
     gateway: &Gateway,
+    caller: &Caller,
     asked: wire::GetSigningRequestListRequest,
 ) -> Result<Vec<wire::SigningRequest>, Fault> {
-    match gateway
-        .view(&admin(), Query::SigningRequests(asked))
-        .await?
-    {
-        View::SigningRequests(found) => Ok(found),
-        other => panic!("{other:?}"),
-    }
+    let found = call::<GetSigningRequestList>(gateway, caller, asked).await?;
+    Ok(found.signing_requests)
 }
 
 async fn uuids(gateway: &Gateway, asked: wire::GetSigningRequestListRequest) -> Vec<String> {
-    let found = list(gateway, asked).await.unwrap();
+    let found = list(gateway, &admin(), asked).await.unwrap();
     found.into_iter().map(|request| request.uuid).collect()
 }
 
@@ -94,7 +91,7 @@ async fn list__should_be_in_the_order_of_creation_page_by_page() {
         assert!(page(Some(past), Some(7), SortOrder::Asc).await.is_empty());
     }
     // What is listed is what getSigningRequestDetails shows.
-    let listed = list(&gateway, asked(vault_id)).await.unwrap();
+    let listed = list(&gateway, &admin(), asked(vault_id)).await.unwrap();
     assert_eq!(listed[0], details(&gateway, &down[0]).await);
 }
 
@@ -106,7 +103,7 @@ async fn list__should_refuse_what_it_cannot_answer() {
     let refused = async |change: &dyn Fn(&mut wire::GetSigningRequestListRequest)| {
         let mut asked = asked(vault);
         change(&mut asked);
-        let fault = list(&gateway, asked).await.unwrap_err();
+        let fault = list(&gateway, &admin(), asked).await.unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
         fault.message().to_owned()
     };
@@ -126,35 +123,8 @@ async fn list__should_refuse_what_it_cannot_answer() {
         let said = refused(&|asked| asked.vault_uuid = uuid.into()).await;
         assert_eq!(said, "Invalid uuid");
     }
-    let query = Query::SigningRequests(asked(vault));
-    let fault = gateway.view(&stranger(), query).await.unwrap_err();
+    let fault = list(&gateway, &stranger(), asked(vault)).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Forbidden);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn list__should_have_the_requests_of_versions_before_the_index() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(RedbStore::open(&folder.path().join("store.redb")).unwrap());
-    let world = World::on(Arc::clone(&store) as Arc<dyn Store>);
-    let gateway = world.start().await;
-    let vault = vault(&gateway, "main").await;
-    let made = make(&world, &gateway, vault, 5).await;
-    gateway.stop().await;
-
-    let index = || Scan::prefix(Space::RequestIndex, &[], 1_000);
-    let mut batch = Batch::new();
-    for (key, _) in store.scan(&index()).await.unwrap() {
-        batch.delete(key, Expect::Any);
-    }
-    store.commit(batch).await.unwrap();
-    let expected: Vec<_> = made.iter().rev().cloned().collect();
-    for _ in 0..2 {
-        let gateway = world.start().await;
-        assert_eq!(uuids(&gateway, asked(vault)).await, expected);
-        // One row for each, and the mark that nothing is missing.
-        assert_eq!(store.scan(&index()).await.unwrap().len(), 6);
-        gateway.stop().await;
-    }
 }
 
 /// A store that watches how many rows a scan passes over at once, and how many are read.

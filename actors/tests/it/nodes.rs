@@ -3,46 +3,55 @@
 use std::sync::Arc;
 
 use covault_actors::{
-    gateway::{Command, Gateway, Query, View},
+    gateway::{Caller, Gateway},
+    operations::{AdmitNode, CreateVault, RemoveNode},
     port::NodeView,
     store::redb::RedbStore,
 };
 use covault_core::{
     fault::{Class, Fault},
     order::NodeId,
+    schema::admin,
 };
 
 use crate::world::*;
 
-fn node(number: u8) -> NodeId {
-    NodeId([number; 32])
-}
-
-async fn submit(gateway: &Gateway, command: Command) -> Result<(), Fault> {
-    gateway.submit(&admin(), command, None).await.map(|_| ())
-}
-
-fn admit_as(number: u8, name: &str) -> Command {
-    Command::AdmitNode {
-        id: node(number),
+async fn admit_node(
+    gateway: &Gateway,
+    caller: &Caller,
+    number: u8,
+    name: &str,
+) -> Result<(), Fault> {
+    let request = admin::AdmitNodeRequest {
+        public_key: node(number).openssh_line(""),
         name: name.into(),
-    }
+    };
+    let admitted = call::<AdmitNode>(gateway, caller, request).await;
+    admitted.map(|_| ())
 }
 
-fn create(signers: &[u8]) -> Command {
-    Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: signers.iter().map(|number| node(*number)).collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    }
+async fn admit_as(gateway: &Gateway, number: u8, name: &str) -> Result<(), Fault> {
+    admit_node(gateway, &admin(), number, name).await
+}
+
+async fn remove(gateway: &Gateway, caller: &Caller, number: u8) -> Result<(), Fault> {
+    let public_key = node(number).openssh_line("");
+    let request = admin::RemoveNodeRequest { public_key };
+    let removed = call::<RemoveNode>(gateway, caller, request).await;
+    removed.map(|_| ())
+}
+
+async fn create(gateway: &Gateway, signers: [u8; 2]) -> Result<(), Fault> {
+    let request = admin::CreateVaultRequest {
+        signers: lines(signers),
+        ..vault_request("main")
+    };
+    let made = call::<CreateVault>(gateway, &admin(), request).await;
+    made.map(|_| ())
 }
 
 async fn list(gateway: &Gateway) -> Vec<NodeView> {
-    match gateway.view(&admin(), Query::Nodes).await.unwrap() {
-        View::Nodes { nodes, .. } => nodes,
-        other => panic!("{other:?}"),
-    }
+    gateway.nodes().await.unwrap().0
 }
 
 async fn names(gateway: &Gateway) -> Vec<(NodeId, String)> {
@@ -54,10 +63,10 @@ async fn names(gateway: &Gateway) -> Vec<(NodeId, String)> {
 async fn vault__should_be_refused_with_a_node_that_was_not_admitted() {
     let world = World::new();
     let gateway = world.start().await;
-    submit(&gateway, admit_as(1, "")).await.unwrap();
-    let fault = submit(&gateway, create(&[1, 2])).await.unwrap_err();
+    admit_as(&gateway, 1, "").await.unwrap();
+    let fault = create(&gateway, [1, 2]).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
-    let line = hex::encode([2; 32]);
+    let line = node(2).openssh_line("");
     let sentence = fault.message();
     assert!(
         sentence.starts_with(&format!("signers: {line} ")),
@@ -68,8 +77,8 @@ async fn vault__should_be_refused_with_a_node_that_was_not_admitted() {
         "{sentence}"
     );
     assert!(world.signers.keygens.lock().unwrap().is_empty());
-    submit(&gateway, admit_as(2, "")).await.unwrap();
-    submit(&gateway, create(&[1, 2])).await.unwrap();
+    admit_as(&gateway, 2, "").await.unwrap();
+    create(&gateway, [1, 2]).await.unwrap();
     ready(&gateway, "main").await;
     gateway.stop().await;
 }
@@ -80,11 +89,11 @@ async fn admission__should_outlive_a_restart_and_reach_the_cluster() {
     let open = || Arc::new(RedbStore::open(&folder.path().join("store")).unwrap());
     let world = World::on(open());
     let gateway = world.start().await;
-    submit(&gateway, admit_as(2, "vienna")).await.unwrap();
-    submit(&gateway, admit_as(9, "")).await.unwrap();
+    admit_as(&gateway, 2, "vienna").await.unwrap();
+    admit_as(&gateway, 9, "").await.unwrap();
     // Once more, without a name and with another one.
-    submit(&gateway, admit_as(2, "")).await.unwrap();
-    submit(&gateway, admit_as(9, "graz")).await.unwrap();
+    admit_as(&gateway, 2, "").await.unwrap();
+    admit_as(&gateway, 9, "graz").await.unwrap();
     gateway.stop().await;
     drop((gateway, world));
 
@@ -101,14 +110,10 @@ async fn admission__should_outlive_a_restart_and_reach_the_cluster() {
     );
     assert!(seen[1].live);
 
-    submit(&gateway, Command::RemoveNode(node(2)))
-        .await
-        .unwrap();
+    remove(&gateway, &admin(), 2).await.unwrap();
     assert_eq!(*world.signers.admitted.lock().unwrap(), [node(9)]);
     assert_eq!(list(&gateway).await.len(), 1);
-    let fault = submit(&gateway, Command::RemoveNode(node(2)))
-        .await
-        .unwrap_err();
+    let fault = remove(&gateway, &admin(), 2).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Invalid);
     gateway.stop().await;
 }
@@ -119,9 +124,7 @@ async fn node__should_not_be_removed_while_it_holds_shares() {
     let gateway = world.start().await;
     vault(&gateway, "main").await;
     vault(&gateway, "other").await;
-    let fault = submit(&gateway, Command::RemoveNode(node(3)))
-        .await
-        .unwrap_err();
+    let fault = remove(&gateway, &admin(), 3).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
     assert!(fault.message().contains("main, other"), "{fault}");
     assert_eq!(list(&gateway).await.len(), 3);
@@ -132,15 +135,14 @@ async fn node__should_not_be_removed_while_it_holds_shares() {
 async fn nodes__should_be_changed_by_operators_only_and_have_sane_names() {
     let world = World::new();
     let gateway = world.start().await;
-    for command in [admit_as(1, ""), Command::RemoveNode(node(1))] {
-        let fault = gateway
-            .submit(&stranger(), command, None)
-            .await
-            .unwrap_err();
-        assert_eq!(fault.class(), &Class::Forbidden);
+    for refused in [
+        admit_node(&gateway, &stranger(), 1, "").await,
+        remove(&gateway, &stranger(), 1).await,
+    ] {
+        assert_eq!(refused.unwrap_err().class(), &Class::Forbidden);
     }
     for name in ["\u{1b}[2J", &"x".repeat(65)] {
-        let fault = submit(&gateway, admit_as(1, name)).await.unwrap_err();
+        let fault = admit_as(&gateway, 1, name).await.unwrap_err();
         assert!(fault.message().starts_with("name: "), "{fault}");
     }
     assert!(list(&gateway).await.is_empty());

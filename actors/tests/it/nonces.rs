@@ -63,9 +63,8 @@ async fn nonces__should_follow_the_order_of_creation() {
     for _ in 0..20 {
         let mut asked = request(send(&address));
         asked.broadcast_tx = Some(false);
-        created.push(self::created(
-            try_create(&gateway, asked, None).await.unwrap(),
-        ));
+        let (pending, _) = try_create(&gateway, asked, None).await.unwrap();
+        created.push(pending);
     }
     world.evm.down.store(false, Ordering::SeqCst);
     for (nonce, one) in (0u64..).zip(&created) {
@@ -93,7 +92,7 @@ async fn nonces__should_step_around_those_that_clients_chose() {
         asked
     };
     let nonce = async |asked: wire::CreateSigningRequestRequest| {
-        let pending = created(try_create(&gateway, asked, None).await.unwrap());
+        let (pending, _) = try_create(&gateway, asked, None).await.unwrap();
         nonce_of(&outcome(&gateway, &pending.uuid).await.signed_transaction)
     };
     assert_eq!(nonce(chosen(1)).await, 1);

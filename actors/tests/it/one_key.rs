@@ -26,6 +26,8 @@ use covault_core::{
 use curve25519_dalek::{constants::ED25519_BASEPOINT_TABLE, scalar::Scalar};
 use sha2::{Digest as _, Sha256, Sha512};
 
+use crate::world::node;
+
 /// See the module.
 #[derive(Default)]
 pub struct OneKey {
@@ -452,7 +454,7 @@ impl Signers for OneKey {
         assert_eq!(proof.0.len(), order.parties().len());
         let mut held = self.hold_activation.subscribe();
         held.wait_for(|held| !held).await.unwrap();
-        let lost = take(&self.failing_activations).then_some(NodeId([2; 32]));
+        let lost = take(&self.failing_activations).then_some(node(2));
         let mut nodes = self.nodes.lock().unwrap();
         let disks = nodes.shares.get_mut(&(order.vault, order.scheme)).unwrap();
         let mut tell = |node: &NodeId| {
@@ -517,11 +519,11 @@ impl Signers for OneKey {
         let away = self.away.lock().unwrap().clone();
         (1..=5)
             .map(|number| NodeView {
-                id: NodeId([number; 32]),
+                id: node(number),
                 name: format!("node-{number}"),
-                live: !away.contains(&NodeId([number; 32])),
+                live: !away.contains(&node(number)),
                 last_seen_ms: Some(1),
-                ..NodeView::unseen(NodeId([number; 32]))
+                ..NodeView::unseen(node(number))
             })
             .collect()
     }

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 
 use covault_actors::{
-    gateway::{Command, Gateway, Query, Receipt, Reshare, VaultView, View},
+    gateway::Gateway,
+    operations::{AdmitNode, CreateVault, RemoveNode, ReshareVault},
     store::memory::MemoryStore,
 };
 use covault_core::{
     fault::{Class, Fault},
-    order::NodeId,
-    schema::wire::NetworkType,
+    schema::{
+        admin::{
+            AdmitNodeRequest, CreateVaultRequest, Key, RemoveNodeRequest, ReshareVaultRequest,
+            Vault,
+        },
+        wire::NetworkType,
+    },
     scheme::Scheme,
     signature::Curve,
 };
@@ -19,53 +25,48 @@ use crate::{
     world::*,
 };
 
-fn node(number: u8) -> NodeId {
-    NodeId([number; 32])
+fn nodes(numbers: &[u8]) -> Vec<String> {
+    lines(numbers.iter().copied())
 }
 
-fn nodes(numbers: &[u8]) -> Vec<NodeId> {
-    numbers.iter().copied().map(node).collect()
-}
-
-fn create(signers: &[u8]) -> Command {
-    Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
+fn create(signers: &[u8]) -> CreateVaultRequest {
+    CreateVaultRequest {
         signers: nodes(signers),
-        ecdsa: Scheme::Dkls23,
+        ..vault_request("main")
     }
 }
 
-fn replace(signers: &[u8]) -> Command {
-    Command::ReplaceSigners {
-        name: "main".into(),
-        threshold: 2,
-        signers: nodes(signers),
-        ecdsa: Scheme::Dkls23,
+fn replace(signers: &[u8]) -> CreateVaultRequest {
+    CreateVaultRequest {
+        replace: true,
+        ..create(signers)
     }
 }
 
-async fn made(gateway: &Gateway, command: Command) -> Result<VaultView, Fault> {
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Vault(view) => Ok(view),
-        other => panic!("{other:?}"),
-    }
+async fn made(gateway: &Gateway, request: CreateVaultRequest) -> Result<Vault, Fault> {
+    let made = call::<CreateVault>(gateway, &admin(), request).await?;
+    Ok(made.vault.unwrap())
 }
 
-async fn view(gateway: &Gateway) -> VaultView {
-    match gateway.view(&admin(), Query::Vault("main".into())).await {
-        Ok(View::Vault(vault)) => vault,
-        other => panic!("{other:?}"),
-    }
+async fn view(gateway: &Gateway) -> Vault {
+    vault_named(gateway, "main").await.unwrap()
+}
+
+async fn remove(gateway: &Gateway, number: u8) -> Result<(), Fault> {
+    let request = RemoveNodeRequest {
+        public_key: node(number).openssh_line(""),
+    };
+    call::<RemoveNode>(gateway, &admin(), request).await?;
+    Ok(())
 }
 
 async fn admit_five(gateway: &Gateway) {
-    for number in 1..=5 {
-        let command = Command::AdmitNode {
-            id: node(number),
-            name: String::new(),
+    for public_key in lines(1..=5) {
+        let request = AdmitNodeRequest {
+            public_key,
+            ..Default::default()
         };
-        gateway.submit(&admin(), command, None).await.unwrap();
+        call::<AdmitNode>(gateway, &admin(), request).await.unwrap();
     }
 }
 
@@ -90,9 +91,7 @@ async fn vault__should_get_its_keys_from_other_nodes_when_one_never_comes() {
     assert_eq!(fault.class(), &Class::Conflict);
     assert!(fault.message().contains("--replace"), "{fault}");
     // The node that never came is held by a vault that has no keys, and that is what is said.
-    let operator = admin();
-    let remove = || gateway.submit(&operator, Command::RemoveNode(node(3)), None);
-    let fault = remove().await.unwrap_err();
+    let fault = remove(&gateway, 3).await.unwrap_err();
     assert_eq!(fault.class(), &Class::Conflict);
     let sentence = fault.message();
     assert!(sentence.contains("--replace"), "{sentence}");
@@ -100,24 +99,21 @@ async fn vault__should_get_its_keys_from_other_nodes_when_one_never_comes() {
     // Nobody is named who is not admitted.
     let fault = made(&gateway, replace(&[1, 2, 9])).await.unwrap_err();
     assert!(fault.message().contains("node admit"), "{fault}");
-    let fault = gateway
-        .submit(&stranger(), replace(&[1, 2, 4]), None)
-        .await
-        .unwrap_err();
-    assert_eq!(fault.class(), &Class::Forbidden);
+    let refused = call::<CreateVault>(&gateway, &stranger(), replace(&[1, 2, 4])).await;
+    assert_eq!(refused.unwrap_err().class(), &Class::Forbidden);
 
     let replaced = made(&gateway, replace(&[1, 2, 4])).await.unwrap();
-    assert_eq!(replaced.id, first.id);
+    assert_eq!(replaced.uuid, first.uuid);
     ready(&gateway, "main").await;
     let vault = view(&gateway).await;
     for key in &vault.keys {
-        assert_eq!(key.generation.as_ref().unwrap().holders, nodes(&[1, 2, 4]));
+        assert_eq!(key.shares.as_ref().unwrap().holders, nodes(&[1, 2, 4]));
     }
     // What the first ones were at is dropped.
     assert!(world.signers.running.lock().unwrap().is_empty());
-    remove().await.unwrap();
+    remove(&gateway, 3).await.unwrap();
     // It signs, and repeating either command is told apart.
-    wallet(&gateway, vault.id, NetworkType::Evm).await;
+    wallet(&gateway, vault.uuid.parse().unwrap(), NetworkType::Evm).await;
     made(&gateway, create(&[1, 2, 4])).await.unwrap();
     made(&gateway, replace(&[1, 2, 4])).await.unwrap();
     let fault = made(&gateway, replace(&[1, 2, 5])).await.unwrap_err();
@@ -132,14 +128,14 @@ async fn vault__should_keep_the_key_that_is_there_when_the_other_is_made_elsewhe
     let gateway = world.start().await;
     admit_five(&gateway).await;
     made(&gateway, create(&[1, 2, 3])).await.unwrap();
-    let there = |vault: &VaultView, curve: Curve| {
-        let key = vault.keys.iter().find(|key| key.scheme.curve() == curve);
-        key.and_then(|key| key.generation.clone())
+    let there = |vault: &Vault, curve: Curve| {
+        let of_curve = |key: &&Key| Scheme::parse(&key.scheme).unwrap().curve() == curve;
+        vault.keys.iter().find(of_curve)?.shares.clone()
     };
     while there(&view(&gateway).await, Curve::Secp256k1).is_none() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
-    let vault = view(&gateway).await.id;
+    let vault = view(&gateway).await.uuid.parse().unwrap();
     let before = wallet(&gateway, vault, NetworkType::Evm).await;
     made(&gateway, replace(&[3, 4, 5])).await.unwrap();
     world.signers.hold_ed25519.send_replace(false);
@@ -184,7 +180,7 @@ async fn vault__should_be_of_one_set_whatever_fails_while_it_is_replaced() {
         }
         ready(&gateway, "main").await;
         for key in view(&gateway).await.keys {
-            assert_eq!(key.generation.unwrap().holders, nodes(&[1, 2, 4]));
+            assert_eq!(key.shares.unwrap().holders, nodes(&[1, 2, 4]));
         }
         gateway.stop().await;
     }
@@ -224,23 +220,22 @@ async fn reshare__should_be_refused_when_a_node_was_removed_before_it() {
     let gateway = world.start().await;
     let id = vault(&gateway, "main").await;
     admit_five(&gateway).await;
-    let remove = Command::RemoveNode(node(5));
-    gateway.submit(&admin(), remove, None).await.unwrap();
-    let command = |signers: &[u8]| Command::ReshareVault {
-        vault: id.to_string(),
-        reshare: Reshare {
-            to: Some((2, nodes(signers))),
-            lost: vec![],
-            schemes: vec![],
-        },
+    remove(&gateway, 5).await.unwrap();
+    let reshare = async |signers: &[u8]| {
+        let request = ReshareVaultRequest {
+            vault_uuid: id.to_string(),
+            threshold: Some(2),
+            signers: nodes(signers),
+            ..Default::default()
+        };
+        call::<ReshareVault>(&gateway, &admin(), request).await
     };
-    let fault = made(&gateway, command(&[1, 2, 5])).await.unwrap_err();
+    let fault = reshare(&[1, 2, 5]).await.unwrap_err();
     assert!(fault.message().starts_with("signers: "), "{fault}");
-    // Removals and wishes at the same time: whichever comes first, no vault names a node that is gone.
+    // Removals and reshares at the same time: whichever comes first, no vault names a node that is gone.
     for _ in 0..20 {
-        let reshare_request = made(&gateway, command(&[1, 2, 4]));
-        let operator = admin();
-        let remove = gateway.submit(&operator, Command::RemoveNode(node(4)), None);
+        let reshare_request = reshare(&[1, 2, 4]);
+        let remove = remove(&gateway, 4);
         let (wished, removed) = tokio::join!(reshare_request, remove);
         assert!(wished.is_err() || removed.is_err());
         if wished.is_ok() {

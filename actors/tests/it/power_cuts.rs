@@ -8,10 +8,11 @@ use std::{
 };
 
 use covault_actors::{
-    gateway::{Command, Gateway, Query, Receipt, Submitted, View},
+    gateway::{Answer, Gateway},
+    operations::{CreateVault, CreateWallet},
     store::{Store, redb::RedbStore},
 };
-use covault_core::{fault::Fault, ids::VaultId, order::NodeId, schema::wire, scheme::Scheme};
+use covault_core::{fault::Fault, ids::VaultId, schema::wire};
 
 use crate::{
     disk::{Disk, Loss},
@@ -54,10 +55,9 @@ async fn make_wallet(
     gateway: &Gateway,
     scenario: Scenario,
     vault: VaultId,
-) -> Result<Submitted, Fault> {
-    let command = wallet_command(vault, network(scenario), "the wallet");
-    let key = Some(idempotency_key("wallet"));
-    gateway.submit(&admin(), command, key).await
+) -> Result<(wire::CreateWalletResponse, Answer), Fault> {
+    let request = wallet_request(vault, network(scenario), "the wallet");
+    call_with_key::<CreateWallet>(gateway, &admin(), request, Some("wallet")).await
 }
 
 /// Makes vault, wallet and two requests, waits for their end, and tells what it has heard.
@@ -65,31 +65,22 @@ async fn live(world: &World, gateway: &Gateway, scenario: Scenario, told: &Mutex
     if !admit(gateway).await {
         return;
     }
-    let command = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
-        ecdsa: Scheme::Dkls23,
-    };
-    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+    let made = call::<CreateVault>(gateway, &admin(), vault_request("main")).await;
+    let Ok(made) = made else {
         return;
     };
-    let Receipt::Vault(vault) = made.receipt else {
-        panic!("no vault")
-    };
-    told.lock().unwrap().vault = Some(vault.id);
+    let vault: VaultId = made.vault.unwrap().uuid.parse().unwrap();
+    told.lock().unwrap().vault = Some(vault);
     loop {
-        match gateway.view(&admin(), Query::Vault("main".into())).await {
-            Ok(View::Vault(vault)) if vault.ready => break,
+        match vault_named(gateway, "main").await {
+            Ok(vault) if vault.ready => break,
             _ => tokio::time::sleep(Duration::from_millis(1)).await,
         }
     }
-    let Ok(made) = make_wallet(gateway, scenario, vault.id).await else {
+    let Ok((made, _)) = make_wallet(gateway, scenario, vault).await else {
         return;
     };
-    let Receipt::Wallet(wallet) = made.receipt else {
-        panic!("no wallet")
-    };
+    let wallet = made.details.unwrap();
     let address = wallet.address.clone();
     if told.lock().unwrap().wallet(wallet) {
         fund(world, scenario, &address);
@@ -102,11 +93,11 @@ async fn live(world: &World, gateway: &Gateway, scenario: Scenario, told: &Mutex
     }
     let made: Vec<_> = told.lock().unwrap().requests.values().cloned().collect();
     for request in made {
-        let query = Query::Outcome {
-            uuid: request.uuid,
-            timeout_ms: 120_000,
-        };
-        let _ = gateway.view(&admin(), query).await;
+        while let Err(fault) = try_outcome(gateway, &admin(), &request.uuid).await {
+            if !fault.message().contains("still pending") {
+                break;
+            }
+        }
     }
 }
 
@@ -152,16 +143,10 @@ async fn run(world: &World, disk: &Disk, scenario: Scenario, told: &Arc<Mutex<To
             store: Arc::clone(&store) as Arc<dyn Store>,
             ..world.clone()
         };
-        let vault = gateway.view(&admin(), Query::Vault("main".into())).await;
+        let vault = vault_named(&gateway, "main").await;
         let mut requests = Vec::new();
         for id in stuck.requests().await {
-            let uuid = id.to_string();
-            let timeout_ms = 0;
-            requests.push(
-                gateway
-                    .view(&admin(), Query::Outcome { uuid, timeout_ms })
-                    .await,
-            );
+            requests.push(try_outcome(&gateway, &admin(), &id.to_string()).await);
         }
         panic!(
             "{what}: hangs; the disk is dead: {}; {vault:?}; {requests:?}",
@@ -229,18 +214,15 @@ async fn cut(scenario: Scenario, at: usize, loss: Loss, seed: u64, again: Option
     let accepted: Vec<_> = requests.values().map(|made| made.uuid.clone()).collect();
     check(&world, &gateway, scenario, &accepted, &what).await;
     if let (Some(vault), Some(wallet)) = (vault, wallet) {
-        let replay = make_wallet(&gateway, scenario, vault).await.unwrap();
-        assert!(replay.replayed, "{what}: the wallet was made again");
-        let Receipt::Wallet(again) = replay.receipt else {
-            panic!("{what}: no wallet")
-        };
-        assert_eq!(again, wallet, "{what}");
+        let (again, answer) = make_wallet(&gateway, scenario, vault).await.unwrap();
+        assert!(answer.replayed, "{what}: the wallet was made again");
+        assert_eq!(again.details.as_ref(), Some(&wallet), "{what}");
         let stored = world.requests().await.len();
         for (key, made) in &requests {
             let body = request(kind(scenario, &wallet.address));
-            let replay = try_create(&gateway, body, Some(key)).await.unwrap();
-            assert!(replay.replayed, "{what}: {key} was made again");
-            assert_eq!(&created(replay), made, "{what}");
+            let (again, answer) = try_create(&gateway, body, Some(key)).await.unwrap();
+            assert!(answer.replayed, "{what}: {key} was made again");
+            assert_eq!(&again, made, "{what}");
         }
         assert_eq!(world.requests().await.len(), stored, "{what}");
     }

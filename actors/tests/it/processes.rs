@@ -9,14 +9,14 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Command, Gateway, IdempotencyKey, Submitted},
+    gateway::{Answer, Gateway},
     store::{
         Batch, CommitError, Key, ReadError, Row, Scan, Space, Store,
         memory::MemoryStore,
         postgres::{Options, PostgresStore},
     },
 };
-use covault_core::{fault::Fault, ids::VaultId};
+use covault_core::{fault::Fault, ids::VaultId, schema::wire};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
@@ -155,7 +155,7 @@ impl Process {
         }
     }
 
-    async fn inside<T: Send + 'static>(
+    pub async fn inside<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
@@ -165,11 +165,11 @@ impl Process {
     /// A command; `None` when the process dies over it.
     pub async fn submit(
         &self,
-        command: Command,
-        key: Option<IdempotencyKey>,
-    ) -> Option<Result<Submitted, Fault>> {
+        request: wire::CreateSigningRequestRequest,
+        key: String,
+    ) -> Option<Result<(wire::SigningRequest, Answer), Fault>> {
         let gateway = self.gateway.clone();
-        self.inside(async move { gateway.submit(&admin(), command, key).await })
+        self.inside(async move { try_create(&gateway, request, Some(&key)).await })
             .await
     }
 

@@ -3,14 +3,17 @@
 use std::sync::atomic::Ordering;
 
 use covault_actors::{
-    gateway::{Command, ConfigureSweep, Gateway, Query, Receipt, View},
+    gateway::Gateway,
+    operations::{ConfigureSweep, CreateDepositWallet, CreateWallet, GetWalletInfo, GetWalletList},
     store::{Scan, Space},
 };
 use covault_core::{
-    deposit::DepositNetwork,
     fault::{Class, Fault},
     ids::VaultId,
-    schema::wire::{self, NetworkType},
+    schema::{
+        admin::ConfigureSweepRequest,
+        wire::{self, NetworkType, get_wallet_info_request::Wallet as By},
+    },
     token::Kind,
 };
 use futures::future::join_all;
@@ -29,36 +32,29 @@ async fn create(
     reference: &str,
     require_address_proof: bool,
 ) -> Result<wire::Wallet, Fault> {
-    let Command::CreateWallet(request) = wallet_command(vault, network, reference) else {
-        panic!("another command")
-    };
-    let command = Command::CreateWallet(wire::CreateWalletRequest {
+    let request = wire::CreateWalletRequest {
         require_address_proof,
-        ..request
-    });
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Wallet(wallet) => Ok(wallet),
-        other => panic!("{other:?}"),
-    }
+        ..wallet_request(vault, network, reference)
+    };
+    let made = call::<CreateWallet>(gateway, &admin(), request).await?;
+    Ok(made.details.unwrap())
 }
 
 async fn info(gateway: &Gateway, address: &str) -> wire::Wallet {
-    let query = Query::WalletByAddress(address.into());
-    match gateway.view(&admin(), query).await.unwrap() {
-        View::Wallet(wallet) => wallet,
-        other => panic!("{other:?}"),
-    }
+    let request = wire::GetWalletInfoRequest {
+        wallet: Some(By::Address(address.into())),
+    };
+    let info = call::<GetWalletInfo>(gateway, &admin(), request).await;
+    info.unwrap().details.unwrap()
 }
 
 async fn list(gateway: &Gateway, vault: VaultId) -> Vec<wire::Wallet> {
-    let query = Query::Wallets(wire::GetWalletListRequest {
+    let request = wire::GetWalletListRequest {
         vault_uuid: vault.to_string(),
         ..Default::default()
-    });
-    match gateway.view(&admin(), query).await.unwrap() {
-        View::Wallets(wallets) => wallets,
-        other => panic!("{other:?}"),
-    }
+    };
+    let list = call::<GetWalletList>(gateway, &admin(), request).await;
+    list.unwrap().details_list
 }
 
 async fn count(world: &World, space: Space) -> usize {
@@ -157,26 +153,26 @@ async fn deposit_wallet__should_have_a_proof_of_its_reference() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let token = make(&gateway, new_token("shop", Kind::Sweep)).await.record;
-    let command = Command::ConfigureSweep(ConfigureSweep {
-        token: token.id.to_string(),
-        network: DepositNetwork::Evm,
-        vault: Some(vault),
+    let made = make(&gateway, new_token("shop", Kind::Sweep)).await;
+    let token = made.token.unwrap();
+    let request = ConfigureSweepRequest {
+        token: token.id.clone(),
+        network: "EVM".into(),
+        vault_uuid: Some(vault.to_string()),
         target: Some(TARGET.into()),
         webhook: None,
-    });
-    gateway.submit(&admin(), command, None).await.unwrap();
+    };
+    call::<ConfigureSweep>(&gateway, &admin(), request)
+        .await
+        .unwrap();
     let caller = with(&token);
     let deposit = async |reference: &str, require_address_proof: bool| {
-        let command = Command::CreateDepositWallet(wire::CreateDepositWalletRequest {
+        let request = wire::CreateDepositWalletRequest {
             network: "EVM".into(),
             r#ref: reference.into(),
             require_address_proof,
-        });
-        match gateway.submit(&caller, command, None).await?.receipt {
-            Receipt::Deposit(deposit) => Ok::<_, Fault>(deposit),
-            other => panic!("{other:?}"),
-        }
+        };
+        call::<CreateDepositWallet>(&gateway, &caller, request).await
     };
     let made = deposit("order-1", true).await.unwrap();
     let proof = made.address_proof.clone().expect("a proof");

@@ -4,7 +4,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use covault_actors::{
-    gateway::{Forgotten, Gateway, Query, Stuck, View},
+    gateway::{Forgotten, Gateway},
     store::{Scan, Space},
 };
 use covault_core::{
@@ -53,11 +53,8 @@ async fn sent(gateway: &Gateway, kind: Kind) -> String {
 async fn says(gateway: &Gateway, uuid: &str, words: &str) -> String {
     let search = async {
         loop {
-            let query = Query::Outcome {
-                uuid: uuid.into(),
-                timeout_ms: 1,
-            };
-            let fault = gateway.view(&admin(), query).await.unwrap_err();
+            let outcome = try_outcome(gateway, &admin(), uuid).await;
+            let fault = outcome.unwrap_err();
             assert_eq!(fault.class(), &Class::Unavailable);
             if fault.message().contains(words) {
                 return fault.message().to_owned();
@@ -68,13 +65,6 @@ async fn says(gateway: &Gateway, uuid: &str, words: &str) -> String {
     tokio::time::timeout(Duration::from_secs(15), search)
         .await
         .unwrap_or_else(|_| panic!("nobody says {words}"))
-}
-
-async fn stuck(gateway: &Gateway) -> Stuck {
-    match gateway.view(&admin(), Query::Stuck).await.unwrap() {
-        View::Stuck(stuck) => stuck,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Whether the trail has an event with these words.
@@ -118,7 +108,7 @@ async fn dropped_transactions__should_be_sent_again_when_the_wallet_is_used() {
         taken: 4,
         ..Forgotten::default()
     };
-    assert_eq!(stuck(&gateway).await.forgotten, expected);
+    assert_eq!(gateway.stuck().forgotten, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,7 +128,7 @@ async fn a_dropped_transaction_that_nodes_refuse__should_stop_those_behind_it_un
     assert!(why.contains(&lost) && why.contains("number 0"), "{why}");
     assert!(why.contains("intrinsic gas too low"), "{why}");
     assert!(noted(&world, "SentAgain", "no node takes").await);
-    assert!(stuck(&gateway).await.forgotten.refused > 0);
+    assert!(gateway.stuck().forgotten.refused > 0);
     pass(&world, 30_000);
     let error = outcome(&gateway, &behind.uuid).await.error.unwrap();
     assert!(error.message.contains(&lost), "{error:?}");
@@ -355,8 +345,8 @@ async fn a_transaction_that_no_node_takes__should_say_why_as_long_as_it_is_pendi
         (pending.failed_reason, pending.tx_hash),
         ("".into(), "".into())
     );
-    assert_eq!(self::stuck(&gateway).await.waiting, 1);
+    assert_eq!(gateway.stuck().waiting, 1);
     world.evm.stuck.store(false, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &stuck.uuid).await.error, None);
-    assert_eq!(self::stuck(&gateway).await.waiting, 0);
+    assert_eq!(gateway.stuck().waiting, 0);
 }

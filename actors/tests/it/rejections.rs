@@ -3,7 +3,8 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use covault_actors::{
-    gateway::{Caller, Command, Gateway, Receipt},
+    gateway::{Caller, Gateway},
+    operations::RejectSigningRequest,
     rpc::{ChainClient, ChainKey},
 };
 use covault_core::{
@@ -19,11 +20,9 @@ use std::sync::Arc;
 use crate::{requests::code, world::*};
 
 async fn reject_as(caller: &Caller, gateway: &Gateway, uuid: &str) -> Result<(), Fault> {
-    let command = Command::RejectSigningRequest { uuid: uuid.into() };
-    match gateway.submit(caller, command, None).await?.receipt {
-        Receipt::Rejected => Ok(()),
-        other => panic!("{other:?}"),
-    }
+    let request = wire::RejectSigningRequestRequest { uuid: uuid.into() };
+    call::<RejectSigningRequest>(gateway, caller, request).await?;
+    Ok(())
 }
 
 async fn reject(gateway: &Gateway, uuid: &str) -> Result<(), Fault> {

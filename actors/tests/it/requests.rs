@@ -1,6 +1,6 @@
 //! Signing requests from creation to their end.
 
-use covault_actors::gateway::Query;
+use covault_actors::operations::{CreateSigningRequest, GetSigningRequestDetails};
 use covault_core::{
     fault::Class,
     schema::wire::{
@@ -244,29 +244,18 @@ async fn requests__should_be_invisible_outside_of_the_scope_of_the_token() {
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     let pending = create(&gateway, raw(&address)).await;
-    let query = Query::SigningRequest {
-        uuid: pending.uuid.clone(),
-    };
-    let fault = gateway.view(&stranger(), query).await.unwrap_err();
-    assert_eq!(fault.message(), "Invalid uuid");
-    let command = covault_actors::gateway::Command::CreateSigningRequest(request(raw(&address)));
-    let fault = gateway
-        .submit(&stranger(), command, None)
-        .await
-        .unwrap_err();
+    let asked = wire::GetSigningRequestDetailsRequest { uuid: pending.uuid };
+    let shown = call::<GetSigningRequestDetails>(&gateway, &stranger(), asked).await;
+    assert_eq!(shown.unwrap_err().message(), "Invalid uuid");
+    let asked = request(raw(&address));
+    let made = call::<CreateSigningRequest>(&gateway, &stranger(), asked).await;
     assert_eq!(
-        fault.message(),
+        made.unwrap_err().message(),
         "rawMessage.from: is not the address of a wallet"
     );
     for uuid in ["", "x", "00000000-0000-4000-8000-000000000000"] {
-        let query = Query::Outcome {
-            uuid: uuid.into(),
-            timeout_ms: 1,
-        };
-        assert_eq!(
-            gateway.view(&admin(), query).await.unwrap_err().message(),
-            "Invalid uuid"
-        );
+        let outcome = try_outcome(&gateway, &admin(), uuid).await;
+        assert_eq!(outcome.unwrap_err().message(), "Invalid uuid");
     }
 }
 
@@ -278,11 +267,8 @@ async fn outcome__should_say_still_pending_when_the_patience_ends() {
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     let pending = create(&gateway, raw(&address)).await;
-    let query = Query::Outcome {
-        uuid: pending.uuid,
-        timeout_ms: 20,
-    };
-    let fault = gateway.view(&admin(), query).await.unwrap_err();
+    let outcome = try_outcome(&gateway, &admin(), &pending.uuid).await;
+    let fault = outcome.unwrap_err();
     assert_eq!(fault.class(), &Class::Unavailable);
     assert!(fault.message().contains("still pending"));
 }

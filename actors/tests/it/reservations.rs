@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use covault_actors::{
-    gateway::{Gateway, Query, View},
+    gateway::Gateway,
     store::{Key, Scan, Space, Store, redb::RedbStore},
 };
 use covault_core::{
@@ -115,20 +115,7 @@ async fn two_hundred_payments__should_take_each_version_of_a_coin_once_also_over
     let requests = create_many(&gateway, &kind, 200).await;
     gateway.stop().await;
     let gateway = world.start().await;
-    let outcomes = requests.iter().map(|one| async {
-        // More patience than one call has.
-        loop {
-            let query = Query::Outcome {
-                uuid: one.uuid.clone(),
-                timeout_ms: 30_000,
-            };
-            match gateway.view(&admin(), query).await {
-                Ok(View::Outcome(outcome)) => break outcome,
-                Err(fault) if fault.class() == &Class::Unavailable => {}
-                other => panic!("{other:?}"),
-            }
-        }
-    });
+    let outcomes = requests.iter().map(|one| outcome(&gateway, &one.uuid));
     for outcome in futures::future::join_all(outcomes).await {
         assert_eq!(outcome.error, None);
     }
@@ -151,11 +138,8 @@ async fn a_request_that_waits__should_say_why_and_fail_with_that_at_its_deadline
     let waits = create(&gateway, pay(&address, 20_000)).await;
     let why = "other requests of this wallet spend the outputs";
     loop {
-        let query = Query::Outcome {
-            uuid: waits.uuid.clone(),
-            timeout_ms: 1,
-        };
-        let fault = gateway.view(&admin(), query).await.unwrap_err();
+        let waits = try_outcome(&gateway, &admin(), &waits.uuid).await;
+        let fault = waits.unwrap_err();
         assert_eq!(fault.class(), &Class::Unavailable);
         let trail = Scan::prefix(Space::AuditEntry, &[], 1000);
         let trail = world.store.scan(&trail).await.unwrap();
@@ -242,16 +226,18 @@ async fn a_payment__should_wait_for_a_new_block_when_it_equals_another() {
     let first = create(&gateway, pay_solana(&from)).await;
     assert_eq!(outcome(&gateway, &first.uuid).await.error, None);
     let second = create(&gateway, pay_solana(&from)).await;
-    let query = Query::Outcome {
-        uuid: second.uuid.clone(),
-        timeout_ms: 100,
-    };
-    let fault = gateway.view(&admin(), query).await.unwrap_err();
     let why = format!(
         "an identical transaction is already pending in request {}",
         first.uuid
     );
-    assert!(fault.message().contains(&why), "{fault}");
+    loop {
+        let waits = try_outcome(&gateway, &admin(), &second.uuid).await;
+        let fault = waits.unwrap_err();
+        assert_eq!(fault.class(), &Class::Unavailable);
+        if fault.message().contains(&why) {
+            break;
+        }
+    }
     assert_eq!(
         details(&gateway, &second.uuid).await.status(),
         Status::Pending

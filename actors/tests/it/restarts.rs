@@ -8,10 +8,14 @@ use std::{
 
 use covault_actors::{
     gateway::Gateway,
-    store::{Batch, Expect, Key, Space, Store, memory::MemoryStore},
+    operations::{CreateVault, CreateWallet},
+    store::{Store, memory::MemoryStore},
 };
-use covault_core::schema::wire::{
-    NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
+use covault_core::{
+    ids::VaultId,
+    schema::wire::{
+        NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
+    },
 };
 
 use crate::{
@@ -84,28 +88,18 @@ pub fn kind(scenario: Scenario, address: &str) -> Kind {
 async fn run(world: &World, gateway: &Gateway, scenario: Scenario) -> Vec<String> {
     let mut accepted = Vec::new();
     admit(gateway).await;
-    let command = covault_actors::gateway::Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3)
-            .map(|number| covault_core::order::NodeId([number; 32]))
-            .collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+    let made = call::<CreateVault>(gateway, &admin(), vault_request("main")).await;
+    let Ok(made) = made else {
         return accepted;
     };
-    let covault_actors::gateway::Receipt::Vault(vault) = made.receipt else {
-        panic!("no vault")
-    };
+    let vault: VaultId = made.vault.unwrap().uuid.parse().unwrap();
     ready(gateway, "main").await;
-    let command = wallet_command(vault.id, network(scenario), "");
-    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+    let request_of_wallet = wallet_request(vault, network(scenario), "");
+    let made = call::<CreateWallet>(gateway, &admin(), request_of_wallet).await;
+    let Ok(made) = made else {
         return accepted;
     };
-    let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
-        panic!("no wallet")
-    };
+    let wallet = made.details.unwrap();
     fund(world, scenario, &wallet.address);
     for _ in 0..2 {
         if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await
@@ -217,34 +211,18 @@ async fn run_telling(
     told: &std::sync::Mutex<Vec<String>>,
 ) {
     admit(gateway).await;
-    let command = covault_actors::gateway::Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3)
-            .map(|number| covault_core::order::NodeId([number; 32]))
-            .collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    let Ok(made) = gateway.submit(&admin(), command, None).await else {
+    let made = call::<CreateVault>(gateway, &admin(), vault_request("main")).await;
+    let Ok(made) = made else {
         return;
     };
-    let covault_actors::gateway::Receipt::Vault(vault) = made.receipt else {
-        panic!("no vault")
-    };
+    let vault: VaultId = made.vault.unwrap().uuid.parse().unwrap();
     ready(gateway, "main").await;
-    let Ok(made) = gateway
-        .submit(
-            &admin(),
-            wallet_command(vault.id, network(scenario), ""),
-            None,
-        )
-        .await
-    else {
+    let request_of_wallet = wallet_request(vault, network(scenario), "");
+    let made = call::<CreateWallet>(gateway, &admin(), request_of_wallet).await;
+    let Ok(made) = made else {
         return;
     };
-    let covault_actors::gateway::Receipt::Wallet(wallet) = made.receipt else {
-        panic!("no wallet")
-    };
+    let wallet = made.details.unwrap();
     fund(world, scenario, &wallet.address);
     for _ in 0..2 {
         if let Ok(made) = try_create(gateway, request(kind(scenario, &wallet.address)), None).await
@@ -304,21 +282,10 @@ async fn directory_and_vaults__should_start_again_when_the_store_cannot_be_read(
         store.failing_scans.store(failing, Ordering::SeqCst);
         store as Arc<dyn Store>
     };
-    // The index of requests is completed once, before there is any actor: who starts is told.
-    let mut older = Batch::new();
-    older.delete(Key::new(Space::RequestIndex, &[]), Expect::Any);
-    world.store.commit(older).await.unwrap();
-    let fault = world.try_start_with(cut(0, 1), world.chains()).await.err();
-    assert_eq!(
-        fault.unwrap().class(),
-        &covault_core::fault::Class::Unavailable
-    );
-    world.start().await.stop().await;
     world.signers.silent.store(false, Ordering::SeqCst);
     for failing in 1..8 {
-        // The audit log is looked at, three times, before there is any actor. Then each failing scan is
-        // another step of another actor's start.
-        let gateway = world.start_on(cut(3, failing)).await;
+        // Each failing scan is another step of another actor's start.
+        let gateway = world.start_on(cut(0, failing)).await;
         assert_eq!(outcome(&gateway, &pending.uuid).await.error, None);
         let more = loop {
             match try_create(&gateway, request(send(&address)), None).await {

@@ -10,16 +10,25 @@ use std::{
 
 use async_trait::async_trait;
 use covault_actors::{
-    gateway::{Caller, Command, ConfigureSweep, Gateway, Query, Receipt, View},
+    gateway::{Answer, Body, Caller, Gateway},
+    operations::{
+        self, AddWatchAddress, ConfigureSweep, CreateBatchPayment, CreateDepositWallet,
+        CreateSigningRequest, CreateWallet, GetWalletInfo, Operation, RejectSigningRequest,
+        RevokeToken, UpdateWallet,
+    },
     store::{Batch, CommitError, Key, ReadError, Row, Scan, Space, Store},
 };
 use covault_core::{
-    deposit::{DepositNetwork, Webhook},
+    deposit::DepositNetwork,
     fault::{Class, Fault},
     ids::VaultId,
-    schema::wire::{self, NetworkType},
-    token::{ApiToken, Kind, NewToken},
+    schema::{
+        admin::{ConfigureSweepRequest, CreateTokenRequest, RevokeTokenRequest, Token},
+        wire::{self, NetworkType, get_wallet_info_request::Wallet as By},
+    },
+    token::Kind,
 };
+use prost::Message as _;
 
 use tokio::sync::watch;
 
@@ -32,9 +41,13 @@ use crate::{
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 const TRON: &str = "TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t";
 
-async fn revoke(gateway: &Gateway, token: &ApiToken) {
-    let command = Command::RevokeToken(token.id.to_string());
-    gateway.submit(&admin(), command, None).await.unwrap();
+async fn revoke(gateway: &Gateway, token: &Token) {
+    let request = RevokeTokenRequest {
+        token: token.id.clone(),
+    };
+    call::<RevokeToken>(gateway, &admin(), request)
+        .await
+        .unwrap();
 }
 
 fn refused(fault: &Fault) {
@@ -42,51 +55,75 @@ fn refused(fault: &Fault) {
     assert_eq!(said, (&Class::Unauthenticated, "unauthenticated"));
 }
 
-async fn ask_outcome(gateway: &Gateway, caller: &Caller, uuid: &str) -> Result<View, Fault> {
-    let query = Query::Outcome {
-        uuid: uuid.into(),
-        timeout_ms: 24 * 60 * 60 * 1_000,
-    };
+/// What a call says that waits for a day.
+async fn ask_outcome(
+    gateway: &Gateway,
+    caller: &Caller,
+    uuid: &str,
+) -> Result<wire::ExecuteSigningRequestsResponse, Fault> {
     // Far longer than it takes, far shorter than its patience.
-    let asked = gateway.view(caller, query);
+    let asked = try_outcome(gateway, caller, uuid);
     tokio::time::timeout(Duration::from_secs(120), asked)
         .await
         .expect("it waits for nothing any more")
+}
+
+/// An operation with its request.
+#[derive(Clone)]
+struct Asked(&'static str, Vec<u8>);
+
+fn asked<O: Operation>(request: &O::Request) -> Asked {
+    Asked(O::METHOD, request.encode_to_vec())
+}
+
+impl Asked {
+    async fn call(
+        &self,
+        gateway: &Gateway,
+        caller: &Caller,
+        key: Option<&str>,
+    ) -> Result<Answer, Fault> {
+        let operation = operations::find(self.0).unwrap();
+        let key = key.map(str::to_owned);
+        gateway
+            .call(caller, operation, Body::Protobuf(&self.1), key)
+            .await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token__should_open_nothing_once_it_is_revoked_also_for_who_was_let_in() {
     let mut world = World::new();
     world.settings.signing_deadline_ms = 600_000;
+    world.settings.execute_wait_ms = 24 * 60 * 60 * 1_000;
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
-    let token = make(&gateway, new_token("shop", Kind::Platform))
-        .await
-        .record;
+    let made = make(&gateway, new_token("shop", Kind::Platform)).await;
+    let token = made.token.unwrap();
     let caller = with(&token);
-    let key = || Some(idempotency_key("k"));
-    let command = || wallet_command(vault, NetworkType::Evm, "");
-    gateway.submit(&caller, command(), key()).await.unwrap();
+    let wallet = asked::<CreateWallet>(&wallet_request(vault, NetworkType::Evm, ""));
+    wallet.call(&gateway, &caller, Some("k")).await.unwrap();
     world.signers.silent.store(true, Ordering::SeqCst);
     let pending = create(&gateway, raw(&from)).await;
     let waits = {
         let (gateway, caller, uuid) = (gateway.clone(), caller.clone(), pending.uuid.clone());
         tokio::spawn(async move { ask_outcome(&gateway, &caller, &uuid).await })
     };
-    let query = || Query::WalletByAddress(from.clone());
-    assert!(gateway.view(&caller, query()).await.is_ok());
+    let info = asked::<GetWalletInfo>(&wire::GetWalletInfoRequest {
+        wallet: Some(By::Address(from.clone())),
+    });
+    assert!(info.call(&gateway, &caller, None).await.is_ok());
     revoke(&gateway, &token).await;
 
     refused(&waits.await.unwrap().unwrap_err());
-    refused(&gateway.view(&caller, query()).await.unwrap_err());
+    refused(&info.call(&gateway, &caller, None).await.unwrap_err());
     // Nor does it get what it was answered before.
-    for key in [None, key()] {
-        let fault = gateway.submit(&caller, command(), key).await.unwrap_err();
-        refused(&fault);
+    for key in [None, Some("k")] {
+        refused(&wallet.call(&gateway, &caller, key).await.unwrap_err());
     }
     // Others are not concerned.
-    assert!(gateway.view(&admin(), query()).await.is_ok());
+    assert!(info.call(&gateway, &admin(), None).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,16 +133,15 @@ async fn a_token__should_open_nothing_once_its_time_is_over() {
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
     let now_ms = covault_core::port::Clock::now_ms(&*world.clock);
-    let ends = NewToken {
+    let ends = CreateTokenRequest {
         expires_at_ms: Some(now_ms + 3_600_000),
         ..new_token("shop", Kind::Platform)
     };
-    let caller = with(&make(&gateway, ends).await.record);
-    let command = || Command::CreateSigningRequest(request(raw(&from)));
-    gateway.submit(&caller, command(), None).await.unwrap();
+    let caller = with(&make(&gateway, ends).await.token.unwrap());
+    let create = asked::<CreateSigningRequest>(&request(raw(&from)));
+    create.call(&gateway, &caller, None).await.unwrap();
     world.clock.ahead_ms.fetch_add(3_600_001, Ordering::SeqCst);
-    let fault = gateway.submit(&caller, command(), None).await.unwrap_err();
-    refused(&fault);
+    refused(&create.call(&gateway, &caller, None).await.unwrap_err());
     assert_eq!(world.requests().await.len(), 1);
 }
 
@@ -113,7 +149,7 @@ async fn a_token__should_open_nothing_once_its_time_is_over() {
 struct RevokingStore {
     inner: Arc<dyn Store>,
     /// Which token, by what gateway, before a commit that writes to which space.
-    plan: Mutex<Option<(Gateway, ApiToken, Space)>>,
+    plan: Mutex<Option<(Gateway, Token, Space)>>,
     revoked: AtomicUsize,
 }
 
@@ -169,42 +205,36 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
         status: "STATUS_ARCHIVED".into(),
         ..Default::default()
     };
-    let reject = Command::RejectSigningRequest {
+    let reject = wire::RejectSigningRequestRequest {
         uuid: waiting.clone(),
     };
+    let wallet = wallet_request(vault, NetworkType::Evm, "r");
+    let (platform, sweeps) = (Kind::Platform, Kind::Sweep);
     let commands = [
+        (platform, Space::Wallet, asked::<CreateWallet>(&wallet)),
         (
-            Kind::Platform,
-            Space::Wallet,
-            wallet_command(vault, NetworkType::Evm, "r"),
-        ),
-        (
-            Kind::Platform,
+            platform,
             Space::Request,
-            Command::CreateSigningRequest(request(raw(&from))),
+            asked::<CreateSigningRequest>(&request(raw(&from))),
         ),
         (
-            Kind::Platform,
+            platform,
             Space::Request,
-            Command::CreateSigningRequest(request(send(&from))),
+            asked::<CreateSigningRequest>(&request(send(&from))),
         ),
         (
-            Kind::Platform,
+            platform,
             Space::Batch,
-            Command::CreateBatchPayment(batch(&from, CHAIN)),
+            asked::<CreateBatchPayment>(&batch(&from, CHAIN)),
         ),
+        (platform, Space::Wallet, asked::<UpdateWallet>(&archive)),
         (
-            Kind::Platform,
-            Space::Wallet,
-            Command::UpdateWallet(archive),
+            platform,
+            Space::Request,
+            asked::<RejectSigningRequest>(&reject),
         ),
-        (Kind::Platform, Space::Request, reject),
-        (
-            Kind::Sweep,
-            Space::Wallet,
-            Command::CreateDepositWallet(sweep),
-        ),
-        (Kind::Sweep, Space::Watch, Command::AddWatchAddress(watch)),
+        (sweeps, Space::Wallet, asked::<CreateDepositWallet>(&sweep)),
+        (sweeps, Space::Watch, asked::<AddWatchAddress>(&watch)),
     ];
     let count = async |space| {
         let all = Scan::prefix(space, &[], 1_000);
@@ -222,40 +252,34 @@ async fn a_command__should_do_nothing_when_its_token_is_revoked_before_its_commi
     };
     let before = rows().await;
     for (number, (kind, space, command)) in commands.iter().enumerate() {
-        let token = make(&operator, new_token(&format!("token {number}"), *kind))
-            .await
-            .record;
+        let made = make(&operator, new_token(&format!("token {number}"), *kind)).await;
+        let token = made.token.unwrap();
         if *kind == Kind::Sweep {
             for network in DepositNetwork::ALL {
-                let change = ConfigureSweep {
-                    token: token.id.to_string(),
-                    network,
-                    vault: Some(vault),
+                let change = ConfigureSweepRequest {
+                    token: token.id.clone(),
+                    network: network.name().into(),
+                    vault_uuid: Some(vault.to_string()),
                     target: (network == DepositNetwork::Evm).then(|| TARGET.into()),
-                    webhook: Some(Webhook("https://example.com/".into())),
+                    webhook: Some("https://example.com/".into()),
                 };
-                let command = Command::ConfigureSweep(change);
-                operator.submit(&admin(), command, None).await.unwrap();
+                let configured = call::<ConfigureSweep>(&operator, &admin(), change).await;
+                configured.unwrap();
             }
         }
         *store.plan.lock().unwrap() = Some((operator.clone(), token.clone(), *space));
-        let key = Some(idempotency_key("k"));
-        let done = gateway.submit(&with(&token), command.clone(), key).await;
-        match done {
+        match command.call(&gateway, &with(&token), Some("k")).await {
             Err(fault) => refused(&fault),
-            Ok(done) => panic!("{command:?}: {done:?}"),
+            Ok(_) => panic!("{}", command.0),
         }
         assert_eq!(store.revoked.load(Ordering::SeqCst), number + 1);
-        assert_eq!(rows().await, before, "{command:?}");
+        assert_eq!(rows().await, before, "{}", command.0);
     }
     // Nothing else came to harm: neither the wallet nor the request that was not rejected.
     world.evm.down.store(false, Ordering::SeqCst);
     assert_eq!(outcome(&gateway, &waiting).await.error, None);
-    let done = gateway
-        .submit(&admin(), wallet_command(vault, NetworkType::Evm, "r"), None)
-        .await
-        .unwrap();
-    assert!(matches!(done.receipt, Receipt::Wallet(_)));
+    let made = call::<CreateWallet>(&gateway, &admin(), wallet).await;
+    assert!(made.unwrap().details.is_some());
 }
 
 /// Another process on the same store, whose vault has looked for live requests: it will not work on
@@ -295,6 +319,7 @@ impl Store for CountingStore {
 async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
     let mut world = crate::processes::world();
     world.settings.signing_deadline_ms = 600_000;
+    world.settings.execute_wait_ms = 24 * 60 * 60 * 1_000;
     let one = world.start().await;
     let vault = vault(&one, "main").await;
     let from = evm_wallet(&one, vault).await;
@@ -313,8 +338,5 @@ async fn an_outcome__should_be_seen_by_another_process_on_the_store() {
     let mut reads = store.reads.subscribe();
     reads.wait_for(|reads| *reads >= 2).await.unwrap();
     world.evm.down.store(false, Ordering::SeqCst);
-    match waits.await.unwrap().unwrap() {
-        View::Outcome(outcome) => assert_eq!(outcome.error, None),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(waits.await.unwrap().unwrap().error, None);
 }

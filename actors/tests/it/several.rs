@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use covault_actors::gateway::Command;
+use covault_actors::operations::CreateWallet;
 use covault_core::{fault::Class, ids::VaultId, schema::wire::NetworkType};
 
 use crate::{
@@ -112,8 +112,10 @@ async fn front_end__should_send_on_what_needs_a_vault_and_answer_the_rest() {
     assert!(front.outcome(&uuid).await);
     assert_eq!(owner(&world, vault, &[&one, &front]).await, Some(0));
     assert_eq!(front.gateway.shares().0, 0);
-    let unknown = wallet_command(VaultId::from_bytes([9; 16]), NetworkType::Evm, "");
-    let fault = front.submit(unknown, None).await.unwrap().unwrap_err();
+    let unknown = wallet_request(VaultId::from_bytes([9; 16]), NetworkType::Evm, "");
+    let gateway = front.gateway.clone();
+    let made = front.inside(async move { call::<CreateWallet>(&gateway, &admin(), unknown).await });
+    let fault = made.await.unwrap().unwrap_err();
     assert_eq!(fault.message(), "Invalid uuid");
 }
 
@@ -157,11 +159,7 @@ pub async fn stalled_owner(world: &World) {
     let late = {
         let gateway = one.gateway.clone();
         let kind = request(send(&address));
-        let key = Some(idempotency_key("late"));
-        tokio::spawn(async move {
-            let command = Command::CreateSigningRequest(kind);
-            gateway.submit(&admin(), command, key).await
-        })
+        tokio::spawn(async move { try_create(&gateway, kind, Some("late")).await })
     };
     world.signers.silent.store(false, Ordering::SeqCst);
     while owner(world, vault, &[&one, &two]).await != Some(1) {
@@ -197,11 +195,10 @@ pub async fn commit_in_flight(world: &World) {
     let two = Process::start(world).await;
     // The first commit of a request is on its way when all stands still.
     one.connection.held.send_replace(true);
-    let command = Command::CreateSigningRequest(request(send(&address)));
-    let key = || Some(idempotency_key("k"));
+    let asked = request(send(&address));
     let first = {
-        let (gateway, command) = (one.gateway.clone(), command.clone());
-        tokio::spawn(async move { gateway.submit(&admin(), command, key()).await })
+        let (gateway, asked) = (one.gateway.clone(), asked.clone());
+        tokio::spawn(async move { try_create(&gateway, asked, Some("k")).await })
     };
     let mut waiting = one.connection.waiting.subscribe();
     waiting.wait_for(|waiting| *waiting > 0).await.unwrap();
@@ -217,11 +214,12 @@ pub async fn commit_in_flight(world: &World) {
     one.connection.frozen.send_replace(false);
     // It is done after all, where the vault is now.
     let made = created(first.await.unwrap().unwrap());
-    let again = one.submit(command.clone(), key()).await.unwrap();
-    assert!(again.unwrap().replayed);
-    let again = two.submit(command, key()).await.unwrap().unwrap();
-    assert!(again.replayed);
-    assert_eq!(created(again), made);
+    for process in [&one, &two] {
+        let again = process.submit(asked.clone(), "k".into()).await.unwrap();
+        let (again, answer) = again.unwrap();
+        assert!(answer.replayed);
+        assert_eq!(again, made);
+    }
     assert!(one.outcome(&made.uuid).await);
     assert_eq!(world.requests().await.len(), 1);
     assert_eq!(world.evm.nonces(), [0]);
@@ -250,8 +248,7 @@ async fn patient(processes: &[Arc<Process>], number: usize, address: &str) -> St
     let key = format!("key {number}");
     for tries in 0_usize.. {
         let process = &processes[(number + tries) % processes.len()];
-        let command = Command::CreateSigningRequest(request(send(address)));
-        match process.submit(command, Some(idempotency_key(&key))).await {
+        match process.submit(request(send(address)), key.clone()).await {
             Some(Ok(made)) => return created(made).uuid,
             Some(Err(fault)) => {
                 let class = fault.class();

@@ -3,13 +3,14 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use covault_actors::{
-    gateway::{Command, Receipt},
+    operations::Resimulation,
     rpc::Simulation,
     store::{Scan, Space},
 };
 use covault_core::{
     fault::{Class, ExecuteCode, Fault},
     payload::Payload,
+    schema::wire::ResimulationRequest,
 };
 use serde_json::{Value, json};
 
@@ -229,11 +230,11 @@ async fn resimulation__should_replace_what_is_shown_while_the_request_waits_to_b
     let vault = vault(&gateway, "main").await;
     let from = evm_wallet(&gateway, vault).await;
     let again = async |caller: &covault_actors::gateway::Caller, uuid: &str| {
-        let command = Command::Resimulate { uuid: uuid.into() };
-        match gateway.submit(caller, command, None).await?.receipt {
-            Receipt::Simulation(shown) => Ok(shown),
-            other => panic!("{other:?}"),
-        }
+        let request = ResimulationRequest {
+            signing_request_uuid: uuid.into(),
+        };
+        let shown = call::<Resimulation>(&gateway, caller, request).await?;
+        Ok(shown.simulation)
     };
     let refused = async |uuid: &str| {
         let fault: Fault = again(&admin(), uuid).await.unwrap_err();

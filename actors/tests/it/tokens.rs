@@ -2,81 +2,94 @@
 
 use std::sync::atomic::Ordering;
 
-use covault_actors::gateway::{
-    Caller, Command, Gateway, MadeToken, Query, Receipt, VaultScope, View,
+use covault_actors::{
+    gateway::{Caller, Gateway, VaultScope},
+    operations::{
+        AddWatchAddress, CancelReshare, CreateDepositWallet, CreateSigningRequest, CreateToken,
+        CreateWallet, GetSigningRequestDetails, GetSigningRequestList, GetWalletInfo, ListNodes,
+        ListTokens, RemoveNode, RevokeToken, ShowSweep,
+    },
 };
 use covault_core::{
     fault::{Class, Fault},
     ids::{TokenId, VaultId},
-    schema::wire,
-    token::{Access, ApiToken, Kind, NewToken, TokenHash, Vaults, kind_of},
+    schema::{
+        admin::{
+            CancelReshareRequest, CreateTokenRequest, CreateTokenResponse, ListNodesRequest,
+            ListTokensRequest, RemoveNodeRequest, RevokeTokenRequest, ShowSweepRequest, Token,
+        },
+        wire::{self, get_wallet_info_request::Wallet as By},
+    },
+    token::{Access, ApiToken, Kind, TokenHash, kind_of},
 };
-use secrecy::ExposeSecret as _;
 
 use crate::world::*;
 
-pub fn new_token(name: &str, kind: Kind) -> NewToken {
-    NewToken {
+pub fn new_token(name: &str, kind: Kind) -> CreateTokenRequest {
+    CreateTokenRequest {
         name: name.into(),
-        kind,
-        vaults: Vaults::All,
-        access: Access::Full,
-        allow: vec![],
-        expires_at_ms: None,
+        kind: kind.name().into(),
+        all_vaults: true,
+        access: "full".into(),
+        ..Default::default()
     }
 }
 
-async fn try_make(gateway: &Gateway, new: NewToken) -> Result<MadeToken, Fault> {
-    let command = Command::CreateToken(new);
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::TokenMade(made) => Ok(*made),
-        other => panic!("{other:?}"),
-    }
+async fn try_make(
+    gateway: &Gateway,
+    new: CreateTokenRequest,
+) -> Result<CreateTokenResponse, Fault> {
+    call::<CreateToken>(gateway, &admin(), new).await
 }
 
-pub async fn make(gateway: &Gateway, new: NewToken) -> MadeToken {
+pub async fn make(gateway: &Gateway, new: CreateTokenRequest) -> CreateTokenResponse {
     try_make(gateway, new).await.unwrap()
 }
 
 async fn look_up(gateway: &Gateway, token: &str) -> Result<ApiToken, Fault> {
-    let query = Query::Authenticate(TokenHash::of(token));
-    match gateway.view(&admin(), query).await? {
-        View::Token(record) => Ok(*record),
-        other => panic!("{other:?}"),
-    }
+    gateway.authenticate(&TokenHash::of(token)).await
 }
 
-async fn revoke(gateway: &Gateway, which: &str) -> Result<ApiToken, Fault> {
-    let command = Command::RevokeToken(which.into());
-    match gateway.submit(&admin(), command, None).await?.receipt {
-        Receipt::Token(record) => Ok(*record),
-        other => panic!("{other:?}"),
-    }
+async fn revoke(gateway: &Gateway, which: &str) -> Result<Token, Fault> {
+    let request = RevokeTokenRequest {
+        token: which.into(),
+    };
+    let revoked = call::<RevokeToken>(gateway, &admin(), request).await?;
+    Ok(revoked.token.unwrap())
 }
 
-async fn listed(gateway: &Gateway) -> Vec<ApiToken> {
-    match gateway.view(&admin(), Query::Tokens).await.unwrap() {
-        View::Tokens { tokens, .. } => tokens,
-        other => panic!("{other:?}"),
-    }
+async fn listed(gateway: &Gateway) -> Vec<Token> {
+    let listed = call::<ListTokens>(gateway, &admin(), ListTokensRequest {}).await;
+    listed.unwrap().tokens
 }
 
-fn is(fault: &Fault, class: &Class, public: &str) {
-    assert_eq!((fault.class(), fault.message()), (class, public));
+fn is(fault: &Fault, class: &Class, message: &str) {
+    assert_eq!((fault.class(), fault.message()), (class, message));
+}
+
+fn is_forbidden<T: std::fmt::Debug>(answer: Result<T, Fault>) {
+    assert_eq!(answer.unwrap_err().class(), &Class::Forbidden);
 }
 
 /// Who calls with a token.
-pub fn with(record: &ApiToken) -> Caller {
+pub fn with(token: &Token) -> Caller {
+    let vaults = token.vaults.iter().map(|vault| vault.parse().unwrap());
     Caller {
-        token: record.id,
-        vaults: match &record.vaults {
-            Vaults::All => VaultScope::All,
-            Vaults::Only(vaults) => VaultScope::Only(vaults.clone()),
+        token: token.id.parse().unwrap(),
+        vaults: if token.all_vaults {
+            VaultScope::All
+        } else {
+            VaultScope::Only(vaults.collect())
         },
-        access: record.access,
+        access: Access::parse(&token.access).unwrap(),
         operator: false,
         request_id: "test".into(),
     }
+}
+
+/// Whether the record that a token was found by is that of a message.
+fn is_record_of(record: &ApiToken, token: &Token) -> bool {
+    (record.id.to_string(), &record.name) == (token.id.clone(), &token.name)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,11 +97,11 @@ async fn token__should_be_known_until_it_is_revoked_by_any_process_on_the_store(
     let world = World::new();
     let (one, two) = (world.start().await, world.start().await);
     let made = make(&one, new_token("shop", Kind::Platform)).await;
-    let text = made.secret.expose_secret();
+    let (text, token) = (made.secret.as_str(), made.token.as_ref().unwrap());
     assert_eq!(kind_of(text), Some(Kind::Platform));
-    assert_eq!(made.record.id, TokenHash::of(text).id());
+    assert_eq!(token.id, TokenHash::of(text).id().to_string());
     for gateway in [&one, &two] {
-        assert_eq!(look_up(gateway, text).await.unwrap(), made.record);
+        assert!(is_record_of(&look_up(gateway, text).await.unwrap(), token));
         let fault = look_up(gateway, &text[..text.len() - 1]).await.unwrap_err();
         is(&fault, &Class::Unauthenticated, "unauthenticated");
     }
@@ -101,7 +114,7 @@ async fn token__should_be_known_until_it_is_revoked_by_any_process_on_the_store(
         is(&fault, &Class::Unauthenticated, "unauthenticated");
     }
     // It stays listed, and revoking it again changes nothing.
-    let again = revoke(&two, &made.record.id.to_string()).await.unwrap();
+    let again = revoke(&two, &token.id).await.unwrap();
     assert_eq!(again, revoked);
     assert_eq!(listed(&two).await, [revoked]);
     assert_eq!(
@@ -114,28 +127,27 @@ async fn token__should_be_known_until_it_is_revoked_by_any_process_on_the_store(
 async fn token__should_be_known_after_a_restart_and_not_after_its_end() {
     let world = World::new();
     let gateway = world.start().await;
-    let ends = NewToken {
+    let ends = CreateTokenRequest {
         expires_at_ms: Some(u64::MAX),
         ..new_token("long", Kind::Sweep)
     };
     let long = make(&gateway, ends).await;
     let now = covault_core::port::Clock::now_ms(&*world.clock);
-    let ends = NewToken {
+    let ends = CreateTokenRequest {
         expires_at_ms: Some(now + 3_600_000),
         ..new_token("short", Kind::Sweep)
     };
     let short = make(&gateway, ends).await;
     gateway.stop().await;
     let gateway = world.start().await;
-    let known = async |made: &MadeToken| {
-        look_up(&gateway, made.secret.expose_secret())
-            .await
-            .is_ok_and(|record| record == made.record)
+    let known = async |made: &CreateTokenResponse| {
+        let found = look_up(&gateway, &made.secret).await;
+        found.is_ok_and(|record| is_record_of(&record, made.token.as_ref().unwrap()))
     };
     assert!(known(&long).await && known(&short).await);
     world.clock.ahead_ms.fetch_add(3_600_001, Ordering::SeqCst);
     assert!(known(&long).await && !known(&short).await);
-    let past = NewToken {
+    let past = CreateTokenRequest {
         expires_at_ms: Some(now),
         ..new_token("past", Kind::Sweep)
     };
@@ -162,7 +174,7 @@ async fn names__should_belong_to_one_token_that_is_not_revoked() {
     assert_eq!(listed.len(), 2);
     // The name is the second one's now.
     let revoked = revoke(&gateway, "shop").await.unwrap();
-    assert_eq!(revoked.id, second.record.id);
+    assert_eq!(revoked.id, second.token.unwrap().id);
     for which in ["", "shop", "7c9e6679-7425-40de-944b-e07fc1f90ae7"] {
         let fault = revoke(&gateway, which).await.unwrap_err();
         assert!(fault.message().starts_with("token: "), "{fault}");
@@ -179,48 +191,38 @@ async fn tokens__should_be_for_operators_and_vaults_that_are_there() {
         operator: false,
         ..admin()
     };
-    for command in [
-        Command::CreateToken(new_token("a", Kind::Platform)),
-        Command::RevokeToken("a".into()),
-        Command::RemoveNode(covault_core::order::NodeId([1; 32])),
-        Command::CancelReshare {
-            vault: vault.to_string(),
-        },
-    ] {
-        let fault = gateway.submit(&client, command, None).await.unwrap_err();
-        assert_eq!(fault.class(), &Class::Forbidden);
-    }
-    for query in [
-        Query::Tokens,
-        Query::Sweep("a".into()),
-        Query::Nodes,
-        Query::ChainNodes,
-        Query::Stuck,
-    ] {
-        let fault = gateway.view(&client, query).await.unwrap_err();
-        assert_eq!(fault.class(), &Class::Forbidden);
-    }
-    let of = |vaults: Vec<VaultId>| NewToken {
-        vaults: Vaults::Only(vaults),
+    let (gateway, token) = (&gateway, || "a".to_owned());
+    is_forbidden(call::<CreateToken>(gateway, &client, new_token("a", Kind::Platform)).await);
+    let request = RevokeTokenRequest { token: token() };
+    is_forbidden(call::<RevokeToken>(gateway, &client, request).await);
+    let public_key = node(1).openssh_line("");
+    is_forbidden(call::<RemoveNode>(gateway, &client, RemoveNodeRequest { public_key }).await);
+    let vault_uuid = vault.to_string();
+    let request = CancelReshareRequest { vault_uuid };
+    is_forbidden(call::<CancelReshare>(gateway, &client, request).await);
+    is_forbidden(call::<ListTokens>(gateway, &client, ListTokensRequest {}).await);
+    let request = ShowSweepRequest { token: token() };
+    is_forbidden(call::<ShowSweep>(gateway, &client, request).await);
+    is_forbidden(call::<ListNodes>(gateway, &client, ListNodesRequest {}).await);
+    let of = |vaults: Vec<VaultId>| CreateTokenRequest {
+        vaults: vaults.iter().map(ToString::to_string).collect(),
+        all_vaults: false,
         ..new_token("a", Kind::Platform)
     };
     let unknown = VaultId::from_bytes([9; 16]);
-    let fault = try_make(&gateway, of(vec![vault, unknown]))
+    let fault = try_make(gateway, of(vec![vault, unknown]))
         .await
         .unwrap_err();
     is(&fault, &Class::Invalid, "vaults[1]: is not that of a vault");
-    assert!(listed(&gateway).await.is_empty());
-    let made = make(&gateway, of(vec![vault])).await;
+    assert!(listed(gateway).await.is_empty());
+    let made = make(gateway, of(vec![vault])).await;
     // It reaches that vault and no other.
-    let other = crate::world::vault(&gateway, "other").await;
-    let caller = with(&made.record);
-    let create = |vault| wallet_command(vault, wire::NetworkType::Evm, "");
-    assert!(gateway.submit(&caller, create(vault), None).await.is_ok());
-    let fault = gateway
-        .submit(&caller, create(other), None)
-        .await
-        .unwrap_err();
-    assert_eq!(fault.class(), &Class::Forbidden);
+    let other = crate::world::vault(gateway, "other").await;
+    let caller = with(&made.token.unwrap());
+    let request = |vault| wallet_request(vault, wire::NetworkType::Evm, "");
+    let reached = call::<CreateWallet>(gateway, &caller, request(vault)).await;
+    assert!(reached.is_ok());
+    is_forbidden(call::<CreateWallet>(gateway, &caller, request(other)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,43 +239,49 @@ async fn readers__should_see_everything_but_signatures_and_change_nothing() {
         operator: false,
         ..admin()
     };
-    let query = |caller: Caller, query| {
-        let gateway = gateway.clone();
-        async move { gateway.view(&caller, query).await }
-    };
-    let uuid = || Query::SigningRequest {
+    let asked = wire::GetSigningRequestDetailsRequest {
         uuid: signed.uuid.clone(),
     };
-    let View::SigningRequest(whole) = query(admin(), uuid()).await.unwrap() else {
-        panic!("no request")
-    };
-    let View::SigningRequest(seen) = query(reader.clone(), uuid()).await.unwrap() else {
-        panic!("no request")
-    };
+    let whole = details(&gateway, &signed.uuid).await;
+    let seen = call::<GetSigningRequestDetails>(&gateway, &reader, asked).await;
     assert!(whole.signatures.is_some());
     let expected = wire::SigningRequest {
         signatures: None,
-        ..*whole
+        ..whole
     };
-    assert_eq!(*seen, expected);
-    let wallet = query(reader.clone(), Query::WalletByAddress(from.clone())).await;
-    assert!(matches!(wallet, Ok(View::Wallet(_))));
-    let execute = Query::Outcome {
-        uuid: signed.uuid.clone(),
-        timeout_ms: 1,
+    assert_eq!(seen.unwrap().signing_request, Some(expected));
+    let asked = wire::GetWalletInfoRequest {
+        wallet: Some(By::Address(from.clone())),
     };
-    let fault = query(reader.clone(), execute).await.unwrap_err();
-    is(&fault, &Class::Forbidden, "this token can only read");
-    for command in [
-        wallet_command(vault, wire::NetworkType::Evm, ""),
-        Command::CreateSigningRequest(request(raw(&from))),
-        Command::CreateDepositWallet(wire::CreateDepositWalletRequest::default()),
-        Command::AddWatchAddress(wire::AddWatchAddressRequest::default()),
-        Command::CreateToken(new_token("a", Kind::Platform)),
-    ] {
-        let fault = gateway.submit(&reader, command, None).await.unwrap_err();
-        is(&fault, &Class::Forbidden, "this token can only read");
-    }
+    assert!(
+        call::<GetWalletInfo>(&gateway, &reader, asked)
+            .await
+            .is_ok()
+    );
+    let only_reads = |fault: Fault| is(&fault, &Class::Forbidden, "this token can only read");
+    only_reads(
+        try_outcome(&gateway, &reader, &signed.uuid)
+            .await
+            .unwrap_err(),
+    );
+    let asked = wallet_request(vault, wire::NetworkType::Evm, "");
+    only_reads(
+        call::<CreateWallet>(&gateway, &reader, asked)
+            .await
+            .unwrap_err(),
+    );
+    let asked = request(raw(&from));
+    only_reads(
+        call::<CreateSigningRequest>(&gateway, &reader, asked)
+            .await
+            .unwrap_err(),
+    );
+    let made = call::<CreateDepositWallet>(&gateway, &reader, Default::default()).await;
+    only_reads(made.unwrap_err());
+    let made = call::<AddWatchAddress>(&gateway, &reader, Default::default()).await;
+    only_reads(made.unwrap_err());
+    let made = call::<CreateToken>(&gateway, &reader, new_token("a", Kind::Platform)).await;
+    only_reads(made.unwrap_err());
     assert_eq!(world.requests().await.len(), 1);
 }
 
@@ -308,21 +316,19 @@ async fn readers__should_not_see_a_hash_that_is_a_signature_they_could_use() {
         let hash = outcome(&gateway, &made.uuid).await.tx_hash;
         assert!(!hash.is_empty());
         assert_eq!(details(&gateway, &made.uuid).await.tx_hash, hash);
-        let query = Query::SigningRequest {
+        let asked = wire::GetSigningRequestDetailsRequest {
             uuid: made.uuid.clone(),
         };
-        let View::SigningRequest(seen) = gateway.view(&reader, query).await.unwrap() else {
-            panic!("no request")
-        };
-        let list = Query::SigningRequests(wire::GetSigningRequestListRequest {
+        let seen = call::<GetSigningRequestDetails>(&gateway, &reader, asked).await;
+        let seen = seen.unwrap().signing_request.unwrap();
+        let asked = wire::GetSigningRequestListRequest {
             vault_uuid: vault.to_string(),
             ..Default::default()
-        });
-        let View::SigningRequests(listed) = gateway.view(&reader, list).await.unwrap() else {
-            panic!("no requests")
         };
+        let listed = call::<GetSigningRequestList>(&gateway, &reader, asked).await;
+        let listed = listed.unwrap().signing_requests;
         let listed = listed.into_iter().find(|it| it.uuid == made.uuid).unwrap();
-        for seen in [*seen, listed] {
+        for seen in [seen, listed] {
             assert_eq!(seen.tx_hash, if sent { hash.as_str() } else { "" });
             assert_eq!(seen.signatures, None);
         }

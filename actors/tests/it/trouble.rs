@@ -6,14 +6,18 @@ use std::{
 };
 
 use covault_actors::{
-    gateway::{Command, Gateway, Query, Receipt, VaultView, View},
+    gateway::Gateway,
+    operations::{CreateVault, CreateWallet},
     store::{Batch, Expect, Key, Scan, Space, Store, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
-    order::NodeId,
-    schema::wire::{
-        NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
+    ids::VaultId,
+    schema::{
+        admin::Vault,
+        wire::{
+            NetworkType, create_signing_request_request::Type as Kind, signing_request::Status,
+        },
     },
     signature::Curve,
 };
@@ -24,33 +28,17 @@ use crate::{
     world::*,
 };
 
-async fn new_vault(gateway: &Gateway) -> VaultView {
+async fn new_vault(gateway: &Gateway) -> VaultId {
     assert!(admit(gateway).await);
-    let command = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    match gateway
-        .submit(&admin(), command, None)
-        .await
-        .unwrap()
-        .receipt
-    {
-        Receipt::Vault(vault) => vault,
-        other => panic!("{other:?}"),
-    }
+    let made = call::<CreateVault>(gateway, &admin(), vault_request("main")).await;
+    made.unwrap().vault.unwrap().uuid.parse().unwrap()
 }
 
-async fn vault_view(gateway: &Gateway) -> VaultView {
-    match gateway.view(&admin(), Query::Vault("main".into())).await {
-        Ok(View::Vault(vault)) => vault,
-        other => panic!("{other:?}"),
-    }
+async fn vault_view(gateway: &Gateway) -> Vault {
+    vault_named(gateway, "main").await.unwrap()
 }
 
-async fn until(gateway: &Gateway, wanted: impl Fn(&VaultView) -> bool) -> VaultView {
+async fn until(gateway: &Gateway, wanted: impl Fn(&Vault) -> bool) -> Vault {
     loop {
         let vault = vault_view(gateway).await;
         if wanted(&vault) {
@@ -68,12 +56,9 @@ async fn a_request__should_not_stay_behind_when_its_vault_dies_while_it_is_creat
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
     let vault = new_vault(&gateway).await;
     let address = loop {
-        let command = wallet_command(vault.id, NetworkType::Evm, "");
-        match gateway.submit(&admin(), command, None).await {
-            Ok(made) => match made.receipt {
-                Receipt::Wallet(wallet) => break wallet.address,
-                other => panic!("{other:?}"),
-            },
+        let request = wallet_request(vault, NetworkType::Evm, "");
+        match call::<CreateWallet>(&gateway, &admin(), request).await {
+            Ok(made) => break made.details.unwrap().address,
             Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
         }
     };
@@ -349,10 +334,10 @@ async fn create_vault__should_make_keys_again_that_had_failed_for_good() {
     let failed = until(&gateway, |vault| vault.failed_reason.is_some()).await;
     assert_eq!(failed.failed_reason.unwrap(), "the order has expired");
     world.signers.refuse_keygen.store(false, Ordering::SeqCst);
-    let again = new_vault(&gateway).await;
-    assert_eq!((again.id, again.failed_reason), (made.id, None));
+    assert_eq!(new_vault(&gateway).await, made);
+    assert_eq!(vault_view(&gateway).await.failed_reason, None);
     until(&gateway, |vault| vault.ready).await;
-    evm_wallet(&gateway, made.id).await;
+    evm_wallet(&gateway, made).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -415,18 +400,15 @@ async fn building__should_get_new_time_after_an_outage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop__should_send_home_who_waits_for_a_request() {
-    let world = World::new();
+    let mut world = World::new();
+    world.settings.execute_wait_ms = 600_000;
     world.signers.silent.store(true, Ordering::SeqCst);
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let address = evm_wallet(&gateway, vault).await;
     let pending = create(&gateway, raw(&address)).await;
     let wait = |gateway: Gateway, uuid: String| async move {
-        let query = Query::Outcome {
-            uuid,
-            timeout_ms: 600_000,
-        };
-        gateway.view(&admin(), query).await
+        try_outcome(&gateway, &admin(), &uuid).await
     };
     let waiting = tokio::spawn(wait(gateway.clone(), pending.uuid.clone()));
     gateway.stop().await;
@@ -442,7 +424,7 @@ async fn ready__should_write_once_however_many_ask() {
     let world = World::new();
     let store = CutStore::new(Arc::clone(&world.store), usize::MAX, Accident::Before);
     let gateway = world.start_on(Arc::clone(&store) as Arc<dyn Store>).await;
-    let ask = || async { gateway.view(&admin(), Query::Ready).await.unwrap() };
+    let ask = || async { gateway.ready().await.unwrap() };
     futures::future::join_all((0..50).map(|_| ask())).await;
     let first = store.commits();
     assert!(first <= 2, "{first} commits");

@@ -3,14 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use covault_actors::{
-    gateway::{Command, Query, Receipt, View},
+    operations::{CreateVault, CreateWallet, GetBalance, GetWalletInfo, GetWalletList, ListVaults},
     rpc::{ChainKey, Chains},
     store::{Batch, Expect, Scan, Space, memory::MemoryStore},
 };
 use covault_core::{
     fault::{Class, Fault},
-    order::NodeId,
-    schema::wire::{self, NetworkType},
+    schema::{
+        admin::ListVaultsRequest,
+        wire::{self, NetworkType, get_wallet_info_request::Wallet as By},
+    },
     signature::Curve,
 };
 
@@ -20,9 +22,13 @@ async fn list(
     gateway: &covault_actors::gateway::Gateway,
     request: wire::GetWalletListRequest,
 ) -> Result<Vec<wire::Wallet>, Fault> {
-    match gateway.view(&admin(), Query::Wallets(request)).await? {
-        View::Wallets(wallets) => Ok(wallets),
-        other => panic!("{other:?}"),
+    let listed = call::<GetWalletList>(gateway, &admin(), request).await?;
+    Ok(listed.details_list)
+}
+
+fn info(wallet: By) -> wire::GetWalletInfoRequest {
+    wire::GetWalletInfoRequest {
+        wallet: Some(wallet),
     }
 }
 
@@ -132,9 +138,8 @@ async fn wallets__should_be_listed_also_beside_one_that_cannot_be_read() {
         ..Default::default()
     };
     assert_eq!(list(&gateway, all).await.unwrap(), [second]);
-    let query = Query::WalletByAddress(first.address);
-    let fault = gateway.view(&admin(), query).await.unwrap_err();
-    assert_eq!(fault.class(), &Class::Bug);
+    let found = call::<GetWalletInfo>(&gateway, &admin(), info(By::Address(first.address))).await;
+    assert_eq!(found.unwrap_err().class(), &Class::Bug);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,26 +147,18 @@ async fn wallets__should_be_found_by_address_and_ref() {
     let world = World::new();
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
-    let command = wallet_command(vault, NetworkType::Evm, "order-1");
-    let Receipt::Wallet(made) = gateway
-        .submit(&admin(), command, None)
-        .await
-        .unwrap()
-        .receipt
-    else {
-        panic!("no wallet")
-    };
-    for query in [
-        Query::WalletByAddress(made.address.clone()),
-        Query::WalletByAddress(made.address.to_lowercase()),
-        Query::WalletByRef("order-1".into()),
+    let request = wallet_request(vault, NetworkType::Evm, "order-1");
+    let made = call::<CreateWallet>(&gateway, &admin(), request).await;
+    let made = made.unwrap().details.unwrap();
+    for by in [
+        By::Address(made.address.clone()),
+        By::Address(made.address.to_lowercase()),
+        By::Ref("order-1".into()),
     ] {
-        match gateway.view(&admin(), query.clone()).await.unwrap() {
-            View::Wallet(found) => assert_eq!(found, made),
-            other => panic!("{other:?}"),
-        }
-        let fault = gateway.view(&stranger(), query).await.unwrap_err();
-        assert_eq!(fault.class(), &Class::Invalid);
+        let found = call::<GetWalletInfo>(&gateway, &admin(), info(by.clone())).await;
+        assert_eq!(found.unwrap().details.as_ref(), Some(&made));
+        let found = call::<GetWalletInfo>(&gateway, &stranger(), info(by)).await;
+        assert_eq!(found.unwrap_err().class(), &Class::Invalid);
     }
 }
 
@@ -171,8 +168,8 @@ async fn wallets__should_refuse_a_ref_that_is_taken_also_in_a_race() {
     let gateway = world.start().await;
     let vault = vault(&gateway, "main").await;
     let calls = (0..20).map(|_| async {
-        let command = wallet_command(vault, NetworkType::Evm, "r");
-        gateway.submit(&admin(), command, None).await
+        let request = wallet_request(vault, NetworkType::Evm, "r");
+        call::<CreateWallet>(&gateway, &admin(), request).await
     });
     let outcomes = futures::future::join_all(calls).await;
     let refused = outcomes
@@ -204,10 +201,8 @@ async fn wallets__should_refuse_what_cannot_be_made() {
     let refused = async |change: &dyn Fn(&mut wire::CreateWalletRequest)| {
         let mut request = good();
         change(&mut request);
-        let fault = gateway
-            .submit(&admin(), Command::CreateWallet(request), None)
-            .await
-            .unwrap_err();
+        let made = call::<CreateWallet>(&gateway, &admin(), request).await;
+        let fault = made.unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid, "{fault:?}");
         fault.message().to_owned()
     };
@@ -247,11 +242,8 @@ async fn wallets__should_refuse_what_cannot_be_made() {
         callback.starts_with("callbackClientSignerPublicKey: "),
         "{callback}"
     );
-    let fault = gateway
-        .submit(&stranger(), Command::CreateWallet(good()), None)
-        .await
-        .unwrap_err();
-    assert_eq!(fault.class(), &Class::Forbidden);
+    let made = call::<CreateWallet>(&gateway, &stranger(), good()).await;
+    assert_eq!(made.unwrap_err().class(), &Class::Forbidden);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -260,34 +252,24 @@ async fn vaults__should_be_made_once_per_name() {
     let gateway = world.start().await;
     let id = vault(&gateway, "main").await;
     assert_eq!(vault(&gateway, "main").await, id);
-    let other = Command::CreateVault {
-        name: "main".into(),
-        threshold: 3,
-        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    let fault = gateway
-        .submit(&admin(), other.clone(), None)
-        .await
-        .unwrap_err();
-    assert_eq!(fault.class(), &Class::Conflict);
-    let fault = gateway.submit(&stranger(), other, None).await.unwrap_err();
-    assert_eq!(fault.class(), &Class::Forbidden);
-    let slower = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
-        ecdsa: covault_core::scheme::Scheme::Cggmp24,
-    };
-    let fault = gateway.submit(&admin(), slower, None).await.unwrap_err();
-    assert_eq!(fault.class(), &Class::Conflict);
-    match gateway.view(&admin(), Query::Vaults).await.unwrap() {
-        View::Vaults(vaults) => assert_eq!(
-            vaults.iter().map(|vault| vault.id).collect::<Vec<_>>(),
-            [id]
-        ),
-        other => panic!("{other:?}"),
-    }
+    let mut other = vault_request("main");
+    other.threshold = 3;
+    let made = call::<CreateVault>(&gateway, &admin(), other.clone()).await;
+    assert_eq!(made.unwrap_err().class(), &Class::Conflict);
+    let made = call::<CreateVault>(&gateway, &stranger(), other).await;
+    assert_eq!(made.unwrap_err().class(), &Class::Forbidden);
+    let mut slower = vault_request("main");
+    slower.ecdsa_backend = Some("cggmp24".into());
+    let made = call::<CreateVault>(&gateway, &admin(), slower).await;
+    assert_eq!(made.unwrap_err().class(), &Class::Conflict);
+    let listed = call::<ListVaults>(&gateway, &admin(), ListVaultsRequest {}).await;
+    let ids: Vec<_> = listed
+        .unwrap()
+        .vaults
+        .into_iter()
+        .map(|vault| vault.uuid)
+        .collect();
+    assert_eq!(ids, [id.to_string()]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -295,14 +277,12 @@ async fn create_vault__should_give_a_slow_scheme_more_time_for_its_key() {
     let mut world = World::new();
     world.settings.keygen_deadline_ms = 100_000;
     let gateway = world.start().await;
-    let command = Command::CreateVault {
-        name: "main".into(),
-        threshold: 2,
-        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
-        ecdsa: covault_core::scheme::Scheme::Cggmp24,
-    };
+    let mut request = vault_request("main");
+    request.ecdsa_backend = Some("cggmp24".into());
     assert!(admit(&gateway).await);
-    gateway.submit(&admin(), command, None).await.unwrap();
+    call::<CreateVault>(&gateway, &admin(), request)
+        .await
+        .unwrap();
     ready(&gateway, "main").await;
     let orders = world.signers.keygens.lock().unwrap();
     for (curve, given_ms) in [(Curve::Ed25519, 100_000), (Curve::Secp256k1, 400_000)] {
@@ -326,10 +306,10 @@ async fn balance__should_be_that_of_a_known_evm_chain() {
         wallet_address: address.into(),
         token_address: token.map(str::to_owned),
     };
-    let balance = async |request| match gateway.view(&admin(), Query::Balance(request)).await {
-        Ok(View::Balance(balance)) => Ok(balance),
-        Ok(other) => panic!("{other:?}"),
-        Err(fault) => Err((fault.class().clone(), fault.message().to_owned())),
+    let balance = async |request| {
+        let found = call::<GetBalance>(&gateway, &admin(), request).await;
+        let found = found.map(|response| response.balance);
+        found.map_err(|fault| (fault.class().clone(), fault.message().to_owned()))
     };
     assert_eq!(balance(asked(Some(10), None)).await.unwrap(), "1000");
     assert_eq!(

@@ -7,8 +7,10 @@ use std::sync::{
 
 use covault_actors::{
     command_bus::{CommandBus, memory::MemoryCommandBus},
-    gateway::{
-        Caller, Command, Gateway, IdempotencyKey, Query, Receipt, Submitted, VaultScope, View,
+    gateway::{Answer, Caller, Gateway, VaultScope},
+    operations::{
+        AdmitNode, CreateSigningRequest, CreateVault, CreateWallet, ExecuteSigningRequests,
+        GetSigningRequestDetails, ListVaults, Operation,
     },
     port::{MonotonicClock, Signers},
     rpc::{ChainClient, ChainKey, Chains, Ports},
@@ -21,7 +23,10 @@ use covault_core::{
     network::Network,
     order::NodeId,
     port::{Clock, Entropy},
-    schema::wire::{self, create_signing_request_request::Type as Kind},
+    schema::{
+        admin,
+        wire::{self, create_signing_request_request::Type as Kind},
+    },
     token::Access,
 };
 use sha2::{Digest as _, Sha256};
@@ -120,6 +125,8 @@ impl World {
                 retry_first_ms: 2,
                 retry_most_ms: 20,
                 heartbeat_ms: 10,
+                // `outcome` asks again.
+                execute_wait_ms: 20,
                 ..Settings::default()
             },
             command_bus: Arc::default(),
@@ -237,70 +244,112 @@ pub fn stranger() -> Caller {
     }
 }
 
+/// A signer node of the tests. The ids are points of the curve, in the order of their numbers.
+pub fn node(number: u8) -> NodeId {
+    let mut ids = (0..=u8::MAX).map(|more| {
+        let mut id = [0; 32];
+        (id[0], id[1]) = (number, more);
+        NodeId(id)
+    });
+    ids.find(|id| id.verifying_key().is_ok()).unwrap()
+}
+
+/// The OpenSSH lines of nodes.
+pub fn lines(numbers: impl IntoIterator<Item = u8>) -> Vec<String> {
+    let line = |number| node(number).openssh_line("");
+    numbers.into_iter().map(line).collect()
+}
+
+/// Calls an operation.
+pub async fn call<O: Operation>(
+    gateway: &Gateway,
+    caller: &Caller,
+    request: O::Request,
+) -> Result<O::Response, Fault> {
+    call_with_key::<O>(gateway, caller, request, None)
+        .await
+        .map(|(response, _)| response)
+}
+
+/// Calls an operation with an idempotency key; also says what the key did.
+pub async fn call_with_key<O: Operation>(
+    gateway: &Gateway,
+    caller: &Caller,
+    request: O::Request,
+    key: Option<&str>,
+) -> Result<(O::Response, Answer), Fault> {
+    let key = key.map(str::to_owned);
+    gateway.call_typed::<O>(caller, &request, key).await
+}
+
 /// Admits the nodes 1 to 3, which the tests make vaults of; false when that failed.
 pub async fn admit(gateway: &Gateway) -> bool {
-    for number in 1..=3 {
-        let command = Command::AdmitNode {
-            id: NodeId([number; 32]),
+    for public_key in lines(1..=3) {
+        let request = admin::AdmitNodeRequest {
+            public_key,
             name: String::new(),
         };
-        if gateway.submit(&admin(), command, None).await.is_err() {
+        let admitted = call::<AdmitNode>(gateway, &admin(), request).await;
+        if admitted.is_err() {
             return false;
         }
     }
     true
 }
 
+/// What makes a vault of nodes 1 to 3, two of which sign.
+pub fn vault_request(name: &str) -> admin::CreateVaultRequest {
+    admin::CreateVaultRequest {
+        name: name.into(),
+        threshold: 2,
+        signers: lines(1..=3),
+        ecdsa_backend: None,
+        replace: false,
+    }
+}
+
 /// A vault with its keys.
 pub async fn vault(gateway: &Gateway, name: &str) -> VaultId {
     assert!(admit(gateway).await);
-    let command = Command::CreateVault {
-        name: name.into(),
-        threshold: 2,
-        signers: (1..=3).map(|number| NodeId([number; 32])).collect(),
-        ecdsa: covault_core::scheme::Scheme::Dkls23,
-    };
-    let made = gateway.submit(&admin(), command, None).await.unwrap();
-    let Receipt::Vault(vault) = made.receipt else {
-        panic!("{made:?}")
-    };
+    let made = call::<CreateVault>(gateway, &admin(), vault_request(name)).await;
+    let vault = made.unwrap().vault.unwrap();
     ready(gateway, name).await;
-    vault.id
+    vault.uuid.parse().unwrap()
+}
+
+/// The vault of a name as operators see it.
+pub async fn vault_named(gateway: &Gateway, name: &str) -> Result<admin::Vault, Fault> {
+    let request = admin::ListVaultsRequest {};
+    let all = call::<ListVaults>(gateway, &admin(), request).await?;
+    let mut all = all.vaults.into_iter();
+    Ok(all.find(|vault| vault.name == name).unwrap())
 }
 
 /// Waits for the keys of a vault.
 pub async fn ready(gateway: &Gateway, name: &str) {
-    loop {
-        match gateway
-            .view(&admin(), Query::Vault(name.into()))
-            .await
-            .unwrap()
-        {
-            View::Vault(vault) if vault.ready => return,
-            _ => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
-        }
+    while !vault_named(gateway, name).await.unwrap().ready {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
 }
 
-pub fn wallet_command(vault: VaultId, network: wire::NetworkType, reference: &str) -> Command {
-    Command::CreateWallet(wire::CreateWalletRequest {
+pub fn wallet_request(
+    vault: VaultId,
+    network: wire::NetworkType,
+    reference: &str,
+) -> wire::CreateWalletRequest {
+    wire::CreateWalletRequest {
         vault_uuid: vault.to_string(),
         network_type: network.into(),
         r#ref: reference.into(),
         name: "n".into(),
         ..Default::default()
-    })
+    }
 }
 
 pub async fn wallet(gateway: &Gateway, vault: VaultId, network: wire::NetworkType) -> wire::Wallet {
-    let made = gateway
-        .submit(&admin(), wallet_command(vault, network, ""), None)
-        .await
-        .unwrap();
-    let Receipt::Wallet(wallet) = made.receipt else {
-        panic!("{made:?}")
-    };
-    wallet
+    let request = wallet_request(vault, network, "");
+    let made = call::<CreateWallet>(gateway, &admin(), request).await;
+    made.unwrap().details.unwrap()
 }
 
 pub async fn evm_wallet(gateway: &Gateway, vault: VaultId) -> String {
@@ -340,48 +389,43 @@ pub async fn try_create(
     gateway: &Gateway,
     request: wire::CreateSigningRequestRequest,
     key: Option<&str>,
-) -> Result<Submitted, Fault> {
-    let key = key.map(idempotency_key);
-    gateway
-        .submit(&admin(), Command::CreateSigningRequest(request), key)
-        .await
-}
-
-pub fn idempotency_key(key: &str) -> IdempotencyKey {
-    IdempotencyKey {
-        key: key.into(),
-        body_hash: [0; 32],
-    }
+) -> Result<(wire::SigningRequest, Answer), Fault> {
+    let made = call_with_key::<CreateSigningRequest>(gateway, &admin(), request, key).await;
+    made.map(|(response, answer)| (response.signing_request.unwrap(), answer))
 }
 
 /// Creates a request and returns it as the client sees it.
 pub async fn create(gateway: &Gateway, kind: Kind) -> wire::SigningRequest {
-    created(try_create(gateway, request(kind), None).await.unwrap())
+    try_create(gateway, request(kind), None).await.unwrap().0
 }
 
-pub fn created(submitted: Submitted) -> wire::SigningRequest {
-    match submitted.receipt {
-        Receipt::SigningRequest(request) => *request,
-        other => panic!("{other:?}"),
-    }
-}
-
+/// The outcome of a request.
 pub async fn outcome(gateway: &Gateway, uuid: &str) -> wire::ExecuteSigningRequestsResponse {
-    let query = Query::Outcome {
-        uuid: uuid.into(),
-        // A machine that runs other tests too may be slow.
-        timeout_ms: 120_000,
-    };
-    match gateway.view(&admin(), query).await.unwrap() {
-        View::Outcome(outcome) => *outcome,
-        other => panic!("{other:?}"),
+    loop {
+        match try_outcome(gateway, &admin(), uuid).await {
+            Err(fault) if fault.message().contains("still pending") => {}
+            outcome => return outcome.unwrap(),
+        }
     }
+}
+
+/// What executeSigningRequests says; it waits for 20 ms, unless the world has another setting.
+pub async fn try_outcome(
+    gateway: &Gateway,
+    caller: &Caller,
+    uuid: &str,
+) -> Result<wire::ExecuteSigningRequestsResponse, Fault> {
+    let request = wire::ExecuteSigningRequestsRequest { uuid: uuid.into() };
+    call::<ExecuteSigningRequests>(gateway, caller, request).await
 }
 
 pub async fn details(gateway: &Gateway, uuid: &str) -> wire::SigningRequest {
-    let query = Query::SigningRequest { uuid: uuid.into() };
-    match gateway.view(&admin(), query).await.unwrap() {
-        View::SigningRequest(request) => *request,
-        other => panic!("{other:?}"),
-    }
+    let request = wire::GetSigningRequestDetailsRequest { uuid: uuid.into() };
+    let details = call::<GetSigningRequestDetails>(gateway, &admin(), request).await;
+    details.unwrap().signing_request.unwrap()
+}
+
+/// The request that was made.
+pub fn created((request, _): (wire::SigningRequest, Answer)) -> wire::SigningRequest {
+    request
 }

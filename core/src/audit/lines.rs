@@ -1,7 +1,7 @@
 //! The audit log as lines of JSON: how it is exported, and read again.
 //!
-//! One object per line, with one name that says what it is: `start`, then `older` (what was written
-//! before there were chains), `entry`, the `head` of every chain, and `end`, which counts, and has the
+//! One object per line, with one name that says what it is: `start`, then every
+//! `entry`, the `head` of every chain, and `end`, which counts, and has the
 //! SHA-256 of all bytes before its line.
 
 use std::io;
@@ -10,11 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Chain, Chains, Entry, Head, Heads, Linked, Report};
-use crate::{
-    fault::{Class, Fault},
-    ids::RequestId,
-    request::Audit,
-};
+use crate::fault::{Class, Fault};
 
 /// The version of the form of lines.
 const FORMAT: u32 = 1;
@@ -27,8 +23,6 @@ const MOST: usize = 100;
 pub enum Line {
     /// The first.
     Start(Started),
-    /// Something that was written before there were chains.
-    Older(OlderLine),
     /// An entry.
     Entry(EntryLine),
     /// The head of a chain.
@@ -45,53 +39,6 @@ pub struct Started {
     pub format: u32,
     /// When it was exported, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-}
-
-/// See [`Line::Older`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OlderLine {
-    /// The request that it is about.
-    pub request: String,
-    /// Its number in the trail of the request.
-    pub number: u64,
-    /// What happened.
-    pub events: Vec<OlderEvent>,
-}
-
-/// One event of an [`OlderLine`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OlderEvent {
-    at_ms: u64,
-    event: String,
-    state: String,
-    detail: String,
-}
-
-impl OlderLine {
-    /// The line of a row of a request's trail.
-    pub fn new(request: RequestId, number: u64, trail: Vec<Audit>) -> Self {
-        let event = |audit: Audit| {
-            let Audit {
-                at_ms,
-                event,
-                state,
-                detail,
-            } = audit;
-            OlderEvent {
-                at_ms,
-                event,
-                state,
-                detail,
-            }
-        };
-        Self {
-            request: request.to_string(),
-            number,
-            events: trail.into_iter().map(event).collect(),
-        }
-    }
 }
 
 /// See [`Line::Entry`].
@@ -185,7 +132,11 @@ impl HeadLine {
     }
 }
 
-fn parse_hash(field: &str, text: &str) -> Result<[u8; 32], Fault> {
+/// A hash, of its hexadecimal digits.
+///
+/// # Errors
+/// [`Class::Invalid`] naming the field.
+pub fn parse_hash(field: &str, text: &str) -> Result<[u8; 32], Fault> {
     let mut hash = [0; 32];
     hex::decode_to_slice(text, &mut hash)
         .map_err(|_| Fault::field(field, "must be 64 hexadecimal digits"))?;
@@ -198,8 +149,6 @@ fn parse_hash(field: &str, text: &str) -> Result<[u8; 32], Fault> {
 pub struct Ended {
     /// Entries.
     pub entries: u64,
-    /// Lines that are older than the chains.
-    pub older: u64,
     /// Heads.
     pub heads: u64,
     /// Of all bytes before this line, in hex.
@@ -211,7 +160,6 @@ pub struct Writer<W> {
     to: W,
     hash: Sha256,
     entries: u64,
-    older: u64,
     heads: u64,
 }
 
@@ -225,7 +173,6 @@ impl<W: io::Write> Writer<W> {
             to,
             hash: Sha256::new(),
             entries: 0,
-            older: 0,
             heads: 0,
         };
         writer.line(&Line::Start(Started {
@@ -233,15 +180,6 @@ impl<W: io::Write> Writer<W> {
             at_ms: now_ms,
         }))?;
         Ok(writer)
-    }
-
-    /// Something that is older than the chains.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn older(&mut self, line: OlderLine) -> io::Result<()> {
-        self.older = self.older.saturating_add(1);
-        self.line(&Line::Older(line))
     }
 
     /// An entry.
@@ -269,7 +207,6 @@ impl<W: io::Write> Writer<W> {
     pub fn end(mut self) -> io::Result<W> {
         let end = Ended {
             entries: self.entries,
-            older: self.older,
             heads: self.heads,
             sha256: hex::encode(self.hash.clone().finalize()),
         };
@@ -291,7 +228,6 @@ pub struct Reader {
     hash: Sha256,
     lines: u64,
     entries: u64,
-    older: u64,
     heads: u64,
     chains: Chains,
     ended: bool,
@@ -304,8 +240,6 @@ pub struct Reader {
 pub struct Findings {
     /// Per chain.
     pub chains: Vec<Report>,
-    /// Lines that are older than the chains; nothing shows whether they were changed.
-    pub older: u64,
     /// What is wrong with the file itself.
     pub problems: Vec<String>,
 }
@@ -324,7 +258,6 @@ impl Reader {
             hash: Sha256::new(),
             lines: 0,
             entries: 0,
-            older: 0,
             heads: 0,
             chains: Chains::new(expected),
             ended: false,
@@ -368,10 +301,6 @@ impl Reader {
                 Class::Invalid,
                 "is not the start of an audit log",
             )),
-            Line::Older(OlderLine { .. }) => {
-                self.older = self.older.saturating_add(1);
-                Ok(())
-            }
             Line::Entry(entry) => {
                 let (chain, linked) = entry.linked()?;
                 self.entries = self.entries.saturating_add(1);
@@ -391,11 +320,10 @@ impl Reader {
                 self.ended = true;
                 let Ended {
                     entries,
-                    older,
                     heads,
                     sha256,
                 } = end;
-                if (entries, older, heads) != (self.entries, self.older, self.heads) {
+                if (entries, heads) != (self.entries, self.heads) {
                     let problem = "counts other lines than those that are there";
                     return Err(Fault::new(Class::Invalid, problem));
                 }
@@ -429,7 +357,6 @@ impl Reader {
         }
         Findings {
             chains: self.chains.finish(),
-            older: self.older,
             problems: self.problems,
         }
     }

@@ -23,9 +23,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{fault::Fault, ids::VaultId};
 
 pub use check::{Break, Chains, Checker, Heads, Report, What};
-pub use lines::{
-    Ended, EntryLine, Findings, HeadLine, Line, OlderEvent, OlderLine, Reader, Started, Writer,
-};
+pub use lines::{Ended, EntryLine, Findings, HeadLine, Line, Reader, Started, Writer, parse_hash};
 
 /// The hash of an entry.
 pub type Hash = [u8; 32];

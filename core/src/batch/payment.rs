@@ -6,7 +6,7 @@ use prost::Message as _;
 use super::MAX_RECIPIENT_NOTES;
 use crate::{
     amount::parse_u256,
-    fault::{Class, Fault},
+    fault::Fault,
     network::Network,
     payload::{
         KnownChains, bitcoin, evm,
@@ -58,13 +58,12 @@ impl Payment {
     /// # Errors
     /// As [`Payment::parse`]; also when the bytes are no batch.
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
-        let request = wire::CreateBatchPaymentRequest::decode(bytes).map_err(|error| {
-            Fault::new(Class::Invalid, "payment: cannot be decoded").caused_by(error)
-        })?;
+        let request = wire::CreateBatchPaymentRequest::decode(bytes)
+            .map_err(|error| Fault::field("payment", "cannot be decoded").caused_by(error))?;
         let kind = request
             .r#type
             .as_ref()
-            .ok_or_else(|| Fault::new(Class::Invalid, "payment: holds no batch kind"))?;
+            .ok_or_else(|| Fault::field("payment", "holds no batch kind"))?;
         Self::parse(kind)
     }
 

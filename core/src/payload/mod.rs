@@ -26,7 +26,7 @@ use prost::Message as _;
 use self::outflow::{AccountChange, Outflow};
 pub use self::{family::Family, kind::Kind};
 use crate::{
-    fault::{Class, Fault},
+    fault::{Class, Code, Fault},
     network::Network,
     schema::wire,
 };
@@ -121,18 +121,17 @@ impl Payload {
     /// gives, so that one payload has one encoding.
     pub fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let request = wire::CreateSigningRequestRequest::decode(bytes).map_err(|error| {
-            Fault::new(Class::Invalid, "payload: cannot be decoded").caused_by(error)
+            Fault::field("payload", "cannot be decoded")
+                .with_code(Code::Payload)
+                .caused_by(error)
         })?;
-        let kind = request
-            .r#type
-            .as_ref()
-            .ok_or_else(|| Fault::new(Class::Invalid, "payload: holds no payload kind"))?;
+        let kind = request.r#type.as_ref().ok_or_else(|| {
+            Fault::field("payload", "holds no payload kind").with_code(Code::Payload)
+        })?;
         let payload = Self::parse(kind)?;
         if payload.encode() != bytes {
-            return Err(Fault::new(
-                Class::Invalid,
-                "payload: is not in its canonical form",
-            ));
+            let fault = Fault::field("payload", "is not in its canonical form");
+            return Err(fault.with_code(Code::Payload));
         }
         Ok(payload)
     }

@@ -71,7 +71,7 @@ pub fn wrapped(message: &MessageDescriptor) -> Option<FieldDescriptor> {
     json::wrapped(message)
 }
 
-/// A message of the schema by its name in the package, e.g. `Wallet`.
+/// A message of the platform API by its name in the package, e.g. `Wallet`.
 ///
 /// # Errors
 /// [`crate::fault::Class::Bug`] when there is none.
@@ -79,10 +79,10 @@ pub fn message(name: &str) -> Result<MessageDescriptor, Fault> {
     reflect::message(&format!("{}.{name}", reflect::PACKAGE))
 }
 
-/// The name of a message or an enum below the package: `Wallet.Status`.
+/// The name of a message or an enum below its package: `Wallet.Status`.
 pub fn name_in_package(full_name: &str) -> &str {
-    full_name
-        .strip_prefix(reflect::PACKAGE)
-        .and_then(|name| name.strip_prefix('.'))
+    [reflect::PACKAGE, reflect::ADMIN_PACKAGE]
+        .into_iter()
+        .find_map(|package| full_name.strip_prefix(package)?.strip_prefix('.'))
         .unwrap_or(full_name)
 }

@@ -11,7 +11,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use prost_reflect::DynamicMessage;
+use prost_reflect::{DynamicMessage, MessageDescriptor};
 
 pub(in crate::schema) use self::decode::wrapped;
 use super::reflect;
@@ -22,11 +22,21 @@ use crate::fault::{Class, Fault};
 /// # Errors
 /// [`crate::fault::Class::Invalid`] with the path of the field.
 pub fn decode<T: prost::Message + prost::Name + Default>(json: &[u8]) -> Result<T, Fault> {
-    let tree = tree::parse(json).map_err(|problem| Fault::new(Class::Invalid, problem))?;
-    let descriptor = reflect::message(&T::full_name())?;
-    decode::message(&descriptor, &tree)?
+    decode_dynamic(&reflect::message(&T::full_name())?, json)?
         .transcode_to()
         .map_err(Fault::bug)
+}
+
+/// Decodes a JSON request body into a message of the schema.
+///
+/// # Errors
+/// As [`decode`].
+pub(super) fn decode_dynamic(
+    descriptor: &MessageDescriptor,
+    json: &[u8],
+) -> Result<DynamicMessage, Fault> {
+    let tree = tree::parse(json).map_err(|problem| Fault::new(Class::Invalid, problem))?;
+    decode::message(descriptor, &tree)
 }
 
 /// Encodes the wire message `T` as a JSON response: every field present.

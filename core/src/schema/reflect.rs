@@ -3,32 +3,42 @@
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use prost_reflect::{
-    DescriptorPool, FieldDescriptor, MessageDescriptor, MethodDescriptor, ServiceDescriptor,
+    DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, MethodDescriptor,
+    ServiceDescriptor,
 };
 
 use super::DESCRIPTOR_SET;
 use crate::fault::Fault;
 
-/// The package of the schema.
+/// The package of the platform API, which also has the options.
 pub(super) const PACKAGE: &str = "mpcvault.platform.v1";
+/// The package of the admin API.
+pub(super) const ADMIN_PACKAGE: &str = "covault.admin.v1";
 
-/// The pool, and the fields with the JSON rules that the schema's own options express.
+/// The pool, with the fields and methods that the schema's own options mark.
 struct Reflection {
     pool: DescriptorPool,
     /// Full names of the fields with `json_required`.
     required: BTreeSet<String>,
     /// Full names of the fields with `json_padded_base64`.
     padded: BTreeSet<String>,
+    /// Full names of the fields with `hidden_from_readers`.
+    hidden: BTreeSet<String>,
+    http_path: ExtensionDescriptor,
+    takes_idempotency_key: ExtensionDescriptor,
+    needs_full_access: ExtensionDescriptor,
 }
 
 static REFLECTION: LazyLock<Result<Reflection, String>> = LazyLock::new(read);
 
 fn read() -> Result<Reflection, String> {
     let pool = DescriptorPool::decode(DESCRIPTOR_SET).map_err(|error| error.to_string())?;
-    let marked = |option: &str| {
-        let extension = pool
-            .get_extension_by_name(&format!("{PACKAGE}.{option}"))
-            .ok_or_else(|| format!("the schema has no option {option}"))?;
+    let option = |name: &str| {
+        pool.get_extension_by_name(&format!("{PACKAGE}.{name}"))
+            .ok_or_else(|| format!("the schema has no option {name}"))
+    };
+    let marked = |name: &str| {
+        let extension = option(name)?;
         let names: BTreeSet<String> = pool
             .all_messages()
             .flat_map(|message| message.fields().collect::<Vec<_>>())
@@ -37,11 +47,14 @@ fn read() -> Result<Reflection, String> {
             .collect();
         Ok::<_, String>(names)
     };
-    let (required, padded) = (marked("json_required")?, marked("json_padded_base64")?);
     Ok(Reflection {
+        required: marked("json_required")?,
+        padded: marked("json_padded_base64")?,
+        hidden: marked("hidden_from_readers")?,
+        http_path: option("http_path")?,
+        takes_idempotency_key: option("takes_idempotency_key")?,
+        needs_full_access: option("needs_full_access")?,
         pool,
-        required,
-        padded,
     })
 }
 
@@ -60,20 +73,30 @@ pub(super) fn message(full_name: &str) -> Result<MessageDescriptor, Fault> {
 /// The services of the schema.
 pub(super) fn services() -> Result<impl Iterator<Item = ServiceDescriptor>, Fault> {
     let services = reflection()?.pool.services();
-    Ok(services.filter(|service| service.package_name() == PACKAGE))
+    Ok(services.filter(|service| matches!(service.package_name(), PACKAGE | ADMIN_PACKAGE)))
 }
 
-/// The path of a method over REST, where it has one that is not its name.
-pub(super) fn http_path(method: &MethodDescriptor) -> Result<Option<String>, Fault> {
-    let extension = reflection()?
-        .pool
-        .get_extension_by_name(&format!("{PACKAGE}.http_path"))
-        .ok_or_else(|| Fault::bug("the schema has no option http_path"))?;
+/// What the options of a method say.
+pub(super) struct MethodOptions {
+    /// The path over REST, where it is not the method's name.
+    pub http_path: Option<String>,
+    pub takes_idempotency_key: bool,
+    pub needs_full_access: bool,
+}
+
+/// The options of a method.
+pub(super) fn method_options(method: &MethodDescriptor) -> Result<MethodOptions, Fault> {
+    let reflection = reflection()?;
     let options = method.options();
-    Ok(options
-        .has_extension(&extension)
-        .then(|| options.get_extension(&extension))
-        .and_then(|path| path.as_str().map(ToOwned::to_owned)))
+    let is = |extension| options.get_extension(extension).as_bool() == Some(true);
+    Ok(MethodOptions {
+        http_path: options
+            .has_extension(&reflection.http_path)
+            .then(|| options.get_extension(&reflection.http_path))
+            .and_then(|path| path.as_str().map(ToOwned::to_owned)),
+        takes_idempotency_key: is(&reflection.takes_idempotency_key),
+        needs_full_access: is(&reflection.needs_full_access),
+    })
 }
 
 /// Whether a JSON request must contain the field.
@@ -84,4 +107,9 @@ pub(super) fn is_required(field: &FieldDescriptor) -> Result<bool, Fault> {
 /// Whether a JSON request must pad the field's base64.
 pub(super) fn is_padded(field: &FieldDescriptor) -> Result<bool, Fault> {
     Ok(reflection()?.padded.contains(field.full_name()))
+}
+
+/// Whether callers that may only read do not get the field.
+pub(super) fn is_hidden_from_readers(field: &FieldDescriptor) -> Result<bool, Fault> {
+    Ok(reflection()?.hidden.contains(field.full_name()))
 }

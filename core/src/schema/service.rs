@@ -3,26 +3,41 @@
 
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDescriptor, Value};
+use prost_types::method_options::IdempotencyLevel;
 
 use super::{describe, json, reflect, wire};
 use crate::fault::Fault;
 
-/// What an operation belongs to: each has tokens and a shape of errors of its own.
+/// Who calls an operation: each has tokens, a path and a shape of errors of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Wallets, signing requests, batches.
+pub enum Audience {
+    /// Backends of the platform API: wallets, signing requests, batches.
     Platform,
-    /// Deposit and watch addresses.
+    /// Backends of the sweep API: deposit and watch addresses.
     Sweep,
+    /// Operators.
+    Admin,
 }
 
-/// An operation.
+impl Audience {
+    /// Where its operations are over REST.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Platform | Self::Sweep => "/v1/",
+            Self::Admin => "/admin/v1/",
+        }
+    }
+}
+
+/// An operation, as its descriptor tells it.
 #[derive(Clone, Debug)]
 pub struct Operation {
     method: MethodDescriptor,
-    family: Family,
+    audience: Audience,
     name: String,
     path: String,
+    takes_idempotency_key: bool,
+    needs_full_access: bool,
 }
 
 /// Every operation, in the order of the schema.
@@ -32,23 +47,32 @@ pub struct Operation {
 pub fn operations() -> Result<Vec<Operation>, Fault> {
     let mut operations = Vec::new();
     for service in reflect::services()? {
-        let family = match service.name() {
-            "PlatformAPI" => Family::Platform,
-            "SweepAPI" => Family::Sweep,
-            other => return Err(Fault::bug(format!("{other} is no service of ours"))),
+        let audience = match service.name() {
+            "PlatformAPI" => Audience::Platform,
+            "SweepAPI" => Audience::Sweep,
+            "AdminAPI" => Audience::Admin,
+            other => return Err(Fault::bug(format!("unknown service {other}"))),
         };
         for method in service.methods() {
             let name = lower_camel(method.name());
-            let path = reflect::http_path(&method)?.unwrap_or_else(|| name.clone());
+            let options = reflect::method_options(&method)?;
+            let path = options.http_path.unwrap_or_else(|| name.clone());
             operations.push(Operation {
+                takes_idempotency_key: options.takes_idempotency_key,
+                needs_full_access: options.needs_full_access || !has_no_effect(&method),
                 method,
-                family,
+                audience,
+                path: format!("{}{path}", audience.path()),
                 name,
-                path,
             });
         }
     }
     Ok(operations)
+}
+
+fn has_no_effect(method: &MethodDescriptor) -> bool {
+    let options = method.method_descriptor_proto().options.as_ref();
+    options.is_some_and(|options| options.idempotency_level() == IdempotencyLevel::NoSideEffects)
 }
 
 impl Operation {
@@ -57,14 +81,34 @@ impl Operation {
         &self.name
     }
 
-    /// What it belongs to.
-    pub fn family(&self) -> Family {
-        self.family
+    /// Who calls it.
+    pub fn audience(&self) -> Audience {
+        self.audience
+    }
+
+    /// Whether it changes something. One that does not is answered from the store.
+    pub fn is_command(&self) -> bool {
+        !has_no_effect(&self.method)
+    }
+
+    /// Whether a call takes an idempotency key.
+    pub fn takes_idempotency_key(&self) -> bool {
+        self.takes_idempotency_key
+    }
+
+    /// Whether tokens that may only read are refused.
+    pub fn needs_full_access(&self) -> bool {
+        self.needs_full_access
+    }
+
+    /// Its name in the schema: `mpcvault.platform.v1.PlatformAPI.CreateSigningRequest`.
+    pub fn full_name(&self) -> &str {
+        self.method.full_name()
     }
 
     /// Its path over REST: `/v1/createSigningRequest`.
-    pub fn http_path(&self) -> String {
-        format!("/v1/{}", self.path)
+    pub fn http_path(&self) -> &str {
+        &self.path
     }
 
     /// Its path over gRPC: `/mpcvault.platform.v1.PlatformAPI/CreateSigningRequest`.
@@ -88,11 +132,41 @@ impl Operation {
         self.method.output()
     }
 
+    /// The request message in protobuf, of its JSON.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Invalid`] with the path of the field.
+    pub fn request_of_json(&self, json: &[u8]) -> Result<Vec<u8>, Fault> {
+        Ok(json::decode_dynamic(&self.method.input(), json)?.encode_to_vec())
+    }
+
+    /// The JSON of a response message: every field present.
+    ///
+    /// # Errors
+    /// [`crate::fault::Class::Bug`] when it is not this operation's.
+    pub fn response_to_json(&self, response: &[u8]) -> Result<String, Fault> {
+        json::encode_dynamic(&self.dynamic_response(response)?)
+    }
+
+    /// A response without what callers that may only read do not get.
+    ///
+    /// # Errors
+    /// As [`Operation::response_to_json`].
+    pub fn response_for_readers(&self, response: &[u8]) -> Result<Vec<u8>, Fault> {
+        let mut response = self.dynamic_response(response)?;
+        hide_from_readers(&mut response)?;
+        Ok(response.encode_to_vec())
+    }
+
+    fn dynamic_response(&self, response: &[u8]) -> Result<DynamicMessage, Fault> {
+        DynamicMessage::decode(self.method.output(), response).map_err(Fault::bug)
+    }
+
     /// The operation's response with nothing in it but the error, as JSON.
     ///
     /// # Errors
-    /// [`crate::fault::Class::Bug`] when the response has no error field, as in
-    /// [`Family::Sweep`].
+    /// [`crate::fault::Class::Bug`] when the response has no error field: those of
+    /// [`Audience::Platform`] have one.
     pub fn failure(&self, error: &wire::Error) -> Result<String, Fault> {
         let mut response = DynamicMessage::new(self.method.output());
         let field = response_error(&response)?;
@@ -105,6 +179,31 @@ impl Operation {
             .map_err(Fault::bug)?;
         json::encode_dynamic(&response)
     }
+}
+
+fn hide_from_readers(message: &mut DynamicMessage) -> Result<(), Fault> {
+    let mut hidden = Vec::new();
+    for (field, value) in message.fields_mut() {
+        if reflect::is_hidden_from_readers(&field)? {
+            hidden.push(field);
+            continue;
+        }
+        match value {
+            Value::Message(inner) => hide_from_readers(inner)?,
+            Value::List(items) => {
+                for item in items {
+                    if let Value::Message(inner) = item {
+                        hide_from_readers(inner)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for field in hidden {
+        message.clear_field(&field);
+    }
+    Ok(())
 }
 
 fn response_error(response: &DynamicMessage) -> Result<FieldDescriptor, Fault> {

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{
     envelope::Kind,
-    identity::{openssh_line, verifying_key},
     message::{ActivateRequest, BackupRequest, Reply, ReshareRequest, encode},
     node::check_proof,
     shares::backup::check_sealed,
@@ -119,7 +118,8 @@ impl Cluster {
 
 fn says(node: &NodeId, statement: &[u8], signature: &[u8]) -> bool {
     Signature::from_slice(signature).is_ok_and(|signature| {
-        verifying_key(node).is_ok_and(|key| key.verify_strict(statement, &signature).is_ok())
+        node.verifying_key()
+            .is_ok_and(|key| key.verify_strict(statement, &signature).is_ok())
     })
 }
 
@@ -469,7 +469,7 @@ impl Shared {
                     let checked = check_sealed(&sealed, order.recipients.len());
                     let answer = checked.map(|()| sealed).map_err(|fault| {
                         let name = self.node_registry.name(&node);
-                        let line = openssh_line(&node, "");
+                        let line = node.openssh_line("");
                         let culprits = vec![line];
                         Fault::new(
                             Class::Peer { culprits },

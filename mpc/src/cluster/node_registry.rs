@@ -17,10 +17,7 @@ use super::{
     select_signers::{AttemptFailures, Candidate, Choice, SigningSet, pick},
     unadmitted::{Unadmitted, UnadmittedNodes},
 };
-use crate::{
-    identity::openssh_line,
-    message::{Announcement, Ban, Halt, SKEW_MS},
-};
+use crate::message::{Announcement, Ban, Halt, SKEW_MS};
 
 /// How far a node's clock may be off before its announcements count as replays. Between
 /// [`SKEW_MS`] and this, it is seen, but refuses orders and says why.
@@ -251,7 +248,7 @@ impl NodeRegistry {
             if starts.heard(announced.boot, &others, now_ms)
                 && known.is_none_or(|known_ms| now_ms.abs_diff(known_ms) >= TWICE_MS)
             {
-                tracing::error!(name = %announced.name, node = %openssh_line(&node, ""), "node runs twice: two processes have its identity. Stop one of them, start the other again, and refresh its vaults");
+                tracing::error!(name = %announced.name, node = %node.openssh_line(""), "node runs twice: two processes have its identity. Stop one of them, start the other again, and refresh its vaults");
             }
         }
         if !state.known.contains_key(&node) && state.known.len() >= MAX_NODES {
@@ -275,12 +272,12 @@ impl NodeRegistry {
             Some(known) if announced.at_ms <= known.at_ms && known.at_ms <= ahead_ms => {}
             Some(known) => {
                 if known.boot != announced.boot {
-                    tracing::info!(name = %announced.name, node = %openssh_line(&node, ""), "node has started again");
+                    tracing::info!(name = %announced.name, node = %node.openssh_line(""), "node has started again");
                 }
                 *known = announced;
             }
             None => {
-                tracing::info!(name = %announced.name, node = %openssh_line(&node, ""), "node announced itself");
+                tracing::info!(name = %announced.name, node = %node.openssh_line(""), "node announced itself");
                 state.known.insert(node, announced);
             }
         }
@@ -366,7 +363,7 @@ impl NodeRegistry {
 
     /// `node-2 (ssh-ed25519 AAAA...)`, or the line alone while the name is unknown.
     pub(super) fn name(&self, node: &NodeId) -> String {
-        let line = openssh_line(node, "");
+        let line = node.openssh_line("");
         match lock(&self.state).known.get(node) {
             Some(known) if !known.name.is_empty() => format!("{} ({line})", known.name),
             _ => line,
@@ -532,7 +529,7 @@ impl NodeRegistry {
     /// Names those who broke the protocol.
     pub(super) fn misbehaved(&self, culprits: &[NodeId]) -> Fault {
         let names: Vec<String> = culprits.iter().map(|node| self.name(node)).collect();
-        let culprits = culprits.iter().map(|node| openssh_line(node, "")).collect();
+        let culprits = culprits.iter().map(|node| node.openssh_line("")).collect();
         Fault::new(
             Class::Peer { culprits },
             format!("signers broke the protocol: {}", names.join(", ")),

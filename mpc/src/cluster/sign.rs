@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use covault_core::{
-    fault::{Class, Fault},
+    fault::{Class, Code, Fault},
     ids::SessionId,
     order::{NodeId, SigningOrder},
     signature::{Curve, Signature},
@@ -18,7 +18,6 @@ use super::{
 use crate::{
     envelope::Kind,
     evidence::Equivocation,
-    identity::openssh_line,
     message::{PreprocessMsg, Reply, SKEW_MS, SignRequest, encode},
     meter,
     verify::verify,
@@ -229,13 +228,15 @@ impl Shared {
                     match fault.class() {
                         Class::Unavailable => self.suspect(&[node], failures),
                         // No verdict on the order: clocks are set right again.
-                        Class::Invalid if is_about_time(&fault) => self.suspect(&[node], failures),
+                        Class::Invalid if fault.code() == Code::Time => {
+                            self.suspect(&[node], failures)
+                        }
                         // It has banned one of the others.
                         Class::Peer { culprits } => {
                             let banned: Vec<NodeId> = signing_set
                                 .iter()
                                 .filter(|other| **other != node)
-                                .filter(|other| culprits.contains(&openssh_line(other, "")))
+                                .filter(|other| culprits.contains(&other.openssh_line("")))
                                 .copied()
                                 .collect();
                             for other in &banned {
@@ -341,7 +342,8 @@ impl Shared {
                 self.node_registry.name(&node),
                 fault.message()
             );
-            return Fault::new(fault.class().clone(), sentence).with_code(fault.code());
+            return Fault::new(fault.class().clone(), sentence)
+                .with_execute_code(fault.execute_code());
         }
         let culprits = failures.culprits();
         if culprits.is_empty() {
@@ -354,13 +356,6 @@ impl Shared {
 /// Whether a moment that was the present cannot be any more: the clock was set back since.
 fn is_future(at_ms: u64, now_ms: u64) -> bool {
     at_ms > now_ms.saturating_add(SKEW_MS)
-}
-
-/// Whether a node refused an order because of what its clock says.
-fn is_about_time(refusal: &Fault) -> bool {
-    let fields = ["sentAtMs: ", "issuedAtMs: ", "expiresAtMs: "];
-    let said = refusal.message();
-    fields.iter().any(|field| said.starts_with(field))
 }
 
 /// Waits while there is nobody to ask, and takes the signatures of an earlier attempt if they come.

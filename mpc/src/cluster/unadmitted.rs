@@ -5,8 +5,6 @@ use std::collections::HashMap;
 
 use covault_core::order::NodeId;
 
-use crate::identity::openssh_line;
-
 /// Strangers that are remembered. More wait until one is forgotten; an operator who has a node's
 /// key admits it all the same.
 pub(super) const MAX_STRANGERS: usize = 64;
@@ -111,7 +109,7 @@ fn forgotten(met: &Met, now_ms: u64) -> bool {
 fn log(node: &NodeId, name: &str) {
     tracing::warn!(
         %name,
-        node = %openssh_line(node, ""),
+        node = %node.openssh_line(""),
         "an unknown node announces itself and is ignored; to use it: covault node admit"
     );
 }

@@ -36,7 +36,6 @@ use super::{
 use crate::{
     backend::{self, Dealer, Index, KeyShare, PlainShare, ReshareSetup, SignSetup, Signer},
     envelope::Header,
-    identity::openssh_line,
     message::{Reply, ReshareRequest},
     meter,
     permits::not_permitted,
@@ -350,7 +349,7 @@ impl Node {
                 "new.holders",
                 format_args!(
                     "name {}, which this node does not know: list it in {} first",
-                    openssh_line(stranger, ""),
+                    stranger.openssh_line(""),
                     self.peers_setting(vault)
                 ),
             )),
@@ -361,7 +360,7 @@ impl Node {
         let banned: Vec<String> = parties
             .iter()
             .filter(|party| self.claims.banned(root, party))
-            .map(|party| openssh_line(party, ""))
+            .map(|party| party.openssh_line(""))
             .collect();
         if banned.is_empty() {
             return Ok(());

@@ -11,7 +11,7 @@ use std::{
 use covault_core::{
     attest::KeyStatement,
     derive::{ChildKey, KeyPath, RootKey},
-    fault::{Class, Fault},
+    fault::{Class, Code, Fault},
     ids::{SessionId, VaultId},
     order::{KeygenOrder, NodeId},
 };
@@ -30,7 +30,6 @@ use crate::{
     backend::{self, Index, KeygenSetup, PreprocessedNonce, SignSetup, Signer},
     claims::{Claim, ClaimError},
     envelope::{Header, Kind, Opened},
-    identity::openssh_line,
     message::{KeygenRequest, Reply, SKEW_MS, SignRequest, decode, encode},
     meter,
     nonces::Take,
@@ -327,25 +326,27 @@ impl Node {
         issued_at_ms: u64,
         expires_at_ms: u64,
     ) -> Result<(), Fault> {
+        let wrong =
+            |field: &str, problem: &str| Err(Fault::field(field, problem).with_code(Code::Time));
         let now_ms = self.clock.now_ms();
         if sent_at_ms.abs_diff(now_ms) > SKEW_MS {
-            return Err(Fault::field(
+            return wrong(
                 "sentAtMs",
                 "the clocks of this node and of the orchestrator are more than a minute apart; check \
                  the clocks",
-            ));
+            );
         }
         if now_ms >= expires_at_ms {
-            return Err(Fault::field("expiresAtMs", "the order has expired"));
+            return wrong("expiresAtMs", "the order has expired");
         }
         if issued_at_ms > now_ms.saturating_add(SKEW_MS) {
-            return Err(Fault::field(
+            return wrong(
                 "issuedAtMs",
                 "the order is from the future; check the clocks",
-            ));
+            );
         }
         if issued_at_ms > expires_at_ms {
-            return Err(Fault::field("issuedAtMs", "is after expiresAtMs"));
+            return wrong("issuedAtMs", "is after expiresAtMs");
         }
         Ok(())
     }
@@ -501,7 +502,7 @@ impl Node {
         let banned: Vec<String> = signers
             .iter()
             .filter(|signer| self.claims.banned(root, signer))
-            .map(|signer| openssh_line(signer, ""))
+            .map(|signer| signer.openssh_line(""))
             .collect();
         if !banned.is_empty() {
             let sentence = "a signer is banned from this key because it cheated";
@@ -707,7 +708,7 @@ const SPENDING_FORGOTTEN: &str = "promises of this node were missing in its clai
 fn refused_claim(error: &ClaimError) -> Fault {
     match error {
         ClaimError::SessionUsed => {
-            Fault::new(Class::WrongState, "session: this session was run before")
+            Fault::new(Class::WrongState, "this session was run before").at("session")
         }
         ClaimError::OtherDigest => Fault::new(
             Class::WrongState,

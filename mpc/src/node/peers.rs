@@ -5,10 +5,7 @@ use std::collections::HashSet;
 use covault_core::{fault::Fault, ids::VaultId, order::NodeId};
 
 use super::Node;
-use crate::{
-    identity::openssh_line,
-    message::{Ban, MAX_BANS},
-};
+use crate::message::{Ban, MAX_BANS};
 
 impl Node {
     /// Whether the node's own configuration lets it work with this one, for any vault.
@@ -53,7 +50,7 @@ impl Node {
                 field,
                 format_args!(
                     "name {}, which {} of this node does not list",
-                    openssh_line(stranger, ""),
+                    stranger.openssh_line(""),
                     self.peers_setting(vault)
                 ),
             )),

@@ -11,7 +11,7 @@ use std::{
 use covault_core::{fault::Fault, order::NodeId};
 
 use super::Node;
-use crate::{envelope::EnvelopeError, identity::openssh_line};
+use crate::envelope::EnvelopeError;
 
 /// How often one reason is logged, in milliseconds.
 const QUIET_MS: u64 = 1_000;
@@ -94,7 +94,7 @@ impl Node {
     pub(super) fn drop_message(&self, from: &NodeId, why: Refusal) {
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
             let node = &self.name;
-            let from = openssh_line(from, "");
+            let from = from.openssh_line("");
             tracing::warn!(%node, from, error = %why, unsaid, "message refused");
         }
     }
@@ -104,7 +104,7 @@ impl Node {
         let why = Refusal::Proof;
         if let Some(unsaid) = self.refusals.count(why, self.clock.now_ms()) {
             let node = &self.name;
-            let from = openssh_line(from, "");
+            let from = from.openssh_line("");
             tracing::warn!(%node, from, error = %why, ?fault, unsaid, "message refused");
         }
     }

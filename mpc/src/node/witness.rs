@@ -28,7 +28,6 @@ use super::{
 use crate::{
     claims::{Age, Forgotten, PeerHeights},
     envelope::{EVERYONE, Envelope, Header, Kind, Opened},
-    identity::openssh_line,
     message::{Announcement, Ban, Halt, MAX_OTHERS, Now, SKEW_MS, WitnessNews, decode, encode},
 };
 
@@ -234,7 +233,7 @@ impl Node {
         self.ask_witness(silent);
         Err(Fault::unavailable(format!(
             "this node has started and does not know yet what {} knows of it; try again",
-            openssh_line(&silent, "")
+            silent.openssh_line("")
         )))
     }
 

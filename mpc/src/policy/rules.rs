@@ -218,15 +218,15 @@ impl Rules {
                 "cannot be seen in what is signed, so that no list of {scope} for {at} can let it \
                  through; its operator can allow that under unseen_recipients"
             );
-            return Err(
-                Fault::field("recipient", sentence).with_code(ExecuteCode::AddressNotInWhitelist)
-            );
+            return Err(Fault::field("recipient", sentence)
+                .with_execute_code(ExecuteCode::AddressNotInWhitelist));
         }
         if recipients.flatten().all(listed) {
             return Ok(());
         }
         let sentence = format_args!("is not in the list of {scope} for {}", outflow.place);
-        Err(Fault::field("recipient", sentence).with_code(ExecuteCode::AddressNotInWhitelist))
+        Err(Fault::field("recipient", sentence)
+            .with_execute_code(ExecuteCode::AddressNotInWhitelist))
     }
 
     /// The highest fees that hold for a place: what is written, and for a node that writes nothing

@@ -300,7 +300,7 @@ fn recipients__should_be_those_that_are_listed() {
         call(TOKEN, transfer(EVE, 1)),
     ] {
         let fault = refused(&listed, order, "recipient: is not in the list");
-        assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
+        assert_eq!(fault.execute_code(), ExecuteCode::AddressNotInWhitelist);
     }
     allowed(&listed, call(TOKEN, transfer(BOB, 1)));
     // A contract that does not exist yet.
@@ -671,7 +671,7 @@ fn vaults__should_have_recipients_of_their_own() {
         native(1, EVE, 5),
         &format!("recipient: is not in the list of this signer's policy (vault {VAULT}) for evm:1"),
     );
-    assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
+    assert_eq!(fault.execute_code(), ExecuteCode::AddressNotInWhitelist);
     allowed(&split, in_vault(3, native(1, EVE, 5)));
     // A vault never allows what the node does not.
     let wider = policy(&format!(
@@ -740,7 +740,7 @@ fn own_wallets__should_be_derived_by_the_node_itself() {
         to_own(&root, &ninth, &[]),
         "recipient: is not in the list of",
     );
-    assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
+    assert_eq!(fault.execute_code(), ExecuteCode::AddressNotInWhitelist);
     refused(&own, to_own(&root, EVE, &[]), "recipient: ");
     // Of networks without a list, too, and beside those in a list.
     refused(&own, lamports(SOL, 5), "recipient: ");

@@ -3,17 +3,19 @@
 use std::{io, sync::Arc};
 
 use anyhow::{Context as _, bail};
-use covault_actors::{audit::Log, store::Store};
-use covault_core::audit::{Chain, Head, HeadLine, OlderLine, Writer};
+use covault_actors::{
+    operations::{ListAuditChains, ListAuditEntries},
+    store::Store,
+};
+use covault_core::{
+    audit::{Chain, EntryLine, Head, HeadLine, Linked, Writer, parse_hash},
+    schema::admin,
+};
 
 use crate::{
     cli::client::Client,
     config::{Config, StoreKind},
     files::{self, Owned},
-    http::admin::audit::{
-        ChainsAnswer, EntriesAnswer, ListChains, ListEntries, ListOlder, OlderAnswer, OlderPlace,
-        chains_answer, entries_answer, older_answer,
-    },
     wiring::{explain, store, store_path},
 };
 
@@ -45,48 +47,32 @@ impl Source {
         })
     }
 
-    async fn chains(&self, after: Option<String>) -> anyhow::Result<ChainsAnswer> {
-        match self {
-            Self::Running(client) => client.call("listAuditChains", &ListChains { after }).await,
+    async fn chains(&self, after: Option<String>) -> anyhow::Result<Vec<admin::AuditChain>> {
+        let request = admin::ListAuditChainsRequest { after };
+        let answer = match self {
+            Self::Running(client) => client.call::<ListAuditChains>(&request).await?,
             Self::Stopped { store, .. } => {
-                let after = after.map(|chain| chain.parse()).transpose();
-                let after = after.map_err(explain)?;
-                let found = Log(&**store).chains(after).await.map_err(explain)?;
-                Ok(chains_answer(found))
+                let read = ListAuditChains::read(&**store, request).await;
+                read.map_err(explain)?
             }
-        }
+        };
+        Ok(answer.chains)
     }
 
-    async fn entries(&self, chain: Chain, from: u64) -> anyhow::Result<EntriesAnswer> {
+    async fn entries(
+        &self,
+        chain: Chain,
+        from: u64,
+    ) -> anyhow::Result<admin::ListAuditEntriesResponse> {
+        let request = admin::ListAuditEntriesRequest {
+            chain: chain.to_string(),
+            from,
+        };
         match self {
-            Self::Running(client) => {
-                let request = ListEntries {
-                    chain: chain.to_string(),
-                    from,
-                };
-                client.call("listAuditEntries", &request).await
-            }
+            Self::Running(client) => client.call::<ListAuditEntries>(&request).await,
             Self::Stopped { store, .. } => {
-                let log = Log(&**store);
-                let entries = log.entries(chain, from).await.map_err(explain)?;
-                let head = log.head(chain).await.map_err(explain)?;
-                Ok(entries_answer(chain, entries, head))
-            }
-        }
-    }
-
-    async fn older(&self, after: Option<OlderPlace>) -> anyhow::Result<OlderAnswer> {
-        match self {
-            Self::Running(client) => client.call("listOlderAudit", &ListOlder { after }).await,
-            Self::Stopped { store, .. } => {
-                let after = match after {
-                    None => None,
-                    Some(OlderPlace { request, number }) => {
-                        Some((request.parse().map_err(explain)?, number))
-                    }
-                };
-                let found = Log(&**store).older(after).await.map_err(explain)?;
-                Ok(older_answer(found))
+                let read = ListAuditEntries::read(&**store, request).await;
+                read.map_err(explain)
             }
         }
     }
@@ -97,20 +83,6 @@ impl Source {
     /// When it cannot be read, or not be written.
     pub async fn export<W: io::Write>(&self, to: W, now_ms: u64) -> anyhow::Result<W> {
         let mut writer = Writer::start(to, now_ms).context("cannot write")?;
-        let mut after = None;
-        loop {
-            let OlderAnswer { older } = self.older(after).await?;
-            after = older.last().map(|line: &OlderLine| OlderPlace {
-                request: line.request.clone(),
-                number: line.number,
-            });
-            if after.is_none() {
-                break;
-            }
-            for line in older {
-                writer.older(line).context("cannot write")?;
-            }
-        }
         // First the one that tells of others: those that it tells of are there when they are listed.
         let mut heads = vec![(
             Chain::Service,
@@ -118,7 +90,7 @@ impl Source {
         )];
         let mut after = None;
         loop {
-            let ChainsAnswer { chains } = self.chains(after).await?;
+            let chains = self.chains(after).await?;
             after = chains.last().map(|state| state.chain.clone());
             if after.is_none() {
                 break;
@@ -150,8 +122,7 @@ impl Source {
         let mut next = 0;
         loop {
             let page = self.entries(chain, next).await?;
-            let head = page.head.map(|line| line.head().map_err(explain));
-            let head = head.transpose()?.map(|(_, head)| head);
+            let head = page.head.map(head_of).transpose()?;
             let first_page = at_first.is_none();
             let end = *at_first.get_or_insert(head);
             // The first entries may have come between the page and its head.
@@ -162,8 +133,10 @@ impl Source {
                     // It came while the others were read.
                     return Ok(end);
                 }
-                writer.entry(entry.line).context("cannot write")?;
-                match entry.at.checked_add(1) {
+                let at = entry.at;
+                let line = EntryLine::new(chain, &linked_of(entry)?);
+                writer.entry(line).context("cannot write")?;
+                match at.checked_add(1) {
                     Some(after) => next = after,
                     None => return Ok(end),
                 }
@@ -173,4 +146,20 @@ impl Source {
             }
         }
     }
+}
+
+fn head_of(head: admin::AuditHead) -> anyhow::Result<Head> {
+    Ok(Head {
+        number: head.number,
+        hash: parse_hash("hash", &head.hash).map_err(explain)?,
+    })
+}
+
+fn linked_of(entry: admin::AuditEntry) -> anyhow::Result<Linked> {
+    Ok(Linked {
+        number: entry.number,
+        previous: parse_hash("previous", &entry.previous).map_err(explain)?,
+        hash: parse_hash("hash", &entry.hash).map_err(explain)?,
+        body: entry.body,
+    })
 }

@@ -8,7 +8,6 @@ use std::{
 use anyhow::Context as _;
 use covault_core::{ids::VaultId, port::Clock as _};
 use covault_mpc::{
-    identity::openssh_line,
     key_notes::{self, KeyNote},
     shares::{ShareRecord, ShareStore as _, age_file::AgeFiles},
 };
@@ -129,7 +128,7 @@ fn describe(record: &ShareRecord, note: Option<&KeyNote>, now_ms: u64) -> String
             format!(
                 "made {} for {}",
                 since(note.made_ms),
-                openssh_line(&note.orchestrator, "")
+                note.orchestrator.openssh_line("")
             ),
             match note.used_ms {
                 Some(used_ms) => format!("last signed {}", since(used_ms)),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use covault_mpc::{evidence::Equivocation, identity::openssh_line};
+use covault_mpc::evidence::Equivocation;
 
 use super::answer;
 
@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     answer(format_args!(
         "{} has signed two different messages for one place: it lied, or somebody has its identity",
-        openssh_line(&accused, "")
+        accused.openssh_line("")
     ));
     Ok(())
 }

@@ -1,20 +1,17 @@
 //! `covault node list`.
 
-use anyhow::Context as _;
 use comfy_table::{Table, presets::NOTHING};
+use covault_actors::operations::ListNodes;
+use covault_core::schema::admin::{self, ListNodesResponse, Node};
 
 use super::{super::client::Target, answer};
-use crate::http::nodes::{Halted, Node, NodesAnswer};
+use crate::cli::answer_json;
 
 pub async fn run(json: bool, target: Target) -> anyhow::Result<()> {
-    let nodes: NodesAnswer = target
-        .client()?
-        .call("listNodes", &serde_json::json!({}))
-        .await?;
+    let request = admin::ListNodesRequest {};
+    let nodes = target.client()?.call::<ListNodes>(&request).await?;
     if json {
-        let text = serde_json::to_string_pretty(&nodes).context("the list cannot be shown")?;
-        answer(text);
-        return Ok(());
+        return answer_json(&nodes);
     }
     if nodes.nodes.is_empty() && nodes.want_to_join.is_empty() {
         eprintln!("no signer node yet: covault node init --help, covault signer --help");
@@ -28,7 +25,7 @@ pub async fn run(json: bool, target: Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(answer: &NodesAnswer) -> String {
+fn table(answer: &ListNodesResponse) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header([
         "STATE",
@@ -71,25 +68,26 @@ fn state(node: &Node) -> &'static str {
 }
 
 /// What to do about a node that does not sign.
-fn advice(halted: Halted) -> &'static str {
+fn advice(halted: &str) -> &'static str {
     match halted {
-        Halted::ClockWrong => {
+        "clockWrong" => {
             "does not sign: its clock was moved, or differs from those of its peers. Set it right."
         }
-        Halted::ClaimsMissing => {
+        "claimsMissing" => {
             "does not sign with some shares: promises of it are missing in its claims file, which was \
              put back. Find out why, then refresh its vaults (covault vault refresh)."
         }
-        Halted::RunsTwice => {
+        "runsTwice" => {
             "runs twice: two processes have its identity (a copied folder, or a cloned machine), and \
              sign nothing. Stop one of them, start the other again, then refresh its vaults (covault \
              vault refresh)."
         }
+        _ => "does not sign, for a reason that this version does not know.",
     }
 }
 
 /// What does not fit into the table: why nodes do not sign, bans, and nodes that want to join.
-fn notes(answer: &NodesAnswer) -> Vec<String> {
+fn notes(answer: &ListNodesResponse) -> Vec<String> {
     let name = |line: &str| {
         let key = |line: &str| line.split(' ').nth(1).map(str::to_owned);
         let known = |node: &&Node| key(&node.public_key) == key(line);
@@ -101,7 +99,7 @@ fn notes(answer: &NodesAnswer) -> Vec<String> {
     let mut lines = Vec::new();
     for node in &answer.nodes {
         for halted in &node.halted {
-            lines.push(format!("{} {}", node.name, advice(*halted)));
+            lines.push(format!("{} {}", node.name, advice(halted)));
         }
         for ban in &node.bans {
             lines.push(format!(
@@ -156,9 +154,9 @@ fn skew(ms: i64) -> String {
 #[allow(non_snake_case)]
 mod tests {
     use super::*;
-    use crate::http::nodes::{Ban, Waiting};
+    use covault_core::schema::admin::{Ban, UnadmittedNode};
 
-    fn nodes() -> NodesAnswer {
+    fn nodes() -> ListNodesResponse {
         let node = |name: &str, key: &str| Node {
             public_key: format!("ssh-ed25519 {key}"),
             name: name.to_owned(),
@@ -170,7 +168,7 @@ mod tests {
             clock_skew_ms: 0,
             halted: Vec::new(),
         };
-        NodesAnswer {
+        ListNodesResponse {
             nodes: vec![
                 Node {
                     bans: vec![Ban {
@@ -178,7 +176,7 @@ mod tests {
                         peer: "ssh-ed25519 BBBB".into(),
                     }],
                     clock_skew_ms: -61_530,
-                    halted: vec![Halted::RunsTwice, Halted::ClaimsMissing],
+                    halted: vec!["runsTwice".into(), "claimsMissing".into()],
                     ..node("vienna", "AAAA")
                 },
                 Node {
@@ -187,7 +185,7 @@ mod tests {
                     ..node("graz", "BBBB")
                 },
             ],
-            want_to_join: vec![Waiting {
+            want_to_join: vec![UnadmittedNode {
                 public_key: "ssh-ed25519 CCCC".into(),
                 name: "new".into(),
                 last_seen_ms: 1,

@@ -13,7 +13,9 @@ mod retired;
 
 pub use self::init::keyring;
 use super::{answer, client::Target, public_key};
-use crate::http::nodes::{AdmitNode, NodeAnswer, Nothing, RemoveNode};
+use anyhow::Context as _;
+use covault_actors::operations::{AdmitNode, RemoveNode};
+use covault_core::schema::admin;
 
 /// Signer nodes.
 #[derive(Debug, clap::Subcommand)]
@@ -73,11 +75,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let client = target.client()?;
             for key in keys {
                 let line = public_key(&key)?;
-                let request = AdmitNode {
+                let request = admin::AdmitNodeRequest {
                     name: name.clone().unwrap_or_else(|| comment(&line).to_owned()),
                     public_key: line,
                 };
-                let NodeAnswer { node } = client.call("admitNode", &request).await?;
+                let node = client.call::<AdmitNode>(&request).await?.node;
+                let node = node.context("the orchestrator answers without a node")?;
                 let name = if node.name.is_empty() {
                     "a node without a name yet"
                 } else {
@@ -88,10 +91,10 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Remove { key, target } => {
-            let request = RemoveNode {
+            let request = admin::RemoveNodeRequest {
                 public_key: public_key(&key)?,
             };
-            let Nothing {} = target.client()?.call("removeNode", &request).await?;
+            target.client()?.call::<RemoveNode>(&request).await?;
             answer("removed");
             Ok(())
         }

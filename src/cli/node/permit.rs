@@ -7,7 +7,7 @@ use covault_core::{
     order::{Change, NodeId},
     port::Clock as _,
 };
-use covault_mpc::{identity::openssh_line, permits::Permits};
+use covault_mpc::permits::Permits;
 
 use super::answer;
 use crate::{adapters::SystemClock, config::Config, wiring::explain};
@@ -94,7 +94,7 @@ fn shown(change: &Change) -> String {
     ];
     let list = |what: &str, of: &[NodeId], but: &[NodeId]| {
         let of = of.iter().filter(|node| !but.contains(node));
-        of.map(|node| format!("  {what} {}", openssh_line(node, "")))
+        of.map(|node| format!("  {what} {}", node.openssh_line("")))
             .collect::<Vec<_>>()
     };
     lines.extend(list("leaves:", &old.holders, holders));

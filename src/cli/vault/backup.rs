@@ -2,15 +2,18 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail};
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use covault_mpc::{identity::parse_openssh_line, shares::backup::check_sealed};
+use anyhow::bail;
+use covault_actors::operations::BackupVault;
+use covault_core::{
+    order::NodeId,
+    schema::admin::{self, ShareBackup},
+};
+use covault_mpc::shares::backup::check_sealed;
 
 use super::Which;
 use crate::{
     cli::{answer, client::Target},
     files,
-    http::admin::life::{Backup, BackupVault, BackupsAnswer},
 };
 
 /// The orchestrator waits 15 seconds for nodes that do not answer, and then says who answered.
@@ -40,18 +43,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let vault = args.which.find(&client).await?;
     let recipients = args.recipients.len();
-    let request = BackupVault {
+    let request = admin::BackupVaultRequest {
         vault_uuid: vault.uuid.clone(),
         recipients: args.recipients,
     };
-    let BackupsAnswer { backups } = client
-        .call_within(PATIENCE, "backupVault", &request)
-        .await?;
+    let answered = client.call_within::<BackupVault>(PATIENCE, &request);
+    let backups = answered.await?.backups;
     files::make_folder(&args.out)?;
     // By scheme: how many there are, and how many are needed.
-    let mut counts: BTreeMap<String, (u16, u16)> = BTreeMap::new();
+    let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
     for backup in backups {
-        let Backup {
+        let ShareBackup {
             public_key,
             name,
             scheme,
@@ -61,16 +63,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             problem,
         } = backup;
         let (made, _) = counts.entry(scheme.clone()).or_insert((0, threshold));
-        let Some(backup) = backup else {
+        let Some(sealed) = backup else {
             eprintln!(
                 "no backup of the {scheme} share of {public_key}: {}",
                 problem.unwrap_or_default()
             );
             continue;
         };
-        let sealed = STANDARD
-            .decode(backup)
-            .context("a backup did not arrive whole")?;
         if let Err(fault) = check_sealed(&sealed, recipients) {
             eprintln!(
                 "no backup of the {scheme} share of {public_key}: {}",
@@ -79,7 +78,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             continue;
         }
         *made += 1;
-        let id = parse_openssh_line(&public_key).map_err(crate::wiring::explain)?;
+        let id = NodeId::parse_openssh_line(&public_key).map_err(crate::wiring::explain)?;
         let file = format!(
             "{}.{scheme}.epoch-{epoch}.{}-{}.age",
             vault.uuid,

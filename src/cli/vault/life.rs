@@ -3,26 +3,28 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, bail};
-use covault_core::scheme::Scheme;
-use covault_mpc::identity::parse_openssh_line;
-use serde_json::json;
+use covault_actors::operations::{CancelReshare, ListNodes, ReshareVault};
+use covault_core::{
+    order::NodeId,
+    schema::admin::{self, Key, Node, Shares, Vault},
+    scheme::Scheme,
+};
 
 use super::Which;
-use crate::{
-    cli::{
-        answer,
-        client::{Client, Target},
-        progress::{self, Progress},
-        public_key,
-    },
-    http::{
-        admin::{
-            Vault, VaultAnswer,
-            life::{CancelReshare, Key, ReshareVault, Shares, Work},
-        },
-        nodes::{Node, NodesAnswer},
-    },
+use crate::cli::{
+    answer,
+    client::{Client, Target},
+    progress::{self, Progress},
+    public_key,
 };
+
+/// The steps of a reshare, as the admin API names them.
+const PREPARING: &str = "preparing";
+const HALTED: &str = "halted";
+
+fn step(key: &Key) -> Option<&str> {
+    key.work.as_ref().map(|work| work.step.as_str())
+}
 
 /// What refresh and reshare have in common.
 #[derive(Debug, clap::Args)]
@@ -84,10 +86,10 @@ fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
 async fn cancel(reshare_request: ReshareRequest) -> anyhow::Result<()> {
     let client = reshare_request.target.client()?;
     let vault = reshare_request.which.find(&client).await?;
-    let request = CancelReshare {
+    let request = admin::CancelReshareRequest {
         vault_uuid: vault.uuid,
     };
-    let VaultAnswer { vault } = client.call("cancelReshare", &request).await?;
+    let vault = super::made(client.call::<CancelReshare>(&request).await?.vault)?;
     if let Some(key) = vault.keys.iter().find(|key| key.work.is_some()) {
         bail!(
             "it is too late for the {} key: its new shares sign already. The other keys stay as they were",
@@ -111,14 +113,14 @@ async fn make(
     let client = reshare_request.target.client()?;
     let before = reshare_request.which.find(&client).await?;
     let name = before.name.clone();
-    let request = ReshareVault {
+    let request = admin::ReshareVaultRequest {
         vault_uuid: before.uuid.clone(),
-        threshold,
+        threshold: threshold.map(u32::from),
         signers,
         lost: lines(&reshare_request.lost)?,
         schemes: reshare_request.schemes.clone(),
     };
-    let VaultAnswer { mut vault } = client.call("reshareVault", &request).await?;
+    let mut vault = super::made(client.call::<ReshareVault>(&request).await?.vault)?;
     let meant = |key: &&Key| {
         if reshare_request.schemes.is_empty() {
             reshares(key)
@@ -155,10 +157,7 @@ async fn make(
         }
         if started.elapsed() > Duration::from_secs(reshare_request.timeout) {
             drop(progress);
-            if keys
-                .iter()
-                .all(|key| !matches!(key.work, Some(Work::Preparing { .. })))
-            {
+            if keys.iter().all(|key| step(key) != Some(PREPARING)) {
                 eprintln!(
                     "vault {name}: the new shares sign; {told}. The orchestrator goes on telling them"
                 );
@@ -223,7 +222,7 @@ fn end(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result
 /// The first key that is given up, and why.
 fn halted<'a>(keys: &[&'a Key]) -> Option<(&'a str, &'a str)> {
     keys.iter().find_map(|key| match &key.work {
-        Some(Work::Halted { reason, .. }) => Some((key.scheme.as_str(), reason.as_str())),
+        Some(work) if work.step == HALTED => Some((key.scheme.as_str(), work.reason.as_str())),
         _ => None,
     })
 }
@@ -240,10 +239,10 @@ fn sentence(scheme: &str, shares: &Shares) -> String {
 /// What is in work for these keys, in words.
 fn state(keys: &[&Key]) -> String {
     let states = keys.iter().filter_map(|key| {
-        let doing = match key.work.as_ref()? {
-            Work::Preparing { .. } => "resharing",
-            Work::Telling => "activating the new shares",
-            Work::Halted { .. } => "given up",
+        let doing = match step(key)? {
+            PREPARING => "resharing",
+            HALTED => "given up",
+            _ => "activating the new shares",
         };
         Some(match &key.problem {
             Some(problem) => format!("{}: {doing}, retrying: {problem}", key.scheme),
@@ -257,7 +256,8 @@ fn state(keys: &[&Key]) -> String {
 pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
     let client = target.client()?;
     let vault = which.find(&client).await?;
-    let NodesAnswer { nodes, .. } = client.call("listNodes", &json!({})).await?;
+    let request = admin::ListNodesRequest {};
+    let nodes = client.call::<ListNodes>(&request).await?.nodes;
     answer(format_args!(
         "{}  {}  {}",
         vault.uuid,
@@ -274,36 +274,22 @@ pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
             }
             None => answer(format_args!("{}  no key yet", key.scheme)),
         }
-        match &key.work {
-            Some(Work::Preparing { threshold, holders }) => {
-                answer(format_args!(
-                    "  in work: new shares, {threshold}-of-{}, for",
-                    holders.len()
-                ));
-                for holder in holders {
-                    answer(format_args!("    {}", known(holder, &nodes)));
+        if let Some(work) = &key.work {
+            let to = format!("{}-of-{}, for", work.threshold, work.holders.len());
+            match work.step.as_str() {
+                PREPARING => answer(format_args!("  in progress: new shares, {to}")),
+                HALTED => {
+                    answer(format_args!(
+                        "  given up until it is asked for again: {}",
+                        work.reason
+                    ));
+                    answer(format_args!("  it was for new shares, {to}"));
                 }
+                _ => answer("  in progress: telling the nodes to use these shares"),
             }
-            Some(Work::Telling) => {
-                answer("  in work: telling the nodes to use these shares");
+            for holder in &work.holders {
+                answer(format_args!("    {}", known(holder, &nodes)));
             }
-            Some(Work::Halted {
-                threshold,
-                holders,
-                reason,
-            }) => {
-                answer(format_args!(
-                    "  given up until it is asked for again: {reason}"
-                ));
-                answer(format_args!(
-                    "  it was for new shares, {threshold}-of-{}, for",
-                    holders.len()
-                ));
-                for holder in holders {
-                    answer(format_args!("    {}", known(holder, &nodes)));
-                }
-            }
-            None => {}
         }
         if let Some(problem) = &key.problem {
             answer(format_args!("  last problem: {problem}"));
@@ -330,7 +316,7 @@ pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
 
 /// A node with its state and name, where the orchestrator knows it.
 fn known(holder: &str, nodes: &[Node]) -> String {
-    let id = |line: &str| parse_openssh_line(line).ok();
+    let id = |line: &str| NodeId::parse_openssh_line(line).ok();
     let same = nodes
         .iter()
         .find(|node| id(&node.public_key).is_some_and(|node| Some(node) == id(holder)));

@@ -1,6 +1,7 @@
 //! Calls of operations.
 
-use covault_core::schema::{service::Family, wire};
+use covault_actors::operations::{CreateSigningRequest, CreateWallet};
+use covault_core::schema::wire;
 
 use super::*;
 use crate::{
@@ -14,24 +15,8 @@ fn id(status: &Status) -> &str {
 }
 
 #[tokio::test]
-async fn every_operation__should_be_reached_at_its_path() {
+async fn unknown_method__should_be_unimplemented() {
     let server = Server::start(|_| ()).await;
-    for operation in service::operations().expect("schema") {
-        let path = operation.grpc_path();
-        let answer = send(&server.router, &path, with_token(Bytes::new())).await;
-        match answer {
-            // An empty message is a question too.
-            Ok(answer) => assert!(answer.metadata().contains_key("x-request-id"), "{path}"),
-            Err(status) => {
-                let expected: &[Code] = match operation.family() {
-                    Family::Platform => &[Code::InvalidArgument],
-                    Family::Sweep => &[Code::Unauthenticated, Code::PermissionDenied],
-                };
-                assert!(expected.contains(&status.code()), "{path}: {status:?}");
-                assert!(!status.message().is_empty() && !id(&status).is_empty());
-            }
-        }
-    }
     let path = format!("{PLATFORM}/GetWalletLists");
     let status = send(&server.router, &path, with_token(Bytes::new())).await;
     let status = status.expect_err("no such method");
@@ -411,57 +396,54 @@ async fn deadlines__should_end_a_call() {
     }
 }
 
-/// A method that runs `handler`.
-async fn method(
-    handler: impl Fn(Call) -> futures::future::BoxFuture<'static, Result<Answer, Fault>>
-    + Send
-    + Sync
-    + 'static,
-) -> Router {
-    let method = Arc::new(Method {
-        api: api_with(|api| api.body_timeout = Duration::from_millis(10)).await,
-        name: "test".into(),
-        area: Area::Platform,
-        served: Served {
-            handler: Arc::new(handler),
-            takes_idempotency_key: false,
-        },
-        longest: LONG,
-    });
-    let api = Arc::clone(&method.api);
-    let serve = move |request: Request| Arc::clone(&method).serve(request);
-    Router::new()
-        .route("/a.B/C", post(serve))
-        .layer(middleware::from_fn_with_state(api, identify))
-}
-
-#[tokio::test]
-async fn panic__should_be_our_fault() {
-    let router = method(|_| Box::pin(async { panic!("on purpose") })).await;
-    let mut request = with_token(Bytes::new());
-    let metadata = request.metadata_mut();
-    metadata.insert("x-request-id", "r-9".parse().expect("metadata"));
-    let status = send(&router, "/a.B/C", request).await.expect_err("panics");
+#[test]
+fn our_own_fault__should_say_nothing_but_how_to_find_it() {
+    let status = status::of(Fault::bug("a secret of ours"), "r-9");
     assert_eq!(status.code(), Code::Internal);
     assert_eq!(status.message(), "internal error, see request id r-9");
 }
 
 #[tokio::test]
-async fn handler__should_have_the_time_that_its_message_has_not() {
-    let slow = |call: Call| -> futures::future::BoxFuture<'static, Result<Answer, Fault>> {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            Ok(Answer::new(call.body))
-        })
+async fn operation__should_have_the_time_that_its_message_has_not() {
+    let server = Server::start(|api| api.body_timeout = Duration::from_millis(10)).await;
+    let http = crate::http::router(&server.api).expect("routes");
+    let vault_uuid = vault(&http).await;
+    let (gateway, caller) = (&server.api.gateway, Caller::service("test"));
+    let wallet = wire::CreateWalletRequest {
+        vault_uuid,
+        network_type: wire::NetworkType::Evm.into(),
+        ..wire::CreateWalletRequest::default()
     };
-    let router = method(slow).await;
-    let message = Bytes::from_static(b"\x00\x01 any bytes");
-    let answer = send(&router, "/a.B/C", with_token(message.clone())).await;
-    assert_eq!(answer.expect("in time").into_inner(), message);
-    let mut hurried = with_token(message);
+    let wallet = gateway
+        .call_typed::<CreateWallet>(&caller, &wallet, None)
+        .await;
+    let wallet = wallet.expect("a wallet").0.details.expect("a wallet");
+    let message = wire::RawMessage {
+        from: wallet.address,
+        content: b"hello".to_vec(),
+        ecdsa_hash_function: wire::EcdsaHashFunction::Sha256.into(),
+    };
+    let request = wire::CreateSigningRequestRequest {
+        r#type: Some(wire::create_signing_request_request::Type::RawMessage(
+            message,
+        )),
+        ..wire::CreateSigningRequestRequest::default()
+    };
+    let request = gateway
+        .call_typed::<CreateSigningRequest>(&caller, &request, None)
+        .await;
+    let request = request.expect("a request").0.signing_request;
+    let uuid = request.expect("a request").uuid;
+    // It ends after longer than its message may take to arrive.
+    let execute = || with_token(wire::ExecuteSigningRequestsRequest { uuid: uuid.clone() });
+    let mut hurried = execute();
     hurried.set_timeout(Duration::from_millis(20));
-    let status = send(&router, "/a.B/C", hurried).await.expect_err("late");
-    assert_eq!(status.code(), Code::DeadlineExceeded);
+    let waited: Called<wire::ExecuteSigningRequestsResponse> =
+        server.call("ExecuteSigningRequests", hurried).await;
+    assert_eq!(waited.expect_err("late").code(), Code::DeadlineExceeded);
+    let waited: Called<wire::ExecuteSigningRequestsResponse> =
+        server.call("ExecuteSigningRequests", execute()).await;
+    assert!(waited.expect("its outcome").into_inner().error.is_some());
 }
 
 #[tokio::test]

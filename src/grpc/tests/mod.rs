@@ -71,6 +71,17 @@ async fn send(router: &Router, path: &str, request: tonic::Request<Bytes>) -> Ca
     client.unary(request, path, Raw).await
 }
 
+/// How a call ends whose message is these bytes.
+pub(crate) async fn status(router: &Router, path: &str, token: &str, message: &[u8]) -> Status {
+    let mut request = tonic::Request::new(Bytes::copy_from_slice(message));
+    let token = token.parse().expect("metadata");
+    request.metadata_mut().insert("x-mtoken", token);
+    match send(router, path, request).await {
+        Ok(_) => Status::ok(""),
+        Err(status) => status,
+    }
+}
+
 /// A call whose message never comes.
 fn without_end(path: &str, timeout: Option<&str>) -> HttpRequest<Body> {
     let mut request = HttpRequest::post(path)

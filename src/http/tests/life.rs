@@ -15,7 +15,6 @@ use covault_core::{
     },
     signature::Signature,
 };
-use covault_mpc::identity::openssh_line;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -75,6 +74,10 @@ impl Signers for Held {
         Ok(holders.map(one).collect())
     }
 
+    fn check_recipient(&self, recipient: &str) -> Result<(), Fault> {
+        crate::signers::check_recipient(recipient)
+    }
+
     fn nodes(&self) -> Vec<NodeView> {
         let view = |seed| NodeView {
             name: format!("node-{seed}"),
@@ -83,14 +86,10 @@ impl Signers for Held {
         };
         (1..=4).map(view).collect()
     }
-
-    fn line(&self, node: &NodeId) -> String {
-        openssh_line(node, "")
-    }
 }
 
 fn key(seed: u8) -> String {
-    openssh_line(&signer(seed), "")
+    signer(seed).openssh_line("")
 }
 
 /// A router with four admitted nodes, and the words that let them make keys and shares.
@@ -241,13 +240,13 @@ async fn admin__should_name_the_field_that_is_wrong() {
         ),
         (
             "reshareVault",
-            with(json!({"threshold": "2", "signers": two})),
-            "threshold: invalid type",
+            with(json!({"threshold": "two", "signers": two})),
+            "threshold: must be a whole number",
         ),
         (
             "reshareVault",
             with(json!({"threshold": -1})),
-            "threshold: invalid value",
+            "threshold: is out of range",
         ),
         (
             "reshareVault",
@@ -262,7 +261,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
         (
             "reshareVault",
             with(json!({"signers": [7]})),
-            "signers[0]: invalid type",
+            "signers[0]: must be a string",
         ),
         (
             "reshareVault",
@@ -306,7 +305,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
         (
             "cancelReshare",
             json!({"vaultUuid": 7}),
-            "vaultUuid: invalid type",
+            "vaultUuid: must be a string",
         ),
         (
             "cancelReshare",
@@ -352,7 +351,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
         (
             "removeNode",
             json!({"publicKey": ["x"]}),
-            "publicKey: invalid type",
+            "publicKey: must be a string",
         ),
         (
             "removeNode",
@@ -364,7 +363,7 @@ async fn admin__should_name_the_field_that_is_wrong() {
             json!({"publicKey": key(4), "force": true}),
             "force: unknown field",
         ),
-        ("removeNode", json!([]), "malformed request"),
+        ("removeNode", json!([]), "the body must be a JSON object"),
     ] {
         world.assert_refuses(operation, body, 400, sentence).await;
     }

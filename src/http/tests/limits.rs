@@ -1,10 +1,10 @@
 //! What is refused before it reaches an operation: too much, too fast, too slow; and in the shape
 //! of the sweep API below `/v1/sweep`.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use axum::http::Method;
-use covault_core::schema::service::Family;
+use covault_core::schema::service::{self, Audience};
 use futures::poll;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -210,8 +210,8 @@ async fn sweep__should_have_its_own_shape_of_errors_wherever_they_come_from() {
     let paths: Vec<String> = service::operations()
         .expect("schema")
         .iter()
-        .filter(|operation| operation.family() == Family::Sweep)
-        .map(Operation::http_path)
+        .filter(|operation| operation.audience() == Audience::Sweep)
+        .map(|operation| operation.http_path().to_owned())
         .collect();
     assert_eq!(paths, ["/v1/sweep/wallets", "/v1/sweep/addWatchAddress"]);
     let check = |answer: (u16, HeaderMap, Value), expected: (u16, &str), reason: &str| {
@@ -274,26 +274,12 @@ async fn sweep__should_have_its_own_shape_of_errors_wherever_they_come_from() {
 
 #[tokio::test]
 async fn sweep__should_refuse_bodies_in_its_shape() {
-    // A route as the router makes it, whose token opens it.
-    let api = api_with(|_| ()).await;
-    let operations = service::operations().expect("schema");
-    let operation = operations
-        .into_iter()
-        .find(|operation| operation.name() == "addWatchAddress")
-        .expect("operation");
-    let route = Route {
-        api: Arc::clone(&api),
-        area: Area::Platform,
-        operation: Some(operation),
-        takes_idempotency_key: false,
-    };
-    let decode = |call: Call| async move {
-        call.request::<covault_core::schema::wire::AddWatchAddressRequest>()?;
-        panic!("what a handler must not do")
-    };
-    let app = Router::new()
-        .route("/sweep", route.post(decode))
-        .layer(middleware::from_fn_with_state(api, identify));
+    let app = app(UNLIMITED).await;
+    let token = json!({"name": "t", "kind": "sweep", "allVaults": true, "access": "full"});
+    let mut ask = post("/admin/v1/createToken", token);
+    ask.headers[0] = ("x-mtoken", "admin");
+    let (_, _, made) = ask.of(&app).await;
+    let token = made["secret"].as_str().expect("secret");
     let large = "x".repeat(2001);
     for (body, kind, status, error, reason) in [
         ("{", "application/json", 400, "Bad Request", ""),
@@ -318,18 +304,11 @@ async fn sweep__should_refuse_bodies_in_its_shape() {
             "Payload Too Large",
             "the body is larger",
         ),
-        (
-            "{}",
-            "application/json",
-            500,
-            "Internal Server Error",
-            "internal server error",
-        ),
     ] {
         let ask = Ask {
             method: Method::POST,
-            path: "/sweep",
-            headers: vec![("x-mtoken", "platform"), ("content-type", kind)],
+            path: "/v1/sweep/addWatchAddress",
+            headers: vec![("x-mtoken", token), ("content-type", kind)],
             body: body.to_owned(),
         };
         let (given, _, answer) = ask.of(&app).await;
@@ -339,4 +318,21 @@ async fn sweep__should_refuse_bodies_in_its_shape() {
         let given = answer["reason"].as_str().expect("reason");
         assert!(given.starts_with(reason) && !given.is_empty(), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn sweep__should_say_nothing_of_our_own_faults() {
+    let operations = service::operations().expect("schema");
+    let sweep = operations
+        .iter()
+        .find(|operation| operation.audience() == Audience::Sweep);
+    let failure = Failure::from(Fault::bug("a secret of ours"));
+    let response = failure.into_response(sweep, "r-9");
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let body = axum::body::to_bytes(response.into_body(), 1000).await;
+    let body: Value = serde_json::from_slice(&body.expect("body")).expect("json");
+    let expected = json!({
+        "code": 500, "error": "Internal Server Error", "reason": "internal server error",
+    });
+    assert_eq!(body, expected);
 }

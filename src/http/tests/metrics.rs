@@ -62,11 +62,11 @@ async fn calls__should_be_counted_by_operation_and_status() {
         (counted("getWalletList", "400"), 2),
         (counted("getWalletList", "405"), 1),
         (counted("createDepositWallet", "401"), 1),
-        (counted("admin", "200"), 1),
+        (counted("listVaults", "200"), 1),
         (counted("none", "404"), 3),
         (counted("getBalance", "gone"), 1),
         (timed("getWalletList", "refused"), 3),
-        (timed("admin", "done"), 1),
+        (timed("listVaults", "done"), 1),
         (timed("getBalance", "gone"), 1),
     ];
     for (name, value) in &expected {

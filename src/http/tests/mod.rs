@@ -1,6 +1,7 @@
 #![allow(non_snake_case)]
 
 mod balances;
+mod every_operation;
 mod idempotency;
 mod life;
 mod limits;

@@ -363,7 +363,7 @@ pub fn simulation(
         .map_or(MAX_GAS, |units| units.min(MAX_GAS));
     if max_gas_amount == 0 {
         return Err(Fault::field("from", "has no coins to pay the fee with")
-            .with_code(ExecuteCode::InsufficientGasFee));
+            .with_execute_code(ExecuteCode::InsufficientGasFee));
     }
     let entry = match (call, &chain_data.abi) {
         (Planned::Entry(entry), None) => entry.clone(),

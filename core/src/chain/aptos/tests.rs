@@ -337,7 +337,7 @@ fn simulation__should_have_all_the_gas_that_can_be_paid() {
     // SingleSender, NoAccountAuthenticator.
     assert!(bytes.ends_with(&[4, 4]));
     let fault = simulation(&queries, &chain_data, 99, None).unwrap_err();
-    assert_eq!(fault.code(), ExecuteCode::InsufficientGasFee);
+    assert_eq!(fault.execute_code(), ExecuteCode::InsufficientGasFee);
     let free = ChainData {
         gas_unit_price: Some(0),
         ..chain_data.clone()

@@ -418,7 +418,7 @@ fn settle__should_leave_it_to_build_to_refuse_what_nothing_can_pay() {
             panic!()
         };
         let fault = build(&payload, &settled).unwrap_err();
-        assert_eq!(fault.code(), ExecuteCode::InsufficientFunds);
+        assert_eq!(fault.execute_code(), ExecuteCode::InsufficientFunds);
         // 42 + 2 * 272 + 124 weight units are 178 vB.
         assert_eq!(
             fault.message(),
@@ -438,7 +438,7 @@ fn build__should_refuse_what_cannot_be_paid() {
     let short = |payload: &Payload, values: &[u64], field: &str| {
         let fault = build(payload, &chain_data(values)).unwrap_err();
         assert_eq!(fault.class(), &Class::Invalid);
-        assert_eq!(fault.code(), ExecuteCode::InsufficientFunds);
+        assert_eq!(fault.execute_code(), ExecuteCode::InsufficientFunds);
         let sentence = format!("btcSendNative.{field}: is more than the wallet can pay");
         assert!(fault.message().starts_with(&sentence), "{fault}");
     };
@@ -468,7 +468,7 @@ fn build__should_take_as_many_inputs_as_signers_do_and_no_more() {
             .starts_with("btcSendNative.amount: needs more than 252 outputs"),
         "{fault}"
     );
-    assert_eq!(fault.code(), ExecuteCode::Unspecified);
+    assert_eq!(fault.execute_code(), ExecuteCode::Unspecified);
     // There is nothing to wait for.
     let settled = BITCOIN.allocate(&payload, chain_data(&[1000; 300]), &BTreeSet::new());
     assert!(matches!(settled, Ok(Allocation::ChainData(_))));

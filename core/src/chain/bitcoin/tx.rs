@@ -127,7 +127,7 @@ pub(super) fn choose(payload: &BitcoinPayload, coins: &[Coin]) -> Result<Choice,
     let problem = format!(
         "is more than the wallet can pay: it has {sum} satoshi to spend, and with the fee {wanted} are needed"
     );
-    Err(short(problem).with_code(ExecuteCode::InsufficientFunds))
+    Err(short(problem).with_execute_code(ExecuteCode::InsufficientFunds))
 }
 
 /// What transactions that make the same payment cost.

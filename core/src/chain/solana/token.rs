@@ -204,7 +204,7 @@ pub(super) fn send(send: &SendToken, chain_data: &ChainData) -> Result<Unsigned,
         }
         None => {
             return Err(Fault::field("from", "has none of this token")
-                .with_code(ExecuteCode::InsufficientFunds));
+                .with_execute_code(ExecuteCode::InsufficientFunds));
         }
     }
     let mut instructions = Vec::with_capacity(2);

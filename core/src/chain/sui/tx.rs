@@ -162,7 +162,7 @@ pub(super) fn funds(payment: &Payment, chain_data: &ChainData, budget: u64) -> R
              transaction can spend"
         );
         return Err(Fault::field(payment.amount_field(), sentence)
-            .with_code(ExecuteCode::InsufficientFunds));
+            .with_execute_code(ExecuteCode::InsufficientFunds));
     }
     Ok(())
 }
@@ -173,13 +173,13 @@ fn enough_tokens(payment: &Payment, chain_data: &ChainData) -> Result<(), Fault>
     if have < u128::from(need) {
         let sentence = format_args!("needs {need}, and the wallet has {have}");
         return Err(Fault::field(payment.amount_field(), sentence)
-            .with_code(ExecuteCode::InsufficientFunds));
+            .with_execute_code(ExecuteCode::InsufficientFunds));
     }
     Ok(())
 }
 
 fn no_gas(problem: impl std::fmt::Display) -> Fault {
-    Fault::field("gasFee", problem).with_code(ExecuteCode::InsufficientGasFee)
+    Fault::field("gasFee", problem).with_execute_code(ExecuteCode::InsufficientGasFee)
 }
 
 impl ChainData {

@@ -371,7 +371,9 @@ fn send_token(
     };
     let Some(master) = &chain_data.master else {
         let problem = "the wallet holds none of this jetton";
-        return Err(Fault::field("mintAddress", problem).with_code(ExecuteCode::InsufficientFunds));
+        return Err(
+            Fault::field("mintAddress", problem).with_execute_code(ExecuteCode::InsufficientFunds)
+        );
     };
     // A false master would name the wallet of a jetton that is worth more.
     if !address(master)?.is_account(&send.master) {

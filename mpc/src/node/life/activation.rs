@@ -21,7 +21,6 @@ use super::{
 use crate::simulated::believes_new_holders;
 use crate::{
     envelope::Header,
-    identity::{openssh_line, verifying_key},
     message::{ActivateRequest, Reply},
     meter,
     permits::not_permitted,
@@ -370,7 +369,7 @@ pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<
         let missing = || {
             Fault::field(
                 "proof",
-                format_args!("lacks the statement of {}", openssh_line(party, "")),
+                format_args!("lacks the statement of {}", party.openssh_line("")),
             )
         };
         let mut of_party = proof.0.iter().filter(|(node, _)| node == party);
@@ -378,7 +377,8 @@ pub(crate) fn check_proof(order: &ReshareOrder, proof: &ReshareProof) -> Result<
         Signature::from_slice(signature)
             .ok()
             .filter(|signature| {
-                verifying_key(party)
+                party
+                    .verifying_key()
                     .is_ok_and(|key| key.verify_strict(&statement, signature).is_ok())
             })
             .ok_or_else(missing)?;

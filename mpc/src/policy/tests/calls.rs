@@ -105,7 +105,7 @@ fn approvals__should_count_as_spends_for_who_may_take() {
             "amount: with the fee, more",
         );
         let fault = refused(&list, call(to, input), "recipient: is not in the list");
-        assert_eq!(fault.code(), ExecuteCode::AddressNotInWhitelist);
+        assert_eq!(fault.execute_code(), ExecuteCode::AddressNotInWhitelist);
     }
     // For Bob, and as much as the limit is.
     for (to, input) in [

@@ -316,7 +316,7 @@ proptest! {
                 }
             }
             Err(fault) => {
-                prop_assert_eq!(fault.code(), ExecuteCode::InsufficientFunds);
+                prop_assert_eq!(fault.execute_code(), ExecuteCode::InsufficientFunds);
                 let all = tx::coins(&ChainData { outputs: unspent(&coins) }).unwrap();
                 let mut sum = 0;
                 for (count, coin) in (1..).zip(&all) {

@@ -270,7 +270,7 @@ fn build__should_refuse_what_the_chain_contradicts() {
         let sentence = format!("solanaSendSplToken.{sentence}");
         assert!(fault.message().starts_with(&sentence), "{fault}");
         let poor = sentence.contains("has none");
-        assert_eq!(fault.code() == ExecuteCode::InsufficientFunds, poor);
+        assert_eq!(fault.execute_code() == ExecuteCode::InsufficientFunds, poor);
     }
     // A recipient that is a wallet, or a program's, is nothing special.
     let system = Pubkey::default().to_string();

@@ -181,7 +181,11 @@ fn build__should_refuse_what_the_wallet_cannot_pay() {
         (token(0), chain_data(&[1_000], &[]), None),
     ] {
         let built = build(&payload, &chain_data);
-        assert_eq!(built.as_ref().err().map(Fault::code), refusal, "{built:?}");
+        assert_eq!(
+            built.as_ref().err().map(Fault::execute_code),
+            refusal,
+            "{built:?}"
+        );
         if let Err(fault) = built {
             assert_eq!(fault.class(), &Class::Invalid);
         }
@@ -191,7 +195,7 @@ fn build__should_refuse_what_the_wallet_cannot_pay() {
     let chain_data = chain_data(&[1], &[]);
     assert!(build(&most, &chain_data).is_ok());
     let fault = SUI_CHAIN.allocate(&most, chain_data.into(), &BTreeSet::new());
-    assert_eq!(fault.unwrap_err().code(), InsufficientFunds);
+    assert_eq!(fault.unwrap_err().execute_code(), InsufficientFunds);
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! How a command is taken: once for its key, and only as long as its token may be used.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use covault_core::fault::{Class, Fault};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Answer, Caller, IdempotencyKey, Inner, full_access, operators_only, too_many};
+use crate::{
+    audit::By,
+    command_commit::CommandCommit,
+    idempotency::{self, Entry},
+    operations::{self, Call, Registered},
+    tokens,
+};
+
+/// A command of a caller.
+#[derive(Clone)]
+pub(crate) struct Command {
+    /// The operation.
+    pub operation: &'static Registered,
+    /// The request message; `Err` when it could not be read: only the key can answer it then.
+    pub request: Result<Vec<u8>, Fault>,
+    /// The key it came with.
+    pub key: Option<IdempotencyKey>,
+    /// Who calls.
+    pub caller: Caller,
+}
+
+impl Command {
+    /// What idempotency goes by, where the call has a key.
+    pub(crate) fn keyed(&self) -> Option<(&'static str, &IdempotencyKey)> {
+        let method = self.operation.descriptor().full_name();
+        self.key.as_ref().map(|key| (method, key))
+    }
+}
+
+impl Inner {
+    /// Runs a command of a client, here or where its vault is.
+    pub(super) async fn submit(&self, command: Command) -> Result<Answer, Fault> {
+        if self.closing.load(Ordering::SeqCst) {
+            return Err(Fault::unavailable("the service is shutting down"));
+        }
+        self.check_caller(&command)?;
+        if !command.caller.operator {
+            self.context.client_gate.check(&self.context).await?;
+        }
+        let permit = self.permit()?;
+        match &command.request {
+            Ok(_) => self.dispatch(&command, permit).await,
+            // Only the key can answer it, which any process can look up.
+            Err(_) => self.submit_here(&command, permit).await,
+        }
+    }
+
+    /// Runs what another process forwarded; `None` when this one is stopping.
+    pub(crate) async fn submit_forwarded(
+        &self,
+        command: &Command,
+    ) -> Option<Result<Answer, Fault>> {
+        // Before it is looked whether this one stops: a stop waits for all permits.
+        let permit = self.permit();
+        if self.closing.load(Ordering::SeqCst) {
+            return None;
+        }
+        let checked = self.check_caller(command).and(permit);
+        Some(match checked {
+            Ok(permit) => self.submit_here(command, permit).await,
+            Err(fault) => Err(fault),
+        })
+    }
+
+    fn check_caller(&self, command: &Command) -> Result<(), Fault> {
+        full_access(&command.caller)?;
+        operators_only(command.operation.descriptor(), &command.caller)
+    }
+
+    fn permit(&self) -> Result<Arc<OwnedSemaphorePermit>, Fault> {
+        let permit = Arc::clone(&self.commands).try_acquire_owned();
+        Ok(Arc::new(permit.map_err(|_| too_many())?))
+    }
+
+    /// Runs a command in this process.
+    pub(crate) async fn submit_here(
+        &self,
+        command: &Command,
+        permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Answer, Fault> {
+        let (context, caller) = (&self.context, &command.caller);
+        let by = By::caller(caller);
+        let Some((method, key)) = command.keyed() else {
+            let token = tokens::in_use(context, caller).await?;
+            let command_commit = CommandCommit::new(by, token, Some(permit));
+            return Ok(Answer::first(self.run(command, command_commit).await?));
+        };
+        let token = caller.token;
+        let entry = self.in_work.enter(context, token, method, key).await?;
+        // Others had their turns first, and that may have taken long.
+        let row = tokens::in_use(context, caller).await?;
+        let command_commit = CommandCommit::new(by, row, Some(permit));
+        let (record, _turn) = match entry {
+            Entry::Replay(earlier) => return Ok(Answer::replay(earlier)),
+            Entry::First(record, turn) => (record, turn),
+        };
+        // A request that cannot be read is not worth another look at the key: nothing was begun.
+        if let Err(fault) = &command.request {
+            return Err(fault.clone());
+        }
+        let fault = match self.run(command, command_commit.with(record)).await {
+            Ok(response) => return Ok(Answer::first(response)),
+            Err(fault) if *fault.class() == Class::Unauthenticated => return Err(fault),
+            Err(fault) => fault,
+        };
+        match idempotency::look_again(context, token, method, key).await {
+            Ok(Some(earlier)) => Ok(Answer::replay(earlier)),
+            // The error says more than that the store cannot be read either.
+            Ok(None) | Err(_) => Err(fault),
+        }
+    }
+
+    async fn run(
+        &self,
+        command: &Command,
+        command_commit: CommandCommit,
+    ) -> Result<Vec<u8>, Fault> {
+        let request = command.request.as_ref().map_err(Clone::clone)?;
+        let call = Call {
+            gateway: self,
+            context: &self.context,
+            caller: &command.caller,
+            command_commit,
+        };
+        command.operation.run(call, request).await
+    }
+
+    /// A command that another process has forwarded.
+    ///
+    /// # Errors
+    /// [`Class::Bug`] for a method that this version does not know.
+    pub(crate) fn forwarded(
+        method: &str,
+        request: Vec<u8>,
+        key: Option<IdempotencyKey>,
+        caller: Caller,
+    ) -> Result<Command, Fault> {
+        Ok(Command {
+            operation: operations::find(method)?,
+            request: Ok(request),
+            key,
+            caller,
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! Whether the service can take requests.
+
+use covault_core::fault::Fault;
+
+use crate::{
+    context::Context,
+    store::{Batch, Expect, Key, Space},
+};
+
+/// How long readiness is believed, in milliseconds.
+const BELIEVED_MS: u64 = 1_000;
+
+/// Whether the store can be written and the signers be reached. Found out once in [`BELIEVED_MS`],
+/// however many ask.
+pub(super) async fn ready(context: &Context) -> Result<(), Fault> {
+    let mut last = context.readiness.lock().await;
+    if let Some((at_ms, found)) = &*last
+        && context.now_ms().abs_diff(*at_ms) < BELIEVED_MS
+    {
+        return found.clone();
+    }
+    let found = probe(context).await;
+    if let Err(fault) = &found {
+        tracing::warn!(?fault, "not ready");
+    }
+    *last = Some((context.now_ms(), found.clone()));
+    found
+}
+
+async fn probe(context: &Context) -> Result<(), Fault> {
+    let mut probe = Batch::new();
+    probe.put(Key::new(Space::Probe, &[]), Expect::Any, Vec::new());
+    context.store.commit(probe).await?;
+    let nodes = context.signers.nodes();
+    if !nodes.is_empty() && !nodes.iter().any(|node| node.live) {
+        return Err(Fault::unavailable("no signer node can be reached"));
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+use async_trait::async_trait;
+use covault_core::{
+    audit::Chain,
+    deposit::{Watch, WatchCall},
+    fault::Fault,
+    ids::WatchId,
+    port::random_16,
+    schema::wire,
+};
+
+use super::{Call, Operation};
+use crate::{
+    audit::Note,
+    deposits::route,
+    rows,
+    store::{Batch, CommitError, Expect},
+};
+
+/// The watch of (token, address): makes it, or finds it.
+pub struct AddWatchAddress;
+
+#[async_trait]
+impl Operation for AddWatchAddress {
+    const METHOD: &'static str = "mpcvault.platform.v1.SweepAPI.AddWatchAddress";
+    type Request = wire::AddWatchAddressRequest;
+    type Response = wire::AddWatchAddressResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let watched = WatchCall::parse(&request)?;
+        let context = call.context;
+        let key = rows::watch(call.caller.token, watched.network, &watched.address);
+        let watch = match context.load::<Watch>(&key).await? {
+            Some((watch, _)) => watch,
+            None => {
+                let route = route(context, call.caller.token, watched.network).await?;
+                route.check_webhook()?;
+                let watch = Watch {
+                    id: WatchId::from_random(random_16(&*context.entropy)),
+                    created_at_ms: context.now_ms(),
+                };
+                let mut batch = Batch::new();
+                batch.put(key.clone(), Expect::Absent, rows::encode(&watch)?);
+                let subject = format!("watch:{}", watch.id);
+                Note::new(call.command_commit.by(), subject, "WatchAdded")
+                    .fact("network", watched.network.name())
+                    .fact("address", &watched.address)
+                    .add_to(&mut batch, Chain::Service, watch.created_at_ms)?;
+                call.command_commit.demand(&mut batch);
+                match context.store.commit(batch).await {
+                    Ok(()) => watch,
+                    // Another call was faster.
+                    Err(CommitError::Conflict(conflict)) if conflict == key => context
+                        .load::<Watch>(&key)
+                        .await?
+                        .map(|(watch, _)| watch)
+                        .ok_or_else(|| Fault::bug("a watch that is there and is not"))?,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        Ok(wire::AddWatchAddressResponse {
+            uuid: watch.id.to_string(),
+            address: watched.address,
+            network: watched.network.name().to_owned(),
+        })
+    }
+}

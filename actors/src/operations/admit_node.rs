@@ -1,0 +1,29 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, schema::admin};
+
+use super::{Call, Operation, admin::parse_line, list_nodes::node_message};
+use crate::{audit::By, nodes};
+
+/// Admits a signer node. Repeating it changes nothing but the name, if one is given.
+pub struct AdmitNode;
+
+#[async_trait]
+impl Operation for AdmitNode {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.AdmitNode";
+    type Request = admin::AdmitNodeRequest;
+    type Response = admin::AdmitNodeResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let id = parse_line(&request.public_key)?;
+        let change = nodes::Change::Admit {
+            id,
+            name: request.name,
+        };
+        nodes::change(call.context, change, &By::caller(call.caller)).await?;
+        let mut nodes = nodes::view(call.context).await?.into_iter();
+        let node = nodes.find(|node| node.id == id);
+        Ok(admin::AdmitNodeResponse {
+            node: node.map(node_message),
+        })
+    }
+}

@@ -1,0 +1,24 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, schema::admin};
+
+use super::{Call, Operation};
+use crate::backups;
+
+/// Starts a backup of the store.
+pub struct BeginBackup;
+
+#[async_trait]
+impl Operation for BeginBackup {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.BeginBackup";
+    type Request = admin::BeginBackupRequest;
+    type Response = admin::BeginBackupResponse;
+
+    async fn run(call: Call<'_>, _: Self::Request) -> Result<Self::Response, Fault> {
+        let backup = backups::begin(call.context, call.command_commit.by()).await?;
+        Ok(admin::BeginBackupResponse {
+            backup: backup.to_string(),
+            at_ms: call.context.now_ms(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+}

@@ -1,0 +1,32 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, schema::admin};
+
+use super::{Call, Home, Lookup, Operation};
+use crate::{
+    audit::By,
+    vault::{self, LifeMsg, vault_message},
+};
+
+/// Cancels a reshare before the new shares are in use.
+pub struct CancelReshare;
+
+#[async_trait]
+impl Operation for CancelReshare {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.CancelReshare";
+    type Request = admin::CancelReshareRequest;
+    type Response = admin::CancelReshareResponse;
+
+    async fn home(_: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+        Ok(request.vault_uuid.parse().ok().into())
+    }
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let by = By::caller(call.caller);
+        let actor = call.gateway.vault(request.vault_uuid.parse()?).await?;
+        let message = |reply| vault::Msg::Life(LifeMsg::Cancel(by, reply));
+        let vault = call.ask(&actor, message).await??;
+        Ok(admin::CancelReshareResponse {
+            vault: Some(vault_message(call.context, &vault)),
+        })
+    }
+}

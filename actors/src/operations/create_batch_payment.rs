@@ -1,0 +1,106 @@
+use async_trait::async_trait;
+use covault_core::{
+    audit::Chain,
+    batch::{BatchPayment, Payment, State, check_labels},
+    fault::{Class, Fault},
+    schema::wire,
+    wallet::Status,
+};
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
+use super::{Call, Home, Lookup, Operation, lookup::vault_of_address};
+use crate::{
+    audit::Note,
+    gateway::in_scope,
+    rows,
+    store::{Batch, CommitError, Expect, Space},
+    wallets,
+};
+
+/// Stores a batch payment that a person completes. The commit is taken only as long as the wallet's
+/// row is in the version in which the wallet was found active.
+pub struct CreateBatchPayment;
+
+#[async_trait]
+impl Operation for CreateBatchPayment {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.CreateBatchPayment";
+    type Request = wire::CreateBatchPaymentRequest;
+    type Response = wire::CreateBatchPaymentResponse;
+
+    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+        let payment = request.r#type.as_ref().map(Payment::parse);
+        Ok(match payment {
+            Some(Ok(payment)) => vault_of_address(lookup.context, payment.from())
+                .await?
+                .into(),
+            _ => Home::AnyProcess,
+        })
+    }
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let context = call.context;
+        let wire::CreateBatchPaymentRequest {
+            name,
+            notes,
+            r#type: kind,
+        } = request;
+        let notes = notes.unwrap_or_default();
+        let kind =
+            kind.ok_or_else(|| Fault::new(Class::Invalid, "exactly one batch kind is required"))?;
+        let payment = Payment::parse(&kind)?;
+        check_labels(&name, &notes)?;
+        payment.screen(&context.known)?;
+        let from = format!("{}.from", payment.kind());
+        loop {
+            let (wallet, version) = context
+                .wallet_by(&rows::wallet_address(payment.from()))
+                .await?
+                .filter(|(wallet, _)| in_scope(call.caller, wallet.vault))
+                .ok_or_else(|| Fault::field(&from, "is not the address of a wallet"))?;
+            payment.check_wallet(wallet.network)?;
+            if wallet.status == Status::Archived {
+                return Err(wallets::archived(from));
+            }
+            let owner = context.of_vault(wallet.vault)?;
+            let made = BatchPayment {
+                id: context.new_batch_id(),
+                vault: wallet.vault,
+                wallet: wallet.id,
+                name: name.clone(),
+                notes: notes.clone(),
+                payment: payment.encode(),
+                token: call.caller.token,
+                created_at_ms: context.now_ms(),
+                state: State::Pending,
+            };
+            let response = wire::CreateBatchPaymentResponse {
+                batch_payment: Some(made.to_wire()),
+                error: None,
+            };
+            let mut batch = Batch::new();
+            batch.put(rows::batch(made.id), Expect::Absent, rows::encode(&made)?);
+            batch.check(rows::wallet(wallet.id), Expect::Version(version));
+            Note::new(
+                call.command_commit.by(),
+                format_args!("batch:{}", made.id),
+                "BatchMade",
+            )
+            .fact("kind", payment.kind())
+            .fact("wallet", wallet.id)
+            .fact("paymentSha256", hex::encode(Sha256::digest(&made.payment)))
+            .add_to(&mut batch, Chain::Vault(made.vault), made.created_at_ms)?;
+            call.command_commit.add_to(
+                &mut batch,
+                || response.encode_to_vec(),
+                made.created_at_ms,
+            )?;
+            match owner.store.commit(batch).await {
+                Ok(()) => return Ok(response),
+                // The wallet got another name, or was archived, just now.
+                Err(CommitError::Conflict(key)) if key.space == Space::Wallet => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

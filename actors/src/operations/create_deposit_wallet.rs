@@ -1,0 +1,124 @@
+use async_trait::async_trait;
+use covault_core::{
+    deposit::{self, Deposit, DepositCall, Route},
+    fault::{Class, Fault},
+    ids::TokenId,
+    schema::wire,
+    wallet::{Status, Wallet},
+};
+
+use super::{Call, Home, Lookup, Operation};
+use crate::{
+    context::Context,
+    deposits::route,
+    gateway::in_scope,
+    proofs, rows,
+    vault::{self, NewWallet},
+    wallets::Plan,
+};
+
+/// The deposit wallet of (token, network, ref): makes it, or finds it.
+pub struct CreateDepositWallet;
+
+#[async_trait]
+impl Operation for CreateDepositWallet {
+    const METHOD: &'static str = "mpcvault.platform.v1.SweepAPI.CreateDepositWallet";
+    type Request = wire::CreateDepositWalletRequest;
+    type Response = wire::CreateDepositWalletResponse;
+
+    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+        let Ok(deposit) = DepositCall::parse(request) else {
+            return Ok(Home::AnyProcess);
+        };
+        let key = rows::sweep_route(lookup.caller.token, deposit.network);
+        let route = lookup.context.load::<Route>(&key).await?;
+        Ok(route.and_then(|(route, _)| route.vault).into())
+    }
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let deposit = DepositCall::parse(&request)?;
+        let context = call.context;
+        let key = rows::deposit(call.caller.token, deposit.network, &deposit.reference);
+        // One at a time, so that repeated calls use up no key paths. What holds between processes
+        // is that the row must be absent when the wallet is stored.
+        let _turn = call.gateway.in_work.turn(&key).await;
+        if let Some(wallet) = deposit_wallet(context, &deposit, call.caller.token).await? {
+            return shown(context, deposit, &wallet).await;
+        }
+        let route = route(context, call.caller.token, deposit.network).await?;
+        let vault = route.deposit_vault()?;
+        if !in_scope(call.caller, vault) {
+            return Err(Fault::bug("a sweep token whose vault is outside its scope"));
+        }
+        let actor = call.gateway.vault(vault).await?;
+        let command_commit = call.command_commit.clone();
+        let message = |reply| {
+            let plan = Plan {
+                network: deposit.network.network(),
+                name: String::new(),
+                reference: String::new(),
+                deposit: Some(key),
+                proven_reference: deposit.reference.clone(),
+                require_proof: deposit.require_proof,
+                command_commit,
+            };
+            vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
+        };
+        let made = call.ask(&actor, message).await?;
+        match made {
+            Ok(wallet) => Ok(response(deposit, wallet.address, wallet.address_proof)),
+            Err(fault) if *fault.class() == Class::Conflict => {
+                match deposit_wallet(context, &deposit, call.caller.token).await? {
+                    Some(wallet) => shown(context, deposit, &wallet).await,
+                    None => Err(fault),
+                }
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+/// The wallet of a deposit that is there.
+async fn deposit_wallet(
+    context: &Context,
+    deposit_call: &DepositCall,
+    token: TokenId,
+) -> Result<Option<Wallet>, Fault> {
+    let key = rows::deposit(token, deposit_call.network, &deposit_call.reference);
+    let Some((deposit, _)) = context.load::<Deposit>(&key).await? else {
+        return Ok(None);
+    };
+    let wallet = context
+        .load::<Wallet>(&rows::wallet(deposit.wallet))
+        .await?;
+    let (wallet, _) = wallet.ok_or_else(|| Fault::bug("a deposit without a wallet"))?;
+    Ok(Some(wallet))
+}
+
+async fn shown(
+    context: &Context,
+    deposit_call: DepositCall,
+    wallet: &Wallet,
+) -> Result<wire::CreateDepositWalletResponse, Fault> {
+    if wallet.status == Status::Archived {
+        return Err(deposit::wallet_disabled());
+    }
+    let proof = proofs::of(context, wallet.id).await?;
+    if proof.is_none() && deposit_call.require_proof {
+        return Err(proofs::missing());
+    }
+    Ok(response(deposit_call, wallet.address.clone(), proof))
+}
+
+fn response(
+    deposit_call: DepositCall,
+    address: String,
+    address_proof: Option<wire::AddressProof>,
+) -> wire::CreateDepositWalletResponse {
+    wire::CreateDepositWalletResponse {
+        address,
+        network: deposit_call.network.name().to_owned(),
+        r#ref: deposit_call.reference,
+        address_proof,
+    }
+}

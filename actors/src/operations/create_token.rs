@@ -1,0 +1,141 @@
+use async_trait::async_trait;
+use covault_core::{
+    audit::Chain,
+    fault::{Class, Fault},
+    ids::VaultId,
+    schema::admin,
+    token::{self, Access, Cidr, Kind, NewToken, TokenHash, Vaults},
+};
+use secrecy::ExposeSecret as _;
+
+use super::{Call, Operation};
+use crate::{
+    audit::{self, By, Note},
+    rows,
+    store::{Batch, CommitError, Expect, Space},
+    tokens,
+};
+
+/// Makes an API token. Its name is its key: a second one of the name is refused.
+pub struct CreateToken;
+
+#[async_trait]
+impl Operation for CreateToken {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.CreateToken";
+    type Request = admin::CreateTokenRequest;
+    type Response = admin::CreateTokenResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let context = call.context;
+        let new = parse(request)?;
+        let now_ms = context.now_ms();
+        new.check(now_ms)?;
+        if let Vaults::Only(vaults) = &new.vaults {
+            for (index, vault) in vaults.iter().enumerate() {
+                if context.vault(*vault).await?.is_none() {
+                    let field = format_args!("vaults[{index}]");
+                    return Err(Fault::field(field, "is not that of a vault"));
+                }
+            }
+        }
+        if tokens::all(context).await?.len() >= tokens::MAX_TOKENS {
+            return Err(Fault::new(
+                Class::Conflict,
+                format!(
+                    "there are {} tokens; no more can be made",
+                    tokens::MAX_TOKENS
+                ),
+            ));
+        }
+        let secret = token::make(new.kind, &*context.entropy);
+        let record = new.record(TokenHash::of(secret.expose_secret()), now_ms);
+        let mut batch = Batch::new();
+        batch.put(
+            rows::token(record.id),
+            Expect::Absent,
+            rows::encode(&record)?,
+        );
+        batch.put(
+            rows::token_name(&record.name),
+            Expect::Absent,
+            rows::encode(&record.id)?,
+        );
+        let vaults = match &record.vaults {
+            Vaults::All => "all".to_owned(),
+            Vaults::Only(vaults) => {
+                let vaults = vaults.iter().map(ToString::to_string);
+                vaults.collect::<Vec<_>>().join(" ")
+            }
+        };
+        let allow = record.allow.iter().map(ToString::to_string);
+        let ends = record.expires_at_ms.map(|ends| ends.to_string());
+        Note::new(
+            &By::caller(call.caller),
+            audit::token(record.id),
+            "TokenMade",
+        )
+        .fact("name", &record.name)
+        .fact("kind", record.kind.name())
+        .fact("access", record.access.name())
+        .fact("vaults", vaults)
+        .fact("allow", allow.collect::<Vec<_>>().join(" "))
+        .fact("expiresAtMs", ends.unwrap_or_default())
+        .add_to(&mut batch, Chain::Service, now_ms)?;
+        match context.store.commit(batch).await {
+            Ok(()) => Ok(admin::CreateTokenResponse {
+                secret: secret.expose_secret().to_owned(),
+                token: Some(tokens::message_of(record)),
+            }),
+            Err(CommitError::Conflict(key)) if key.space == Space::TokenName => Err(Fault::new(
+                Class::Conflict,
+                "a token of this name exists; revoke it first, or choose another name",
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn parse(request: admin::CreateTokenRequest) -> Result<NewToken, Fault> {
+    let admin::CreateTokenRequest {
+        name,
+        kind,
+        vaults,
+        all_vaults,
+        access,
+        allow,
+        expires_at_ms,
+    } = request;
+    let kind =
+        Kind::parse(&kind).ok_or_else(|| Fault::field("kind", "must be platform or sweep"))?;
+    let access = Access::parse(&access)
+        .ok_or_else(|| Fault::field("access", "must be full or read-only"))?;
+    let vaults = match (all_vaults, vaults.is_empty()) {
+        (true, true) => Vaults::All,
+        (true, false) => {
+            return Err(Fault::field("vaults", "cannot be combined with allVaults"));
+        }
+        (false, true) => {
+            return Err(Fault::field("vaults", "are required, or allVaults"));
+        }
+        (false, false) => Vaults::Only(each("vaults", &vaults, str::parse::<VaultId>)?),
+    };
+    Ok(NewToken {
+        name,
+        kind,
+        vaults,
+        access,
+        allow: each("allow", &allow, str::parse::<Cidr>)?,
+        expires_at_ms,
+    })
+}
+
+fn each<T>(
+    field: &str,
+    texts: &[String],
+    parse: impl Fn(&str) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let parsed = texts.iter().enumerate().map(|(index, text)| {
+        parse(text).map_err(|fault| Fault::field(format_args!("{field}[{index}]"), fault.message()))
+    });
+    parsed.collect()
+}

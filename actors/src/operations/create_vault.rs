@@ -1,0 +1,103 @@
+use async_trait::async_trait;
+use covault_core::{
+    fault::Fault, ids::VaultId, schema::admin, scheme::Scheme, signature::Curve,
+    wallet::vault::Vault,
+};
+
+use super::{
+    Call, Home, Lookup, Operation,
+    admin::{parse_lines, parse_threshold},
+};
+use crate::{
+    audit::By,
+    context::Context,
+    directory::{self, Made, NewVault},
+    rows,
+    vault::{self, KeyPlan, vault_message},
+};
+
+/// Makes a vault: key generation of its root keys. Answers when the vault is stored; its keys follow.
+/// The name is unique: repeating it answers the same vault, and starts again what had failed.
+pub struct CreateVault;
+
+#[async_trait]
+impl Operation for CreateVault {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.CreateVault";
+    type Request = admin::CreateVaultRequest;
+    type Response = admin::CreateVaultResponse;
+
+    async fn home(lookup: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+        let name = rows::vault_name(&request.name);
+        let named = lookup.context.load::<VaultId>(&name).await?;
+        Ok(named.map_or(Home::AnyOrchestrator, |(vault, _)| Home::Vault(vault)))
+    }
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let admin::CreateVaultRequest {
+            name,
+            threshold,
+            signers,
+            ecdsa_backend,
+            replace,
+        } = request;
+        let threshold = parse_threshold(threshold)?;
+        let signers = parse_lines("signers", &signers)?;
+        let ecdsa = parse_backend(call.context, ecdsa_backend.as_deref())?;
+        let by = By::caller(call.caller);
+        let (named, asked_by) = (signers.clone(), by.clone());
+        let message = |reply| {
+            directory::Msg::CreateVault(Box::new(NewVault {
+                name,
+                threshold,
+                signers,
+                ecdsa,
+                replace,
+                by,
+                reply,
+            }))
+        };
+        let made = call.ask(&call.gateway.directory()?, message).await??;
+        let made: Box<Vault> = match made {
+            Made::Vault(made) => made,
+            Made::Other(id) => {
+                let actor = call.gateway.vault(id).await?;
+                let message = |reply| {
+                    vault::Msg::MakeKeysWith(Box::new(KeyPlan {
+                        threshold,
+                        signers: named,
+                        ecdsa,
+                        by: asked_by,
+                        reply,
+                    }))
+                };
+                Box::new(call.ask(&actor, message).await??)
+            }
+        };
+        let made = if made.failed_reason().is_none() {
+            *made
+        } else {
+            let actor = call.gateway.vault(made.id).await?;
+            let by = By::caller(call.caller);
+            let message = |reply| vault::Msg::MakeKeysAgain(by, reply);
+            call.ask(&actor, message).await??
+        };
+        Ok(admin::CreateVaultResponse {
+            vault: Some(vault_message(call.context, &made)),
+        })
+    }
+}
+
+/// The scheme of a vault's ECDSA key. It is refused when this build lacks it: the signers' builds are
+/// expected to have what the orchestrator's has.
+fn parse_backend(context: &Context, name: Option<&str>) -> Result<Scheme, Fault> {
+    let Some(name) = name else {
+        return Ok(Scheme::default_of(Curve::Secp256k1));
+    };
+    let field = "ecdsaBackend";
+    let scheme = Scheme::parse(name)
+        .filter(|scheme| scheme.curve() == Curve::Secp256k1)
+        .ok_or_else(|| Fault::field(field, "must be dkls23 or cggmp24"))?;
+    let available = context.signers.check_backend(scheme);
+    available.map_err(|fault| Fault::field(field, fault.message()))?;
+    Ok(scheme)
+}

@@ -1,0 +1,62 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, network::Network, schema::wire, wallet::check_labels};
+
+use super::{Call, Home, Lookup, Operation, lookup::refuse_client_signer};
+use crate::{
+    gateway::vault_in_scope,
+    rows,
+    vault::{self, NewWallet},
+    wallets::{self, Plan},
+};
+
+/// Makes a wallet of a vault.
+pub struct CreateWallet;
+
+#[async_trait]
+impl Operation for CreateWallet {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.CreateWallet";
+    type Request = wire::CreateWalletRequest;
+    type Response = wire::CreateWalletResponse;
+
+    async fn home(_: &Lookup<'_>, request: &Self::Request) -> Result<Home, Fault> {
+        Ok(request.vault_uuid.parse().ok().into())
+    }
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let network = Network::from_wire(request.network_type())
+            .ok_or_else(|| Fault::field("networkType", "is required"))?;
+        let wire::CreateWalletRequest {
+            vault_uuid,
+            callback_client_signer_public_key,
+            network_type: _,
+            r#ref: reference,
+            name,
+            require_address_proof,
+        } = request;
+        if vault_uuid.is_empty() {
+            return Err(Fault::field("vaultUuid", "is required"));
+        }
+        let vault = vault_in_scope(call.caller, &vault_uuid)?;
+        refuse_client_signer(Some(&callback_client_signer_public_key))?;
+        check_labels(&name, &reference)?;
+        let wallet_ref = rows::wallet_ref(&reference);
+        if !reference.is_empty() && call.context.store.get(&wallet_ref).await?.is_some() {
+            return Err(wallets::duplicate_ref());
+        }
+        let actor = call.gateway.vault(vault).await?;
+        let command_commit = call.command_commit.clone();
+        let message = |reply| {
+            let plan = Plan {
+                network,
+                name,
+                proven_reference: reference.clone(),
+                reference,
+                deposit: None,
+                require_proof: require_address_proof,
+                command_commit,
+            };
+            vault::Msg::CreateWallet(Box::new(NewWallet { plan, reply }))
+        };
+        Ok(wallets::created(call.ask(&actor, message).await??))
+    }
+}

@@ -1,0 +1,105 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use covault_core::{fault::Fault, ids::RequestId, schema::wire};
+use tokio::sync::Notify;
+
+use super::{Call, Operation, lookup::request};
+use crate::{context::Context, gateway::Caller, rows, tokens};
+
+/// After how long a call that waits looks again at first, where the request may end in another
+/// process; each time after twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// After how long it does in the end, and where there is no other process: the token may have been
+/// revoked.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Waits for the outcome of a signing request.
+pub struct ExecuteSigningRequests;
+
+#[async_trait]
+impl Operation for ExecuteSigningRequests {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.ExecuteSigningRequests";
+    type Request = wire::ExecuteSigningRequestsRequest;
+    type Response = wire::ExecuteSigningRequestsResponse;
+
+    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+        let patience = Duration::from_millis(call.context.settings.execute_wait_ms);
+        outcome(call.context, call.caller, message.uuid.parse()?, patience).await
+    }
+}
+
+async fn outcome(
+    context: &Context,
+    caller: &Caller,
+    id: RequestId,
+    patience: Duration,
+) -> Result<wire::ExecuteSigningRequestsResponse, Fault> {
+    if let Some(outcome) = request(context, caller, id).await?.outcome() {
+        return Ok(outcome);
+    }
+    // Subscribed before the state is read, so that its end cannot fall between.
+    let subscription = Subscription {
+        context,
+        id,
+        notify: Some(context.waiters.subscribe(id)),
+    };
+    let notify = subscription
+        .notify
+        .clone()
+        .ok_or_else(|| Fault::bug("no subscription"))?;
+    let mut ended = std::pin::pin!(notify.notified());
+    ended.as_mut().enable();
+    let asked = request(context, caller, id).await?;
+    if let Some(outcome) = asked.outcome() {
+        return Ok(outcome);
+    }
+    let effect = rows::outbox(asked.vault, id);
+    drop(asked);
+    let mut left = patience;
+    let mut called = context.waiters.closed();
+    let mut next = if context.store.exclusive() {
+        LOOK_AGAIN
+    } else {
+        FIRST_LOOK
+    };
+    loop {
+        if !called {
+            let pause = left.min(next);
+            called = tokio::time::timeout(pause, ended.as_mut()).await.is_ok();
+            left = left.saturating_sub(pause);
+            next = next.saturating_mul(2).min(LOOK_AGAIN);
+        }
+        tokens::in_use(context, caller).await?;
+        // Whether it was called or not: the store says how things stand. The row of a request may be
+        // large; that of its effect is not, and there is none once it has ended.
+        let last = called || left.is_zero();
+        if (last || context.store.get(&effect).await?.is_none())
+            && let Some(outcome) = request(context, caller, id).await?.outcome()
+        {
+            return Ok(outcome);
+        }
+        if last {
+            return Err(match context.delay(id) {
+                None => Fault::unavailable("the request is still pending; ask again"),
+                Some(reason) => Fault::unavailable(format!(
+                    "the request is still pending ({reason}); ask again"
+                )),
+            });
+        }
+    }
+}
+
+struct Subscription<'a> {
+    context: &'a Context,
+    id: RequestId,
+    notify: Option<Arc<Notify>>,
+}
+
+impl Drop for Subscription<'_> {
+    fn drop(&mut self) {
+        if let Some(notify) = self.notify.take() {
+            self.context.waiters.unsubscribe(self.id, notify);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+use async_trait::async_trait;
+use covault_core::{
+    fault::Fault,
+    ids::RequestId,
+    request::Request,
+    schema::wire::{self, get_signing_request_list_request::SortOrder},
+};
+
+use super::{Call, Operation, lookup::request_message};
+use crate::{
+    context::readable,
+    gateway::vault_in_scope,
+    lists::{self, Page},
+    rows, simulations,
+    store::Key,
+};
+
+/// How many requests a page has when the call does not say.
+const DEFAULT_PAGE: i64 = 10;
+
+/// Lists the signing requests of a vault by their time of creation; the last one first, unless asked
+/// otherwise.
+pub struct GetSigningRequestList;
+
+#[async_trait]
+impl Operation for GetSigningRequestList {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.GetSigningRequestList";
+    type Request = wire::GetSigningRequestListRequest;
+    type Response = wire::GetSigningRequestListResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let context = call.context;
+        if request.vault_uuid.is_empty() {
+            return Err(Fault::field("vaultUuid", "is required"));
+        }
+        let vault = vault_in_scope(call.caller, &request.vault_uuid)?;
+        let page = Page::of(request.page, request.limit, DEFAULT_PAGE)?;
+        let reverse = match SortOrder::try_from(request.sort_order) {
+            Ok(SortOrder::Desc) => true,
+            Ok(SortOrder::Asc) => false,
+            Err(_) => {
+                let problem = "must be SORT_ORDER_DESC or SORT_ORDER_ASC";
+                return Err(Fault::field("sortOrder", problem));
+            }
+        };
+        if context.vault(vault).await?.is_none() {
+            return Err(Fault::invalid_uuid());
+        }
+        let all = rows::requests_of(vault);
+        let page = lists::page(context, &all, reverse, page).await?;
+        let ids = page.iter().map(|(key, _)| rows::indexed_request(key));
+        let ids: Option<Vec<_>> = ids.collect();
+        let ids = ids.ok_or_else(|| Fault::bug("an index without an id"))?;
+        let mut signing_requests = Vec::new();
+        for ids in ids.chunks(lists::TOGETHER) {
+            let keys =
+                |key: fn(RequestId) -> Key| ids.iter().map(|id| key(*id)).collect::<Vec<_>>();
+            let requests = context.load_all::<Request>(&keys(rows::request)).await?;
+            let simulations = simulations::all_shown(context, &keys(rows::simulation)).await?;
+            for ((id, request), simulation) in ids.iter().zip(requests).zip(simulations) {
+                // One that cannot be read must not hide the others of its page.
+                let Some(request) = readable(request, format_args!("request {id}"))? else {
+                    continue;
+                };
+                let request = request.ok_or_else(|| Fault::bug("an index without a request"))?;
+                let message = request_message(context, call.caller, &request, simulation?);
+                signing_requests.push(message);
+            }
+        }
+        Ok(wire::GetSigningRequestListResponse {
+            signing_requests,
+            error: None,
+        })
+    }
+}

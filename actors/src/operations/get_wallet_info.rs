@@ -1,0 +1,44 @@
+use async_trait::async_trait;
+use covault_core::{
+    fault::{Class, Fault},
+    schema::wire::{self, get_wallet_info_request::Wallet},
+};
+
+use super::{
+    Call, Operation,
+    lookup::{visible, wallet_by_address},
+};
+use crate::{proofs, rows};
+
+/// Reads a wallet by its address or its ref.
+pub struct GetWalletInfo;
+
+#[async_trait]
+impl Operation for GetWalletInfo {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.GetWalletInfo";
+    type Request = wire::GetWalletInfoRequest;
+    type Response = wire::GetWalletInfoResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let context = call.context;
+        let wallet = match request.wallet {
+            Some(Wallet::Address(address)) => {
+                wallet_by_address(context, call.caller, &address).await?
+            }
+            Some(Wallet::Ref(reference)) => {
+                let wallet = context.wallet_by(&rows::wallet_ref(&reference)).await?;
+                visible(call.caller, wallet, "ref")?
+            }
+            None => {
+                return Err(Fault::new(
+                    Class::Invalid,
+                    "exactly one of address and ref must be given",
+                ));
+            }
+        };
+        Ok(wire::GetWalletInfoResponse {
+            details: Some(proofs::shown(context, &wallet).await?),
+            error: None,
+        })
+    }
+}

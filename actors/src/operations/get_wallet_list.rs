@@ -1,0 +1,57 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, ids::WalletId, schema::wire, wallet::Wallet};
+
+use super::{Call, Operation};
+use crate::{
+    context::readable,
+    gateway::vault_in_scope,
+    lists::{self, Page},
+    proofs, rows,
+    store::{Key, Space},
+};
+
+/// Lists the wallets of a vault in the order in which they were made.
+pub struct GetWalletList;
+
+#[async_trait]
+impl Operation for GetWalletList {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.GetWalletList";
+    type Request = wire::GetWalletListRequest;
+    type Response = wire::GetWalletListResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let context = call.context;
+        if request.vault_uuid.is_empty() {
+            return Err(Fault::field("vaultUuid", "is required"));
+        }
+        let vault = vault_in_scope(call.caller, &request.vault_uuid)?;
+        let page = Page::of(request.page, request.limit, lists::MAX_PAGE)?;
+        if context.vault(vault).await?.is_none() {
+            return Err(Fault::invalid_uuid());
+        }
+        let all = Key::new(Space::WalletIndex, &[vault.as_bytes()]);
+        let page = lists::page(context, &all, false, page).await?;
+        let ids = page
+            .iter()
+            .map(|(_, row)| rows::decode::<WalletId>(&row.value));
+        let ids = ids.collect::<Result<Vec<_>, _>>()?;
+        let mut details_list = Vec::new();
+        for ids in ids.chunks(lists::TOGETHER) {
+            let keys: Vec<_> = ids.iter().map(|id| rows::wallet(*id)).collect();
+            let wallets = context.load_all::<Wallet>(&keys).await?;
+            let mut together = Vec::with_capacity(ids.len());
+            for (id, wallet) in ids.iter().zip(wallets) {
+                let Some(wallet) = readable(wallet, format_args!("wallet {id}"))? else {
+                    continue;
+                };
+                let wallet = wallet.ok_or_else(|| Fault::bug("an index without a wallet"))?;
+                together.push(wallet);
+            }
+            details_list.extend(proofs::shown_all(context, &together).await?);
+        }
+        Ok(wire::GetWalletListResponse {
+            details_list,
+            error: None,
+        })
+    }
+}

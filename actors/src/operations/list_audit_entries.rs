@@ -1,0 +1,81 @@
+use async_trait::async_trait;
+use covault_core::{
+    audit::{Chain, Entry, Linked},
+    fault::Fault,
+    schema::admin,
+};
+
+use super::{Call, Operation, list_audit_chains::head_message};
+use crate::{audit::Log, store::Store};
+
+/// Lists the entries of one chain of the audit log, page by page.
+pub struct ListAuditEntries;
+
+#[async_trait]
+impl Operation for ListAuditEntries {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.ListAuditEntries";
+    type Request = admin::ListAuditEntriesRequest;
+    type Response = admin::ListAuditEntriesResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        Self::read(&*call.context.store, request).await
+    }
+}
+
+impl ListAuditEntries {
+    /// The same, of a store that no orchestrator uses.
+    ///
+    /// # Errors
+    /// [`covault_core::fault::Class::Invalid`] naming `chain`, and when the store cannot be read.
+    pub async fn read(
+        store: &dyn Store,
+        request: admin::ListAuditEntriesRequest,
+    ) -> Result<admin::ListAuditEntriesResponse, Fault> {
+        let chain: Chain = request.chain.parse()?;
+        let log = Log(store);
+        let entries = log.entries(chain, request.from).await?;
+        // After them: a head that is behind an entry is wrong then, and not just older.
+        let head = log.head(chain).await?;
+        Ok(admin::ListAuditEntriesResponse {
+            entries: entries.into_iter().map(entry_message).collect(),
+            head: head.map(head_message),
+        })
+    }
+}
+
+fn entry_message((at, linked): (u64, Linked)) -> admin::AuditEntry {
+    let Linked {
+        number,
+        previous,
+        hash,
+        body,
+    } = linked;
+    admin::AuditEntry {
+        at,
+        number,
+        previous: hex::encode(previous),
+        hash: hex::encode(hash),
+        event: Entry::decode(&body).map(event_message),
+        body,
+    }
+}
+
+fn event_message(entry: Entry) -> admin::AuditEvent {
+    let Entry {
+        at_ms,
+        by,
+        call,
+        subject,
+        event,
+        facts,
+    } = entry;
+    let fact = |(name, value)| admin::AuditFact { name, value };
+    admin::AuditEvent {
+        at_ms,
+        by,
+        call,
+        subject,
+        event,
+        facts: facts.into_iter().map(fact).collect(),
+    }
+}

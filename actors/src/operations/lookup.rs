@@ -1,0 +1,92 @@
+//! What several operations look up: requests, wallets and vaults that the caller may see.
+
+use covault_core::{
+    fault::Fault,
+    ids::{RequestId, VaultId},
+    network::Network,
+    request::Request,
+    schema::wire,
+    token::Access,
+    wallet::Wallet,
+};
+
+use crate::{
+    context::Context,
+    gateway::{Caller, in_scope},
+    rows,
+};
+
+/// A request, when the caller may see it.
+pub(super) async fn request(
+    context: &Context,
+    caller: &Caller,
+    id: RequestId,
+) -> Result<Request, Fault> {
+    context
+        .request(id)
+        .await?
+        .map(|(request, _)| request)
+        .filter(|request| in_scope(caller, request.vault))
+        .ok_or_else(Fault::invalid_uuid)
+}
+
+/// A request as the caller may see it, with what its transaction would do.
+pub(super) fn request_message(
+    context: &Context,
+    caller: &Caller,
+    request: &Request,
+    simulation: Option<Vec<u8>>,
+) -> wire::SigningRequest {
+    let calls = &context.settings.calls;
+    let mut message = request.to_wire(calls, simulation.unwrap_or_default());
+    if caller.access == Access::ReadOnly && request.hash_is_signature() {
+        message.tx_hash.clear();
+    }
+    message
+}
+
+/// The wallet of an address, in any form that its network takes, when the caller may see it.
+pub(super) async fn wallet_by_address(
+    context: &Context,
+    caller: &Caller,
+    text: &str,
+) -> Result<Wallet, Fault> {
+    let canonical = Network::ALL
+        .iter()
+        .find_map(|network| network.rules().parse_address(text).ok())
+        .ok_or_else(|| Fault::field("address", "is not an address of any network"))?;
+    let wallet = context.wallet_by(&rows::wallet_address(&canonical)).await?;
+    visible(caller, wallet, "address")
+}
+
+/// The wallet, when there is one and the caller may see it.
+pub(super) fn visible(
+    caller: &Caller,
+    wallet: Option<(Wallet, u64)>,
+    field: &str,
+) -> Result<Wallet, Fault> {
+    wallet
+        .map(|(wallet, _)| wallet)
+        .filter(|wallet| in_scope(caller, wallet.vault))
+        .ok_or_else(|| Fault::field(field, "is not that of a wallet"))
+}
+
+/// The vault of the wallet of an address.
+pub(super) async fn vault_of_address(
+    context: &Context,
+    address: &str,
+) -> Result<Option<VaultId>, Fault> {
+    let wallet = context.wallet_by(&rows::wallet_address(address)).await?;
+    Ok(wallet.map(|(wallet, _)| wallet.vault))
+}
+
+/// No client signer can take part yet; a request that names one must not be signed without it.
+pub(super) fn refuse_client_signer(key: Option<&str>) -> Result<(), Fault> {
+    match key {
+        None | Some("") => Ok(()),
+        Some(_) => Err(Fault::field(
+            "callbackClientSignerPublicKey",
+            "client signers are not in this version; leave it empty",
+        )),
+    }
+}

@@ -1,0 +1,297 @@
+//! The operations of the platform, sweep and admin APIs: one file each, and the registry that finds
+//! them by the name of their method in the schema. Transports, forwarding and idempotency go by the
+//! registry: nothing else knows an operation.
+
+mod add_watch_address;
+mod admin;
+mod admit_node;
+mod backup_vault;
+mod begin_backup;
+mod cancel_reshare;
+mod configure_sweep;
+mod create_batch_payment;
+mod create_deposit_wallet;
+mod create_signing_request;
+mod create_token;
+mod create_vault;
+mod create_wallet;
+mod execute_signing_requests;
+mod get_backup_part;
+mod get_balance;
+mod get_batch_payment_details;
+mod get_signing_request_details;
+mod get_signing_request_list;
+mod get_wallet_info;
+mod get_wallet_list;
+mod let_clients_in;
+mod list_audit_chains;
+mod list_audit_entries;
+mod list_nodes;
+mod list_tokens;
+mod list_vaults;
+mod lookup;
+mod reject_signing_request;
+mod remove_node;
+mod reshare_vault;
+mod resimulation;
+mod revoke_token;
+mod show_sweep;
+mod update_wallet;
+
+use std::{collections::BTreeMap, marker::PhantomData, sync::LazyLock};
+
+use async_trait::async_trait;
+use covault_core::{
+    fault::{Class, Fault},
+    ids::VaultId,
+    schema::service,
+};
+use prost::Message;
+use ractor::{ActorRef, Message as ActorMessage, RpcReplyPort};
+
+use crate::{
+    command_commit::CommandCommit,
+    context::Context,
+    gateway::{Caller, Inner, answer},
+};
+
+macro_rules! operations {
+    ($($module:ident::$operation:ident,)*) => {
+        $(pub use self::$module::$operation;)*
+
+        static REGISTRY: LazyLock<Result<BTreeMap<String, Registered>, Fault>> =
+            LazyLock::new(|| Registry::default()$(.with::<$operation>())*.finish());
+    };
+}
+
+// Every operation. A test finds a method of the schema that is missing here.
+operations! {
+    add_watch_address::AddWatchAddress,
+    admit_node::AdmitNode,
+    backup_vault::BackupVault,
+    begin_backup::BeginBackup,
+    cancel_reshare::CancelReshare,
+    configure_sweep::ConfigureSweep,
+    create_batch_payment::CreateBatchPayment,
+    create_deposit_wallet::CreateDepositWallet,
+    create_signing_request::CreateSigningRequest,
+    create_token::CreateToken,
+    create_vault::CreateVault,
+    create_wallet::CreateWallet,
+    execute_signing_requests::ExecuteSigningRequests,
+    get_backup_part::GetBackupPart,
+    get_balance::GetBalance,
+    get_batch_payment_details::GetBatchPaymentDetails,
+    get_signing_request_details::GetSigningRequestDetails,
+    get_signing_request_list::GetSigningRequestList,
+    get_wallet_info::GetWalletInfo,
+    get_wallet_list::GetWalletList,
+    let_clients_in::LetClientsIn,
+    list_audit_chains::ListAuditChains,
+    list_audit_entries::ListAuditEntries,
+    list_nodes::ListNodes,
+    list_tokens::ListTokens,
+    list_vaults::ListVaults,
+    reject_signing_request::RejectSigningRequest,
+    remove_node::RemoveNode,
+    reshare_vault::ReshareVault,
+    resimulation::Resimulation,
+    revoke_token::RevokeToken,
+    show_sweep::ShowSweep,
+    update_wallet::UpdateWallet,
+}
+
+/// An operation. What else there is to say of it stands in the schema, as options of its method: who
+/// may call it, whether it changes anything, whether it takes an idempotency key.
+#[async_trait]
+pub trait Operation: Send + Sync + 'static {
+    /// The full name of its method: `mpcvault.platform.v1.PlatformAPI.CreateWallet`.
+    const METHOD: &'static str;
+    /// The message that it takes.
+    type Request: Message + prost::Name + Default;
+    /// The message that it answers with.
+    type Response: Message + prost::Name + Default;
+
+    /// Where a command runs. What is wrong with the request is left to [`Operation::run`].
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn home(_lookup: &Lookup<'_>, _request: &Self::Request) -> Result<Home, Fault> {
+        Ok(Home::AnyProcess)
+    }
+
+    /// Runs it. A command is durable when this returns.
+    ///
+    /// # Errors
+    /// Any class; nothing was changed then, unless the store failed while it wrote.
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault>;
+}
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// In any process: the versions of its rows guard it.
+    AnyProcess,
+    /// In any process that runs vaults.
+    AnyOrchestrator,
+    /// Where this vault runs.
+    Vault(VaultId),
+}
+
+impl From<Option<VaultId>> for Home {
+    fn from(vault: Option<VaultId>) -> Self {
+        vault.map_or(Home::AnyProcess, Home::Vault)
+    }
+}
+
+/// What [`Operation::home`] can look up.
+pub struct Lookup<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) caller: &'a Caller,
+}
+
+/// A call of an operation, of a caller who may make it.
+pub struct Call<'a> {
+    pub(crate) gateway: &'a Inner,
+    pub(crate) context: &'a Context,
+    pub(crate) caller: &'a Caller,
+    /// Goes into the commit of a command.
+    pub(crate) command_commit: CommandCommit,
+}
+
+impl Call<'_> {
+    /// Asks an actor.
+    async fn ask<M: ActorMessage, T: Send + 'static>(
+        &self,
+        actor: &ActorRef<M>,
+        message: impl FnOnce(RpcReplyPort<T>) -> M,
+    ) -> Result<T, Fault> {
+        answer(actor.call(message, self.context.call_timeout()).await)
+    }
+}
+
+/// An operation in the registry.
+pub struct Registered {
+    descriptor: service::Operation,
+    handler: Box<dyn Handler>,
+}
+
+impl Registered {
+    /// What the schema says of it.
+    pub fn descriptor(&self) -> &service::Operation {
+        &self.descriptor
+    }
+
+    /// The request in its one form: the same message may come with fields in another order.
+    ///
+    /// # Errors
+    /// [`Class::Invalid`] when it is no such message.
+    pub(crate) fn canonical(&self, request: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.handler.canonical(request)
+    }
+
+    pub(crate) async fn home(&self, lookup: &Lookup<'_>, request: &[u8]) -> Result<Home, Fault> {
+        self.handler.home(lookup, request).await
+    }
+
+    pub(crate) async fn run(&self, call: Call<'_>, request: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.handler.run(call, request).await
+    }
+}
+
+/// All operations, by the full name of their method.
+///
+/// # Errors
+/// [`Class::Bug`] when the schema cannot be read.
+pub fn all() -> Result<impl Iterator<Item = &'static Registered>, Fault> {
+    Ok(registry()?.values())
+}
+
+/// The operation of a method.
+///
+/// # Errors
+/// [`Class::Bug`] when there is none.
+pub fn find(method: &str) -> Result<&'static Registered, Fault> {
+    registry()?
+        .get(method)
+        .ok_or_else(|| Fault::bug(format!("no operation {method}")))
+}
+
+fn registry() -> Result<&'static BTreeMap<String, Registered>, Fault> {
+    REGISTRY.as_ref().map_err(Clone::clone)
+}
+
+/// An operation without its types.
+#[async_trait]
+trait Handler: Send + Sync {
+    fn canonical(&self, request: &[u8]) -> Result<Vec<u8>, Fault>;
+    async fn home(&self, lookup: &Lookup<'_>, request: &[u8]) -> Result<Home, Fault>;
+    async fn run(&self, call: Call<'_>, request: &[u8]) -> Result<Vec<u8>, Fault>;
+}
+
+struct Typed<O>(PhantomData<fn() -> O>);
+
+#[async_trait]
+impl<O: Operation> Handler for Typed<O> {
+    fn canonical(&self, request: &[u8]) -> Result<Vec<u8>, Fault> {
+        Ok(decode::<O::Request>(request)?.encode_to_vec())
+    }
+
+    async fn home(&self, lookup: &Lookup<'_>, request: &[u8]) -> Result<Home, Fault> {
+        O::home(lookup, &decode(request)?).await
+    }
+
+    async fn run(&self, call: Call<'_>, request: &[u8]) -> Result<Vec<u8>, Fault> {
+        Ok(O::run(call, decode(request)?).await?.encode_to_vec())
+    }
+}
+
+fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Fault> {
+    M::decode(message).map_err(|error| {
+        Fault::new(Class::Invalid, "the message cannot be decoded").caused_by(error)
+    })
+}
+
+#[derive(Default)]
+struct Registry(BTreeMap<&'static str, Box<dyn Handler>>);
+
+impl Registry {
+    fn with<O: Operation>(mut self) -> Self {
+        self.0.insert(O::METHOD, Box::new(Typed::<O>(PhantomData)));
+        self
+    }
+
+    fn finish(mut self) -> Result<BTreeMap<String, Registered>, Fault> {
+        let mut registered = BTreeMap::new();
+        for descriptor in service::operations()? {
+            let method = descriptor.full_name().to_owned();
+            let handler = self
+                .0
+                .remove(method.as_str())
+                .ok_or_else(|| Fault::bug(format!("{method} has no operation")))?;
+            registered.insert(
+                method,
+                Registered {
+                    descriptor,
+                    handler,
+                },
+            );
+        }
+        match self.0.keys().next() {
+            None => Ok(registered),
+            Some(method) => Err(Fault::bug(format!("{method} is not in the schema"))),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registry__should_have_every_method_of_the_schema() {
+        let registered = all().unwrap().count();
+        assert_eq!(registered, service::operations().unwrap().len());
+    }
+}

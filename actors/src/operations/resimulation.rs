@@ -1,0 +1,24 @@
+use async_trait::async_trait;
+use covault_core::{fault::Fault, schema::wire};
+
+use super::{Call, Operation, lookup::request};
+use crate::simulations;
+
+/// Simulates the transaction of a pending request again.
+pub struct Resimulation;
+
+#[async_trait]
+impl Operation for Resimulation {
+    const METHOD: &'static str = "mpcvault.platform.v1.PlatformAPI.Resimulation";
+    type Request = wire::ResimulationRequest;
+    type Response = wire::ResimulationResponse;
+
+    async fn run(call: Call<'_>, message: Self::Request) -> Result<Self::Response, Fault> {
+        let id = message.signing_request_uuid.parse()?;
+        let request = request(call.context, call.caller, id).await?;
+        Ok(wire::ResimulationResponse {
+            simulation: simulations::again(call.context, &request, &call.command_commit).await?,
+            error: None,
+        })
+    }
+}

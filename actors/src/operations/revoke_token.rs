@@ -1,0 +1,62 @@
+use async_trait::async_trait;
+use covault_core::{audit::Chain, fault::Fault, schema::admin, token::ApiToken};
+
+use super::{Call, Operation};
+use crate::{
+    audit::{self, By, Note},
+    rows,
+    store::{Batch, CommitError, Expect},
+    tokens,
+};
+
+/// Ends the use of an API token, by its id or name. Repeating it by id changes nothing.
+pub struct RevokeToken;
+
+#[async_trait]
+impl Operation for RevokeToken {
+    const METHOD: &'static str = "covault.admin.v1.AdminAPI.RevokeToken";
+    type Request = admin::RevokeTokenRequest;
+    type Response = admin::RevokeTokenResponse;
+
+    async fn run(call: Call<'_>, request: Self::Request) -> Result<Self::Response, Fault> {
+        let context = call.context;
+        let (record, version) = tokens::find(context, &request.token).await?;
+        if record.revoked_at_ms.is_some() {
+            return Ok(response(record));
+        }
+        let record = ApiToken {
+            revoked_at_ms: Some(context.now_ms()),
+            ..record
+        };
+        let mut batch = Batch::new();
+        batch.put(
+            rows::token(record.id),
+            Expect::Version(version),
+            rows::encode(&record)?,
+        );
+        // Nobody else can have taken the name: it was this token's until now.
+        batch.delete(rows::token_name(&record.name), Expect::Any);
+        Note::new(
+            &By::caller(call.caller),
+            audit::token(record.id),
+            "TokenRevoked",
+        )
+        .fact("name", &record.name)
+        .add_to(&mut batch, Chain::Service, context.now_ms())?;
+        match context.store.commit(batch).await {
+            Ok(()) => Ok(response(record)),
+            // Somebody else revoked it at the same time; nothing else changes a token.
+            Err(CommitError::Conflict(_)) => {
+                let id = record.id.to_string();
+                Ok(response(tokens::find(context, &id).await?.0))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn response(record: ApiToken) -> admin::RevokeTokenResponse {
+    admin::RevokeTokenResponse {
+        token: Some(tokens::message_of(record)),
+    }
+}

@@ -1,0 +1,161 @@
+//! What every operation of the registry inherits: it answers over REST and gRPC, in the shape of its
+//! audience, to the tokens that open it; and tokens that may only read change nothing.
+
+use axum::http::Method;
+use covault_actors::operations;
+use covault_core::schema::service::{Audience, Operation};
+use serde_json::{Value, json};
+
+use super::{
+    routes::{Ask, api_with},
+    *,
+};
+use crate::grpc;
+
+/// The tokens of each audience: one that may do everything, and one that may only read.
+struct World {
+    api: Arc<Api>,
+    rest: Router,
+    platform: [String; 2],
+    sweep: [String; 2],
+}
+
+impl World {
+    async fn new() -> Self {
+        let api = api_with(|_| ()).await;
+        let rest = router(&api).expect("routes");
+        let made = async |name: &str, kind: &str, access: &str| {
+            let body = json!({"name": name, "kind": kind, "allVaults": true, "access": access});
+            let (status, body) = ask(&rest, "/admin/v1/createToken", "admin", body).await;
+            assert_eq!(status, 200, "{body}");
+            body["secret"].as_str().expect("secret").to_owned()
+        };
+        Self {
+            platform: [
+                made("a", "platform", "full").await,
+                made("b", "platform", "read-only").await,
+            ],
+            sweep: [
+                made("c", "sweep", "full").await,
+                made("d", "sweep", "read-only").await,
+            ],
+            api,
+            rest,
+        }
+    }
+
+    /// The token that may do everything, and the one that may only read; operators have no such.
+    fn tokens(&self, operation: &Operation) -> (&str, Option<&str>) {
+        match operation.audience() {
+            Audience::Platform => (&self.platform[0], Some(&self.platform[1])),
+            Audience::Sweep => (&self.sweep[0], Some(&self.sweep[1])),
+            Audience::Admin => ("admin", None),
+        }
+    }
+}
+
+async fn ask(rest: &Router, path: &str, token: &str, body: Value) -> (u16, Value) {
+    let ask = Ask {
+        method: Method::POST,
+        path,
+        headers: vec![("x-mtoken", token), ("content-type", "application/json")],
+        body: body.to_string(),
+    };
+    let (status, _, body) = ask.of(rest).await;
+    (status, body)
+}
+
+/// What is wrong, in the shape of the operation's errors.
+fn problem<'a>(operation: &Operation, body: &'a Value) -> &'a str {
+    let problem = match operation.audience() {
+        Audience::Sweep => &body["reason"],
+        Audience::Platform | Audience::Admin => {
+            let codes = ["serviceErrorCode", "executeSigningRequestsErrorCode"];
+            let codes = codes
+                .iter()
+                .filter(|code| body["error"].get(**code).is_some());
+            assert_eq!(codes.count(), 1, "{body}");
+            &body["error"]["message"]
+        }
+    };
+    problem.as_str().expect("what is wrong")
+}
+
+fn all() -> impl Iterator<Item = &'static Operation> {
+    operations::all()
+        .expect("operations")
+        .map(|operation| operation.descriptor())
+}
+
+#[tokio::test]
+async fn every_operation__should_answer_over_rest_and_name_a_field_that_it_does_not_know() {
+    let world = World::new().await;
+    for operation in all() {
+        let (token, _) = world.tokens(operation);
+        let (path, body) = (operation.http_path(), json!({"noSuchField": 1}));
+        let (status, body) = ask(&world.rest, path, token, body).await;
+        assert_eq!(status, 400, "{path}: {body}");
+        let problem = problem(operation, &body);
+        assert_eq!(problem, "noSuchField: unknown field", "{path}");
+        let (status, body) = ask(&world.rest, path, "of nobody", json!({})).await;
+        assert_eq!(status, 401, "{path}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn every_operation__should_answer_over_grpc_with_a_status_that_says_why() {
+    let world = World::new().await;
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    let longest = std::time::Duration::from_secs(60);
+    let grpc = grpc::router(&world.api, longest, &stopped).expect("routes");
+    for operation in all() {
+        let (token, _) = world.tokens(operation);
+        let path = operation.grpc_path();
+        // Bytes that are no message of any kind: field number 0.
+        for (body, readable) in [(&b""[..], true), (&[0x02, 0x00][..], false)] {
+            let status = grpc::tests::status(&grpc, &path, token, body).await;
+            let (code, message) = (status.code(), status.message());
+            assert_ne!(code, tonic::Code::Unimplemented, "{path}");
+            if readable {
+                // An empty message is a question too, and what it lacks is named.
+                assert!(
+                    code == tonic::Code::Ok || !message.is_empty(),
+                    "{path}: {code:?}"
+                );
+            } else {
+                assert_eq!(code, tonic::Code::InvalidArgument, "{path}: {message}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_operation__should_let_readers_read_and_change_nothing() {
+    let world = World::new().await;
+    let (mut commands, mut queries) = (0, 0);
+    for operation in all() {
+        let path = operation.http_path();
+        let (_, Some(reader)) = world.tokens(operation) else {
+            // The tokens of clients do not open it at all.
+            for token in world.platform.iter().chain(&world.sweep) {
+                let (status, body) = ask(&world.rest, path, token, json!({})).await;
+                assert_eq!(status, 403, "{path}: {body}");
+            }
+            continue;
+        };
+        let (status, body) = ask(&world.rest, path, reader, json!({})).await;
+        if operation.is_command() || operation.needs_full_access() {
+            commands += 1;
+            assert_eq!(status, 403, "{path}: {body}");
+            assert_eq!(
+                problem(operation, &body),
+                "this token can only read",
+                "{path}"
+            );
+        } else {
+            queries += 1;
+            assert_ne!(status, 403, "{path}: {body}");
+        }
+    }
+    assert!(commands > 5 && queries > 5, "{commands} {queries}");
+}
