@@ -34,7 +34,6 @@ pub fn add_to(batch: &mut Batch, record: &Key, at_ms: u64) -> Result<(), Fault> 
 /// # Errors
 /// When the store cannot be read or written.
 pub async fn delete_expired(context: &Context) -> Result<(), Fault> {
-    complete(context).await?;
     let mut next = Some(Scan::prefix(Space::RecordAge, &[], PAGE));
     while let Some(scan) = next {
         let page = context.store.scan(&scan).await?;
@@ -42,7 +41,7 @@ pub async fn delete_expired(context: &Context) -> Result<(), Fault> {
         let mut records = BTreeSet::new();
         let mut all_due = true;
         for (key, row) in &page {
-            // The mark of the index has no age.
+            // One that cannot be read is left alone.
             let Some((at_ms, record)) = rows::aged_record(key) else {
                 continue;
             };
@@ -79,31 +78,4 @@ async fn commit(context: &Context, batch: Batch) -> Result<(), Fault> {
         Ok(()) | Err(CommitError::Conflict(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Adds the records of earlier versions to the index, once per store.
-async fn complete(context: &Context) -> Result<(), Fault> {
-    let done = rows::record_ages_are_whole();
-    if context.store.get(&done).await?.is_some() {
-        return Ok(());
-    }
-    let mut next = Some(Scan::prefix(Space::Idempotency, &[], PAGE));
-    while let Some(scan) = next {
-        let page = context.store.scan(&scan).await?;
-        let mut batch = Batch::new();
-        for (key, row) in &page {
-            let record = rows::decode::<Replay>(&row.value);
-            if let Some(record) = readable(record, "an idempotency record")? {
-                add_to(&mut batch, key, record.at_ms)?;
-            }
-        }
-        let rest = scan.rest(&page);
-        let last_page = rest.is_none();
-        if last_page {
-            batch.put(done.clone(), Expect::Any, rows::encode(&())?);
-        }
-        commit(context, batch).await?;
-        next = rest;
-    }
-    Ok(())
 }

@@ -34,7 +34,7 @@ use crate::{
     nodes,
     operations::{self, Call, Operation, Registered},
     port::NodeView,
-    request_index, restore,
+    restore,
     root::{self, DirectoryAddress, Root},
     routing::GatewayHandler,
     rpc::EndpointHealth,
@@ -87,7 +87,6 @@ impl Gateway {
         // A store that cannot be read is better found out now than by the first request.
         context.store.get(&Key::new(Space::Probe, &[])).await?;
         restore::refuse_half(&context).await?;
-        request_index::complete(&context).await?;
         audit::begin(&context).await?;
         restore::recover_after_restore(&context).await?;
         if context.store.exclusive()

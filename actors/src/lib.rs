@@ -21,7 +21,6 @@ pub mod operations;
 pub mod port;
 mod proofs;
 mod rebroadcast;
-mod request_index;
 mod request_store;
 mod reservations;
 mod restore;

@@ -14,7 +14,6 @@ use crate::{
     audit::{By, Note},
     command_commit::CommandCommit,
     context::Context,
-    request_index,
     reservations::{self, Account},
     rows::{self, Pending, ReservationExpiry},
     store::{Batch, CommitError, Expect, Key, Space},
@@ -251,7 +250,8 @@ async fn advance(
         None => batch.delete(outbox, Expect::Any),
     };
     if *version == 0 {
-        request_index::add_to(&mut batch, &next)?;
+        let index = rows::request_index(next.vault, next.created_at_ms, next.id);
+        batch.put(index, Expect::Any, rows::encode(&())?);
     }
     if let Some(version) = extras.wallet {
         batch.check(rows::wallet(next.wallet), Expect::Version(version));

@@ -141,11 +141,6 @@ pub fn indexed_request(key: &Key) -> Option<RequestId> {
     Some(RequestId::from_bytes(*id))
 }
 
-/// The row of [`Space::RequestIndex`] that says that the index has every request.
-pub fn request_index_is_whole() -> Key {
-    Key::new(Space::RequestIndex, &[])
-}
-
 /// [`Space::Batch`].
 pub fn batch(id: BatchId) -> Key {
     Key::new(Space::Batch, &[id.as_bytes()])
@@ -180,11 +175,6 @@ pub fn aged_record(key: &Key) -> Option<(u64, Key)> {
     let (at_ms, record) = key.bytes.split_first_chunk::<8>()?;
     let record = Key::new(Space::Idempotency, &[record]);
     Some((u64::from_be_bytes(*at_ms), record))
-}
-
-/// The row of [`Space::RecordAge`] that says that it has every record.
-pub fn record_ages_are_whole() -> Key {
-    Key::new(Space::RecordAge, &[])
 }
 
 /// The account part of [`Space::NonceReservation`], in which its nonces follow in order, and of

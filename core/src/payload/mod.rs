@@ -26,7 +26,7 @@ use prost::Message as _;
 use self::outflow::{AccountChange, Outflow};
 pub use self::{family::Family, kind::Kind};
 use crate::{
-    fault::{Class, Code, Fault},
+    fault::{Code, Fault},
     network::Network,
     schema::wire,
 };
