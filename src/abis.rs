@@ -4,13 +4,13 @@
 use anyhow::{Context as _, bail};
 use covault_core::chain::evm::calls::Calls;
 
-use crate::config::Evm;
+use crate::config::EvmSettings;
 
 /// The calls that are known.
 ///
 /// # Errors
 /// When a file that configuration names cannot be read or is no ABI; names it.
-pub fn of(config: &Evm) -> anyhow::Result<Calls> {
+pub fn load(config: &EvmSettings) -> anyhow::Result<Calls> {
     let mut own = Calls::default();
     for path in &config.abi_files {
         let file = || format!("evm.abi_files: {}", path.display());
@@ -34,7 +34,7 @@ mod tests {
         let file = folder.path().join("Greeter.json");
         let abi = r#"{"abi":[{"type":"function","name":"greet","inputs":[],"outputs":[],"stateMutability":"view"}]}"#;
         std::fs::write(&file, abi).unwrap();
-        let calls = of(&Evm {
+        let calls = load(&EvmSettings {
             abi_files: vec![file],
         })
         .unwrap();
@@ -44,7 +44,7 @@ mod tests {
             assert_eq!(shown.function, words);
         }
         assert_eq!(
-            &of(&Evm {
+            &load(&EvmSettings {
                 abi_files: Vec::new()
             })
             .unwrap(),
@@ -62,7 +62,7 @@ mod tests {
             (&bad, "is not a contract's ABI in JSON"),
             (&missing, "cannot be read"),
         ] {
-            let refusal = of(&Evm {
+            let refusal = load(&EvmSettings {
                 abi_files: vec![file.clone()],
             })
             .unwrap_err();

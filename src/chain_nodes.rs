@@ -7,7 +7,7 @@ use covault_actors::rpc::{Access, ChainKey, ChainsConfig, Endpoint, Endpoints};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
-    config::{ChainNodes, Chains},
+    config::{ChainNodes, ChainSettings},
     files,
 };
 
@@ -15,7 +15,7 @@ use crate::{
 ///
 /// # Errors
 /// When a file with a key cannot be read, or holds none.
-pub fn of(config: &Chains) -> anyhow::Result<ChainsConfig> {
+pub fn from_config(config: &ChainSettings) -> anyhow::Result<ChainsConfig> {
     let evm = config
         .evm()?
         .into_iter()
@@ -107,9 +107,15 @@ mod tests {
         let (mut config, _) = Config::load_with("test", "").unwrap();
         for (name, chain) in ChainKey::NAMED {
             config.chains.add(name, "http://n").unwrap();
-            assert!(of(&config.chains).unwrap().contains_key(&chain), "{name}");
+            assert!(
+                from_config(&config.chains).unwrap().contains_key(&chain),
+                "{name}"
+            );
         }
-        assert_eq!(of(&config.chains).unwrap().len(), ChainKey::NAMED.len());
+        assert_eq!(
+            from_config(&config.chains).unwrap().len(),
+            ChainKey::NAMED.len()
+        );
     }
 
     #[test]

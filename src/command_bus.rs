@@ -39,34 +39,34 @@ const VERSION: u8 = 1;
 /// Separates these keys and addresses from all others.
 const CONTEXT: &[u8] = b"covault post v1";
 /// Ids that are remembered: more than arrive while a command can be opened.
-const REMEMBERED: usize = 1 << 17;
-const NONCE: usize = 24;
-const ID: usize = 16;
+const MAX_SEEN_IDS: usize = 1 << 17;
+const NONCE_LEN: usize = 24;
+const ID_LEN: usize = 16;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
+enum MessageKind {
     Command = 1,
     Answer = 2,
 }
 
 /// The keys of the shared secret.
-struct Keys {
+struct BusKeys {
     commands: XChaCha20Poly1305,
     answers: XChaCha20Poly1305,
 }
 
 /// A message that was opened.
 #[derive(Debug, PartialEq, Eq)]
-struct Opened {
-    kind: Kind,
+struct BusMessage {
+    kind: MessageKind,
     from: OrchestratorId,
-    id: [u8; ID],
+    id: [u8; ID_LEN],
     body: Vec<u8>,
 }
 
-impl Keys {
+impl BusKeys {
     fn of(secret: &SecretString) -> anyhow::Result<Self> {
         let bytes = Zeroizing::new(hex::decode(secret.expose_secret()).unwrap_or_default());
         anyhow::ensure!(
@@ -87,20 +87,20 @@ impl Keys {
         })
     }
 
-    fn of_kind(&self, kind: Kind) -> &XChaCha20Poly1305 {
+    fn key_for(&self, kind: MessageKind) -> &XChaCha20Poly1305 {
         match kind {
-            Kind::Command => &self.commands,
-            Kind::Answer => &self.answers,
+            MessageKind::Command => &self.commands,
+            MessageKind::Answer => &self.answers,
         }
     }
 
     fn seal(
         &self,
-        message: &Opened,
+        message: &BusMessage,
         to: OrchestratorId,
-        nonce: [u8; NONCE],
+        nonce: [u8; NONCE_LEN],
     ) -> Result<Vec<u8>, Fault> {
-        let Opened {
+        let BusMessage {
             kind,
             from,
             id,
@@ -112,21 +112,21 @@ impl Keys {
             msg: &plain,
             aad: &[header.as_slice(), to.as_bytes()].concat(),
         };
-        let sealed = self.of_kind(*kind);
+        let sealed = self.key_for(*kind);
         let sealed = sealed.encrypt(XNonce::from_slice(&nonce), payload);
         let sealed = sealed.map_err(|_| Fault::bug("a forwarded command could not be sealed"))?;
         Ok([header.as_slice(), &nonce, &sealed].concat())
     }
 
     /// `None` for what is not from one of us, or not for `me`.
-    fn open(&self, bytes: &[u8], me: OrchestratorId) -> Option<Opened> {
+    fn open(&self, bytes: &[u8], me: OrchestratorId) -> Option<BusMessage> {
         let (version, rest) = bytes.split_first()?;
         let (kind, rest) = rest.split_first()?;
-        let (from, rest) = rest.split_first_chunk::<ID>()?;
-        let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
+        let (from, rest) = rest.split_first_chunk::<ID_LEN>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
         let kind = match (*version, *kind) {
-            (VERSION, 1) => Kind::Command,
-            (VERSION, 2) => Kind::Answer,
+            (VERSION, 1) => MessageKind::Command,
+            (VERSION, 2) => MessageKind::Answer,
             _ => return None,
         };
         let from = OrchestratorId::from_bytes(*from);
@@ -135,12 +135,12 @@ impl Keys {
             aad: &[header(kind, from).as_slice(), me.as_bytes()].concat(),
         };
         let plain = self
-            .of_kind(kind)
+            .key_for(kind)
             .decrypt(XNonce::from_slice(nonce), payload)
             .ok()?;
         let plain = Zeroizing::new(plain);
-        let (id, body) = plain.split_first_chunk::<ID>()?;
-        Some(Opened {
+        let (id, body) = plain.split_first_chunk::<ID_LEN>()?;
+        Some(BusMessage {
             kind,
             from,
             id: *id,
@@ -149,7 +149,7 @@ impl Keys {
     }
 }
 
-fn header(kind: Kind, from: OrchestratorId) -> Vec<u8> {
+fn header(kind: MessageKind, from: OrchestratorId) -> Vec<u8> {
     [&[VERSION, kind as u8], from.as_bytes().as_slice()].concat()
 }
 
@@ -162,19 +162,19 @@ fn inbox(id: OrchestratorId) -> Address {
 
 /// Ids of commands that were opened.
 #[derive(Default)]
-struct Seen {
-    ids: HashSet<[u8; ID]>,
-    order: VecDeque<[u8; ID]>,
+struct SeenIds {
+    ids: HashSet<[u8; ID_LEN]>,
+    order: VecDeque<[u8; ID_LEN]>,
 }
 
-impl Seen {
+impl SeenIds {
     /// False when it was there already.
-    fn add(&mut self, id: [u8; ID]) -> bool {
+    fn add(&mut self, id: [u8; ID_LEN]) -> bool {
         if !self.ids.insert(id) {
             return false;
         }
         self.order.push_back(id);
-        if self.order.len() > REMEMBERED
+        if self.order.len() > MAX_SEEN_IDS
             && let Some(oldest) = self.order.pop_front()
         {
             self.ids.remove(&oldest);
@@ -184,13 +184,13 @@ impl Seen {
 }
 
 /// Who waits for which answer, and from whom.
-type Waiting = HashMap<[u8; ID], (OrchestratorId, oneshot::Sender<ForwardOutcome>)>;
+type PendingAnswers = HashMap<[u8; ID_LEN], (OrchestratorId, oneshot::Sender<ForwardOutcome>)>;
 
 struct BusState {
     bus: Arc<dyn Bus>,
     entropy: Arc<dyn Entropy>,
-    keys: Keys,
-    waiting: Mutex<Waiting>,
+    keys: BusKeys,
+    pending: Mutex<PendingAnswers>,
 }
 
 /// See the module.
@@ -213,8 +213,8 @@ impl RedisCommandBus {
             state: Arc::new(BusState {
                 bus,
                 entropy,
-                keys: Keys::of(secret)?,
-                waiting: Mutex::default(),
+                keys: BusKeys::of(secret)?,
+                pending: Mutex::default(),
             }),
             me: Mutex::default(),
         })
@@ -226,12 +226,12 @@ impl RedisCommandBus {
 }
 
 impl BusState {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingAnswers> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, message: &Opened, to: OrchestratorId) -> Result<(), Fault> {
-        let mut nonce = [0; NONCE];
+    fn publish(&self, message: &BusMessage, to: OrchestratorId) -> Result<(), Fault> {
+        let mut nonce = [0; NONCE_LEN];
         self.entropy.fill(&mut nonce);
         let sealed = self.keys.seal(message, to, nonce)?;
         let published = self.bus.publish(inbox(to), sealed);
@@ -240,11 +240,11 @@ impl BusState {
         })
     }
 
-    fn answered(&self, opened: Opened) {
+    fn handle_answer(&self, message: BusMessage) {
         let sender = {
-            let mut waiting = self.waiting();
-            match waiting.get(&opened.id) {
-                Some((of, _)) if *of == opened.from => waiting.remove(&opened.id),
+            let mut pending = self.pending();
+            match pending.get(&message.id) {
+                Some((of, _)) if *of == message.from => pending.remove(&message.id),
                 // Whoever waited has gone.
                 _ => None,
             }
@@ -252,7 +252,7 @@ impl BusState {
         let Some((_, sender)) = sender else {
             return;
         };
-        let outcome = form::decode_outcome(&opened.body).unwrap_or_else(|fault| {
+        let outcome = form::decode_outcome(&message.body).unwrap_or_else(|fault| {
             tracing::error!(?fault, "an answer of another process cannot be read");
             ForwardOutcome::NotKnown
         });
@@ -260,15 +260,15 @@ impl BusState {
     }
 
     /// Has a command done, in a task of its own.
-    fn done(
+    fn run_command(
         self: &Arc<Self>,
         me: OrchestratorId,
         handler: &Arc<dyn CommandHandler>,
-        opened: Opened,
+        message: BusMessage,
     ) {
         let (state, handler) = (Arc::clone(self), Arc::clone(handler));
         tokio::spawn(async move {
-            let outcome = match form::decode_command(&opened.body) {
+            let outcome = match form::decode_command(&message.body) {
                 Ok(forwarded) => handler.take(forwarded).await,
                 Err(fault) => {
                     // A newer version sends what this one does not know.
@@ -276,13 +276,13 @@ impl BusState {
                     ForwardOutcome::NotDone
                 }
             };
-            let answer = form::encode_outcome(outcome).map(|body| Opened {
-                kind: Kind::Answer,
+            let answer = form::encode_outcome(outcome).map(|body| BusMessage {
+                kind: MessageKind::Answer,
                 from: me,
-                id: opened.id,
+                id: message.id,
                 body,
             });
-            let sent = answer.and_then(|answer| state.publish(&answer, opened.from));
+            let sent = answer.and_then(|answer| state.publish(&answer, message.from));
             if let Err(fault) = sent {
                 tracing::warn!(
                     ?fault,
@@ -313,17 +313,19 @@ impl CommandBus for RedisCommandBus {
             })?;
         let state = Arc::clone(&self.state);
         let task = tokio::spawn(async move {
-            let mut seen = Seen::default();
+            let mut seen = SeenIds::default();
             while let Some(bytes) = messages.next().await {
-                let Some(opened) = state.keys.open(&bytes, me) else {
+                let Some(message) = state.keys.open(&bytes, me) else {
                     tracing::warn!("a message that is not from one of us was dropped");
                     continue;
                 };
-                match opened.kind {
-                    Kind::Answer => state.answered(opened),
-                    Kind::Command if seen.add(opened.id) => state.done(me, &handler, opened),
+                match message.kind {
+                    MessageKind::Answer => state.handle_answer(message),
+                    MessageKind::Command if seen.add(message.id) => {
+                        state.run_command(me, &handler, message)
+                    }
                     // A bus may repeat, and somebody on it may too.
-                    Kind::Command => {}
+                    MessageKind::Command => {}
                 }
             }
         });
@@ -357,10 +359,10 @@ impl CommandBus for RedisCommandBus {
         };
         let id = random_16(&*self.state.entropy);
         let (sender, answer) = oneshot::channel();
-        self.state.waiting().insert(id, (to, sender));
-        let _waits = Waits(&self.state, id);
-        let message = Opened {
-            kind: Kind::Command,
+        self.state.pending().insert(id, (to, sender));
+        let _pending = PendingGuard(&self.state, id);
+        let message = BusMessage {
+            kind: MessageKind::Command,
             from: me,
             id,
             body,
@@ -376,11 +378,11 @@ impl CommandBus for RedisCommandBus {
 }
 
 /// An answer that is waited for.
-struct Waits<'a>(&'a BusState, [u8; ID]);
+struct PendingGuard<'a>(&'a BusState, [u8; ID_LEN]);
 
-impl Drop for Waits<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        self.0.waiting().remove(&self.1);
+        self.0.pending().remove(&self.1);
     }
 }
 

@@ -17,11 +17,11 @@ fn id(number: u8) -> OrchestratorId {
     OrchestratorId::from_bytes([number; 16])
 }
 
-fn message() -> Opened {
-    Opened {
-        kind: Kind::Command,
+fn message() -> BusMessage {
+    BusMessage {
+        kind: MessageKind::Command,
         from: id(1),
-        id: [7; ID],
+        id: [7; ID_LEN],
         body: b"body".to_vec(),
     }
 }
@@ -42,10 +42,10 @@ fn forwarded() -> ForwardedCommand {
     }
 }
 
-struct Rejects(AtomicUsize);
+struct RejectingHandler(AtomicUsize);
 
 #[async_trait]
-impl CommandHandler for Rejects {
+impl CommandHandler for RejectingHandler {
     async fn take(&self, forwarded: ForwardedCommand) -> ForwardOutcome {
         assert_eq!(
             (forwarded.method, forwarded.request),
@@ -67,11 +67,11 @@ fn command_bus(bus: &Arc<MemoryBus>, secret: &SecretString) -> RedisCommandBus {
 
 #[test]
 fn sealed__should_open_for_its_recipient_alone_and_unchanged() {
-    let keys = Keys::of(&secret("a")).unwrap();
-    let sealed = keys.seal(&message(), id(2), [3; NONCE]).unwrap();
+    let keys = BusKeys::of(&secret("a")).unwrap();
+    let sealed = keys.seal(&message(), id(2), [3; NONCE_LEN]).unwrap();
     assert_eq!(keys.open(&sealed, id(2)), Some(message()));
     assert_eq!(keys.open(&sealed, id(3)), None);
-    let others = Keys::of(&secret("b")).unwrap();
+    let others = BusKeys::of(&secret("b")).unwrap();
     assert_eq!(others.open(&sealed, id(2)), None);
     // Not a bit, and not a byte less.
     for place in 0..sealed.len() {
@@ -81,13 +81,13 @@ fn sealed__should_open_for_its_recipient_alone_and_unchanged() {
         assert_eq!(keys.open(&sealed[..place], id(2)), None, "{place}");
     }
     let hidden = |part: &[u8]| !sealed.windows(part.len()).any(|window| window == part);
-    assert!(hidden(b"body") && hidden(&[7; ID]));
+    assert!(hidden(b"body") && hidden(&[7; ID_LEN]));
 }
 
 #[test]
 fn secret__should_be_32_bytes_in_hexadecimal_digits() {
     for wrong in ["", "ab", &"a".repeat(63), &"g".repeat(64), &"a".repeat(66)] {
-        let refusal = Keys::of(&SecretString::from(wrong)).err().unwrap();
+        let refusal = BusKeys::of(&SecretString::from(wrong)).err().unwrap();
         assert!(refusal.to_string().contains("64 hexadecimal digits"));
     }
 }
@@ -99,8 +99,8 @@ async fn command__should_be_done_once_and_answered() {
         command_bus(&bus, &secret("a")),
         command_bus(&bus, &secret("a")),
     );
-    let done = Arc::new(Rejects(AtomicUsize::new(0)));
-    let nobody = Arc::new(Rejects(AtomicUsize::new(0)));
+    let done = Arc::new(RejectingHandler(AtomicUsize::new(0)));
+    let nobody = Arc::new(RejectingHandler(AtomicUsize::new(0)));
     one.open(id(1), nobody.clone()).await.unwrap();
     two.open(id(2), done.clone()).await.unwrap();
     // Somebody on the bus copies what is sent.
@@ -123,7 +123,7 @@ async fn command__should_be_done_once_and_answered() {
     one.send(id(2), forwarded(), patience).await;
     assert_eq!(done.0.load(Ordering::SeqCst), 3);
     assert_eq!(nobody.0.load(Ordering::SeqCst), 0);
-    assert!(one.state.waiting().is_empty());
+    assert!(one.state.pending().is_empty());
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn command__should_be_of_unknown_outcome_when_nobody_answers() {
         command_bus(&bus, &secret("a")),
         command_bus(&bus, &secret("b")),
     );
-    let done = Arc::new(Rejects(AtomicUsize::new(0)));
+    let done = Arc::new(RejectingHandler(AtomicUsize::new(0)));
     one.open(id(1), done.clone()).await.unwrap();
     stranger.open(id(2), done.clone()).await.unwrap();
     let patience = Duration::from_millis(50);
@@ -142,7 +142,7 @@ async fn command__should_be_of_unknown_outcome_when_nobody_answers() {
         assert!(matches!(outcome, ForwardOutcome::NotKnown), "{outcome:?}");
     }
     assert_eq!(done.0.load(Ordering::SeqCst), 0);
-    assert!(one.state.waiting().is_empty());
+    assert!(one.state.pending().is_empty());
     // Nobody's answer to nobody's question.
     one.close(id(1)).await;
     let outcome = one.send(id(2), forwarded(), patience).await;

@@ -27,7 +27,7 @@ use crate::config::credentials_folder;
 
 /// A folder that this process owns until the guard is dropped.
 #[derive(Debug)]
-pub struct Owned {
+pub struct FolderLock {
     _lock: File,
 }
 
@@ -35,9 +35,9 @@ pub struct Owned {
 ///
 /// # Errors
 /// When another process has it; when others can change what is in it.
-pub fn own_folder(folder: &Path) -> anyhow::Result<Owned> {
+pub fn lock_folder(folder: &Path) -> anyhow::Result<FolderLock> {
     make_folder(folder)?;
-    check_own(folder)?;
+    check_ownership(folder)?;
     let path = folder.join("lock");
     let lock = OpenOptions::new()
         .create(true)
@@ -47,7 +47,7 @@ pub fn own_folder(folder: &Path) -> anyhow::Result<Owned> {
         .open(&path)
         .with_context(|| format!("cannot open {}", path.display()))?;
     match lock.try_lock() {
-        Ok(()) => Ok(Owned { _lock: lock }),
+        Ok(()) => Ok(FolderLock { _lock: lock }),
         Err(TryLockError::WouldBlock) => bail!(
             "{} is in use by another covault process; stop that one or choose another folder",
             folder.display()
@@ -70,21 +70,21 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot make the folder {}", folder.display()))
 }
 
-/// As [`own_folder`], for a signer node: nobody but root and this process's user may be able to put
+/// As [`lock_folder`], for a signer node: nobody but root and this process's user may be able to put
 /// another folder in its place.
 ///
 /// # Errors
-/// As [`own_folder`]; when a folder above it is others' or can be written by others, naming it and
+/// As [`lock_folder`]; when a folder above it is others' or can be written by others, naming it and
 /// what to do.
-pub fn own_folder_of_node(folder: &Path) -> anyhow::Result<Owned> {
+pub fn lock_node_folder(folder: &Path) -> anyhow::Result<FolderLock> {
     make_folder(folder)?;
     follow(folder)?;
-    own_folder(folder)
+    lock_folder(folder)
 }
 
 /// Refuses a folder in which others than root and this process's user could put another file in the
 /// place of one that was written here.
-fn check_own(folder: &Path) -> anyhow::Result<()> {
+fn check_ownership(folder: &Path) -> anyhow::Result<()> {
     let shown = folder.display();
     let found = fs::metadata(folder).with_context(|| format!("cannot look at {shown}"))?;
     let owner = found.uid();
@@ -111,12 +111,12 @@ fn check_own(folder: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// When it is so, naming the folder, link or file and what to do; when it cannot be read, is no regular
 /// file or too large.
-pub fn read_unexposed(path: &Path) -> anyhow::Result<Option<String>> {
+pub fn read_trusted(path: &Path) -> anyhow::Result<Option<String>> {
     let shown = path.display();
     let (folder, name, place) = match follow(path)? {
         None => return Ok(None),
-        Some(Found::Folder) => bail!("{shown} is a folder: name a file"),
-        Some(Found::File {
+        Some(ResolvedPath::Folder) => bail!("{shown} is a folder: name a file"),
+        Some(ResolvedPath::File {
             folder,
             name,
             place,
@@ -153,7 +153,7 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// What a path leads to.
-enum Found {
+enum ResolvedPath {
     Folder,
     /// The open folder, and the file's name and whole path in it.
     File {
@@ -167,14 +167,14 @@ enum Found {
 /// others than root and this process's user could put another in the place of. Each step is looked at
 /// in the open folder that was looked at before: nothing can be changed in between. `None` when there
 /// is nothing at its end.
-fn follow(path: &Path) -> anyhow::Result<Option<Found>> {
+fn follow(path: &Path) -> anyhow::Result<Option<ResolvedPath>> {
     let whole = path::absolute(path);
     let whole = whole.with_context(|| format!("cannot look at {}", path.display()))?;
     let mut steps = steps_back(&whole);
     let mut place = PathBuf::from("/");
     let mut folder = root()?;
     let mut links = 0_usize;
-    look_at(path, &place, &folder)?;
+    inspect(path, &place, &folder)?;
     while let Some(name) = steps.pop() {
         let next = if name == ".." {
             place.parent().unwrap_or(&place).to_owned()
@@ -189,7 +189,7 @@ fn follow(path: &Path) -> anyhow::Result<Option<Found>> {
                 return Err(error).with_context(|| format!("cannot look at {}", next.display()));
             }
         };
-        match look_at(path, &next, &opened)? {
+        match inspect(path, &next, &opened)? {
             FileType::Symlink => {
                 links = links.saturating_add(1);
                 if links > MOST_LINKS {
@@ -206,7 +206,7 @@ fn follow(path: &Path) -> anyhow::Result<Option<Found>> {
             FileType::Directory => (folder, place) = (opened, next),
             kind if steps.is_empty() => {
                 check_regular(path, kind == FileType::RegularFile)?;
-                return Ok(Some(Found::File {
+                return Ok(Some(ResolvedPath::File {
                     folder,
                     name,
                     place: next,
@@ -215,7 +215,7 @@ fn follow(path: &Path) -> anyhow::Result<Option<Found>> {
             _ => bail!("{} is not a folder", next.display()),
         }
     }
-    Ok(Some(Found::Folder))
+    Ok(Some(ResolvedPath::Folder))
 }
 
 /// The names of a path, the last one first.
@@ -235,7 +235,7 @@ fn root() -> anyhow::Result<OwnedFd> {
 
 /// What is at this step of a path; refuses it where others could put another in the place of it or of
 /// what is in it.
-fn look_at(path: &Path, place: &Path, opened: &OwnedFd) -> anyhow::Result<FileType> {
+fn inspect(path: &Path, place: &Path, opened: &OwnedFd) -> anyhow::Result<FileType> {
     let found = fstat(opened).with_context(|| format!("cannot look at {}", place.display()))?;
     let kind = FileType::from_raw_mode(found.st_mode);
     let written = kind == FileType::Directory
@@ -447,7 +447,7 @@ mod tests {
     }
 
     fn refusal(path: &Path) -> String {
-        format!("{:#}", read_unexposed(path).unwrap_err())
+        format!("{:#}", read_trusted(path).unwrap_err())
     }
 
     #[test]
@@ -486,7 +486,7 @@ mod tests {
     fn file__should_be_refused_when_others_can_write_or_replace_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.toml");
-        assert!(read_unexposed(&path).unwrap().is_none());
+        assert!(read_trusted(&path).unwrap().is_none());
         fs::write(&path, "text").unwrap();
         for (of_file, of_folder, good) in [
             (0o644, 0o755, true),
@@ -499,7 +499,7 @@ mod tests {
         ] {
             mode(&path, of_file);
             mode(folder.path(), of_folder);
-            let read = read_unexposed(&path);
+            let read = read_trusted(&path);
             assert_eq!(read.is_ok(), good, "{of_file:o} in {of_folder:o}");
             match read {
                 Ok(text) => assert_eq!(text.unwrap(), "text"),
@@ -533,10 +533,10 @@ mod tests {
         link(Path::new("round"), "round");
         let ways = ["a/b/file", "links/file", "links/folder/file", "again/file"];
         for way in ways {
-            assert_eq!(read_unexposed(&at(way)).unwrap().unwrap(), "text", "{way}");
+            assert_eq!(read_trusted(&at(way)).unwrap().unwrap(), "text", "{way}");
         }
         assert_eq!(
-            read_unexposed(&at("links/../a/b/../b/file"))
+            read_trusted(&at("links/../a/b/../b/file"))
                 .unwrap()
                 .unwrap(),
             "text"
@@ -545,7 +545,7 @@ mod tests {
             for bits in [0o777, 0o775, 0o757] {
                 mode(&at(open), bits);
                 for way in ways {
-                    let read = read_unexposed(&at(way));
+                    let read = read_trusted(&at(way));
                     assert_eq!(read.is_err(), closed_to.contains(&way), "{way} {open}");
                     if let Err(refusal) = read {
                         let advice = format!("chmod go-w {}", at(open).display());
@@ -556,7 +556,7 @@ mod tests {
             // Nobody removes the files of others there.
             mode(&at(open), 0o1777);
             for way in ways {
-                read_unexposed(&at(way)).unwrap();
+                read_trusted(&at(way)).unwrap();
             }
             mode(&at(open), 0o755);
         }
@@ -571,7 +571,7 @@ mod tests {
         assert!(refusal(&at("round")).contains("too many links"));
         assert!(refusal(&at("a")).contains("is a folder"));
         assert!(refusal(&at("a/b/file/more")).contains("is not a folder"));
-        assert!(read_unexposed(&at("none/of/these")).unwrap().is_none());
+        assert!(read_trusted(&at("none/of/these")).unwrap().is_none());
     }
 
     #[test]
@@ -590,11 +590,11 @@ mod tests {
     fn folder__should_have_one_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
-        let owned = own_folder(&path).unwrap();
-        let refusal = own_folder(&path).unwrap_err().to_string();
+        let owned = lock_folder(&path).unwrap();
+        let refusal = lock_folder(&path).unwrap_err().to_string();
         assert!(refusal.contains("in use"), "{refusal}");
         drop(owned);
-        own_folder(&path).unwrap();
+        lock_folder(&path).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o700
@@ -605,23 +605,23 @@ mod tests {
     fn folder__should_be_its_users_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
-        drop(own_folder(&path).unwrap());
+        drop(lock_folder(&path).unwrap());
         for bits in [0o770, 0o777, 0o1777, 0o720] {
             mode(&path, bits);
-            let refusal = own_folder(&path).unwrap_err().to_string();
+            let refusal = lock_folder(&path).unwrap_err().to_string();
             assert!(refusal.contains("chmod go-w"), "{refusal}");
         }
         mode(&path, 0o755);
-        drop(own_folder(&path).unwrap());
+        drop(lock_folder(&path).unwrap());
         // Somebody could put another one in its place.
         mode(folder.path(), 0o777);
-        let refusal = own_folder_of_node(&path).unwrap_err().to_string();
+        let refusal = lock_node_folder(&path).unwrap_err().to_string();
         assert!(refusal.contains("chmod go-w"), "{refusal}");
         mode(folder.path(), 0o700);
-        drop(own_folder_of_node(&path).unwrap());
+        drop(lock_node_folder(&path).unwrap());
         if user() == 0 {
             std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
-            let refusal = own_folder(&path).unwrap_err().to_string();
+            let refusal = lock_folder(&path).unwrap_err().to_string();
             assert!(refusal.contains("belongs to user 12345"), "{refusal}");
         }
     }

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("covault: {error:#}");
-            match error.downcast_ref::<cli::Alarm>() {
+            match error.downcast_ref::<cli::IntegrityError>() {
                 Some(_) => ExitCode::from(3),
                 None => ExitCode::FAILURE,
             }

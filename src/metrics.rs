@@ -23,8 +23,8 @@ use tokio::task::JoinHandle;
 
 use crate::{
     api::meter as calls,
-    http::server::{self, Patience, Protocol},
-    shutdown::Stop,
+    http::server::{self, HttpVersion, ServerLimits},
+    shutdown::StopSignal,
     wiring,
 };
 
@@ -32,7 +32,7 @@ use crate::{
 const BUCKETS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 8.0];
 /// Histograms are folded so often, whether anybody asks or not.
 const UPKEEP: Duration = Duration::from_secs(5);
-const PATIENCE: Patience = Patience {
+const SERVER_LIMITS: ServerLimits = ServerLimits {
     headers: Duration::from_secs(5),
     idle: Duration::from_secs(60),
     stopping: Duration::from_secs(1),
@@ -41,11 +41,11 @@ const PATIENCE: Patience = Patience {
 };
 
 /// What is not counted but looked at when Prometheus asks.
-pub type Look = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+pub type GaugeCollector = Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
-struct Exporter {
+struct MetricsExporter {
     recorder: PrometheusHandle,
-    look: Look,
+    gauges: GaugeCollector,
 }
 
 /// Serves `/metrics` on `address` until `stop`; nothing when the address is empty.
@@ -54,8 +54,8 @@ struct Exporter {
 /// When the address is none, or is taken.
 pub async fn start(
     address: &str,
-    look: Look,
-    stop: Stop,
+    gauges: GaugeCollector,
+    stop: StopSignal,
 ) -> anyhow::Result<Option<JoinHandle<()>>> {
     if address.is_empty() {
         return Ok(None);
@@ -68,7 +68,7 @@ pub async fn start(
     calls::describe();
     tracing::info!(address = %listener.local_addr()?, "metrics are served");
     let upkeep = recorder.clone();
-    let exporter = Arc::new(Exporter { recorder, look });
+    let exporter = Arc::new(MetricsExporter { recorder, gauges });
     let router = Router::new()
         .route("/metrics", get(scrape))
         .with_state(exporter);
@@ -80,7 +80,7 @@ pub async fn start(
             }
         };
         tokio::select! {
-            () = server::serve(listener, router, Protocol::Http1, PATIENCE, stop) => {}
+            () = server::serve(listener, router, HttpVersion::Http1, SERVER_LIMITS, stop) => {}
             () = folding => {}
         }
     })))
@@ -94,18 +94,18 @@ fn builder() -> Result<PrometheusBuilder, BuildError> {
         .set_buckets_for_metric(calls_alone, &calls::BUCKETS)
 }
 
-async fn scrape(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {
+async fn scrape(State(exporter): State<Arc<MetricsExporter>>) -> impl IntoResponse {
     let mut text = exporter.recorder.render();
-    text.push_str(&(exporter.look)().await);
+    text.push_str(&(exporter.gauges)().await);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
 /// What an orchestrator shows: its bus and its nodes.
-pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
+pub fn orchestrator_gauges(gateway: Gateway, bus: Arc<dyn Bus>) -> GaugeCollector {
     Box::new(move || {
         let (gateway, reachable) = (gateway.clone(), bus.reachable());
         Box::pin(async move {
-            let mut text = Text::default();
+            let mut text = PrometheusText::default();
             text.bus(reachable);
             match gateway.nodes().await {
                 Ok((nodes, unadmitted)) => {
@@ -126,11 +126,11 @@ pub fn of_orchestrator(gateway: Gateway, bus: Arc<dyn Bus>) -> Look {
 }
 
 /// What a signer shows: its bus.
-pub fn of_signer(bus: Arc<dyn Bus>) -> Look {
+pub fn signer_gauges(bus: Arc<dyn Bus>) -> GaugeCollector {
     Box::new(move || {
         let reachable = bus.reachable();
         Box::pin(async move {
-            let mut text = Text::default();
+            let mut text = PrometheusText::default();
             text.bus(reachable);
             text.0
         })
@@ -140,9 +140,9 @@ pub fn of_signer(bus: Arc<dyn Bus>) -> Look {
 /// Prometheus' text format, for gauges that must vanish with what they speak of: a recorder never
 /// forgets one.
 #[derive(Default)]
-struct Text(String);
+struct PrometheusText(String);
 
-impl Text {
+impl PrometheusText {
     fn family(&mut self, name: &str, help: &str) {
         self.family_of("gauge", name, help);
     }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn stuck__should_show_each_outcome() {
-        let mut text = Text::default();
+        let mut text = PrometheusText::default();
         text.stuck(&Stuck {
             waiting: 3,
             forgotten: Forgotten {
@@ -348,7 +348,7 @@ mod tests {
             errors: 5,
             dissents: 6,
         };
-        let mut text = Text::default();
+        let mut text = PrometheusText::default();
         text.chain_nodes(&[node]);
         for line in [
             "# TYPE covault_chain_node_errors_total counter",
@@ -383,7 +383,7 @@ mod tests {
             name: "another name every minute".into(),
             ..NodeView::unseen(NodeId([2; 32]))
         };
-        let mut text = Text::default();
+        let mut text = PrometheusText::default();
         text.nodes(&[seen, unseen]);
         let samples: Vec<&str> = text
             .0

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
-    adapters::OsEntropy, api::auth::new_token, config::Signer, files, wiring::WORK_FACTOR,
+    adapters::OsEntropy, api::auth::new_token, config::SignerSettings, files, wiring::WORK_FACTOR,
     wiring::WORK_FACTOR_RANDOM,
 };
 
@@ -32,7 +32,7 @@ pub struct Passphrase {
 }
 
 /// What is around: everything that decides where the passphrase comes from.
-struct Sources<'a> {
+struct PassphraseSources<'a> {
     /// The configured file, or the one in the data folder.
     file: PathBuf,
     /// The operator has named it.
@@ -43,37 +43,37 @@ struct Sources<'a> {
     /// A keyring is there, which only the right passphrase opens.
     keyring: bool,
     /// A person who can be asked. Reads one line without echo.
-    ask: Option<Ask<'a>>,
+    prompt_user: Option<PromptFn<'a>>,
 }
 
-type Ask<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<SecretString>;
+type PromptFn<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<SecretString>;
 
 /// The passphrase of the node whose keyring is, or will be, `keyring`.
 ///
 /// # Errors
 /// When there is none, or one that is too weak for a new keyring; says what to do.
-pub fn obtain(signer: &Signer, keyring: &Path) -> anyhow::Result<Passphrase> {
+pub fn obtain(signer: &SignerSettings, keyring: &Path) -> anyhow::Result<Passphrase> {
     let mut person = |prompt: &str| rpassword::prompt_password(prompt).map(SecretString::from);
-    find(Sources {
+    find(PassphraseSources {
         file: signer.passphrase_file(),
         named: signer.names_passphrase_file(),
         generate: signer.generate_passphrase,
         credentials: crate::config::credentials_folder(),
         keyring: keyring.exists(),
-        ask: std::io::stdin()
+        prompt_user: std::io::stdin()
             .is_terminal()
-            .then_some(&mut person as Ask<'_>),
+            .then_some(&mut person as PromptFn<'_>),
     })
 }
 
-fn find(sources: Sources<'_>) -> anyhow::Result<Passphrase> {
-    let Sources {
+fn find(sources: PassphraseSources<'_>) -> anyhow::Result<Passphrase> {
+    let PassphraseSources {
         file,
         named,
         generate,
         credentials,
         keyring,
-        ask,
+        prompt_user,
     } = sources;
     let credential = credentials
         .map(|folder| folder.join(CREDENTIAL))
@@ -84,11 +84,11 @@ fn find(sources: Sources<'_>) -> anyhow::Result<Passphrase> {
         files::read_secret(&file)?
     } else if generate && !keyring {
         return generate_into(&file);
-    } else if let (Some(ask), false) = (ask, named) {
+    } else if let (Some(prompt_user), false) = (prompt_user, named) {
         if keyring {
-            ask("Passphrase of this node: ").context("the passphrase could not be read")?
+            prompt_user("Passphrase of this node: ").context("the passphrase could not be read")?
         } else {
-            ask_twice(ask)?
+            prompt_twice(prompt_user)?
         }
     } else if keyring {
         bail!(
@@ -134,17 +134,17 @@ fn generate_into(file: &Path) -> anyhow::Result<Passphrase> {
 }
 
 /// A new passphrase of a person, who may mistype.
-fn ask_twice(ask: Ask<'_>) -> anyhow::Result<SecretString> {
+fn prompt_twice(prompt_user: PromptFn<'_>) -> anyhow::Result<SecretString> {
     let mut problem = anyhow::anyhow!("no passphrase was given");
     for _ in 0..TRIES {
-        let first = ask("New passphrase of this node (it cannot be recovered): ")
+        let first = prompt_user("New passphrase of this node (it cannot be recovered): ")
             .context("the passphrase could not be read")?;
         if let Err(weak) = check_strength(&first) {
             eprintln!("{weak}");
             problem = weak;
             continue;
         }
-        let second = ask("Once more: ").context("the passphrase could not be read")?;
+        let second = prompt_user("Once more: ").context("the passphrase could not be read")?;
         if first.expose_secret() == second.expose_secret() {
             return Ok(first);
         }
@@ -234,13 +234,13 @@ mod tests {
                     .map(SecretString::from)
                     .ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
             };
-            let found = find(Sources {
+            let found = find(PassphraseSources {
                 file: self.folder.path().join("passphrase"),
                 named: self.named,
                 generate: self.generate,
                 credentials: Some(self.folder.path().to_owned()),
                 keyring: self.keyring,
-                ask: self.typed.is_some().then_some(&mut person as Ask<'_>),
+                prompt_user: self.typed.is_some().then_some(&mut person as PromptFn<'_>),
             });
             let found = found
                 .map(|found| found.secret.expose_secret().to_owned())
@@ -327,13 +327,13 @@ mod tests {
         };
         let path = case.folder.path().join("passphrase");
         let folder = &case.folder;
-        let made = find(Sources {
+        let made = find(PassphraseSources {
             file: path.clone(),
             named: false,
             generate: true,
             credentials: None,
             keyring: false,
-            ask: None,
+            prompt_user: None,
         })
         .unwrap();
         assert_eq!(made.work_factor, WORK_FACTOR_RANDOM);

@@ -37,7 +37,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// What is in force, in words for the log.
-pub struct Protection {
+pub struct ProcessProtection {
     core_dumps: String,
     debuggers: String,
     privileges: String,
@@ -46,7 +46,7 @@ pub struct Protection {
 }
 
 /// Protects the memory of this process. Call it before a thread is started or a secret is read.
-pub fn memory() -> Protection {
+pub fn memory() -> ProcessProtection {
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
@@ -55,7 +55,7 @@ pub fn memory() -> Protection {
         Ok(()) => good.to_owned(),
         Err(error) => format!("NOT {good}: {error}"),
     };
-    Protection {
+    ProcessProtection {
         core_dumps: outcome(setrlimit(Resource::Core, none), "off"),
         debuggers: outcome(
             set_dumpable_behavior(DumpableBehavior::NotDumpable),
@@ -67,7 +67,7 @@ pub fn memory() -> Protection {
     }
 }
 
-impl Protection {
+impl ProcessProtection {
     /// Keeps the memory of this process out of swap. Only where there is no limit to what may be
     /// locked: with one, the process would end when it reaches it.
     pub fn lock(mut self) -> Self {

@@ -34,7 +34,7 @@ const SLACK: Duration = Duration::from_secs(1);
 /// Events that are read at a time, at most.
 const MOST_EVENTS: usize = 256;
 /// Room for events between two looks; the system may allow less.
-const ROOM: usize = 1 << 20;
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 /// The group of the kernel's own events.
 const KERNEL: u32 = 1;
 
@@ -42,7 +42,7 @@ const KERNEL: u32 = 1;
 pub struct MachineWatch {
     boot_id: Option<String>,
     /// By how much the clock that counts suspends was ahead of the one that does not, at most.
-    slept: Duration,
+    suspended_for: Duration,
     /// The kernel's events: it announces a new generation of a virtual machine.
     events: Option<OwnedFd>,
     read: Mutex<Duration>,
@@ -53,7 +53,7 @@ impl MachineWatch {
     /// Begins, and says in the log what this machine shows.
     pub fn start() -> Self {
         let before = monotonic();
-        let slept = clock(ClockId::Boottime).saturating_sub(before);
+        let suspended_for = clock(ClockId::Boottime).saturating_sub(before);
         let boot_id = fs::read_to_string(BOOT_ID).ok();
         let events = listen(KERNEL).ok();
         let generation = events.is_some() && shows_generation();
@@ -65,33 +65,33 @@ impl MachineWatch {
         );
         Self {
             boot_id,
-            slept,
+            suspended_for,
             events,
             read: Mutex::new(before),
             noticed: OnceLock::new(),
         }
     }
 
-    fn look(&self) -> Option<String> {
+    fn check(&self) -> Option<String> {
         let boot = clock(ClockId::Boottime);
         // Read afterwards: a pause in between makes the gap smaller, never larger.
         let now = monotonic();
-        if suspended(self.slept, boot, now) {
+        if suspended(self.suspended_for, boot, now) {
             return Some("it was suspended".into());
         }
-        match self.events.as_ref().map(hear) {
-            Some(Heard::NewGeneration) => {
+        match self.events.as_ref().map(read_events) {
+            Some(KernelEvent::NewGeneration) => {
                 return Some("its virtual machine was resumed from a snapshot".into());
             }
             // Where no virtual machine has a generation id, none of them was about it.
-            Some(Heard::Lost) if shows_generation() => {
+            Some(KernelEvent::Lost) if shows_generation() => {
                 return Some(
                     "its kernel had more events than could be kept, and one of those that are lost may \
                      have said that it was resumed from a snapshot"
                         .into(),
                 );
             }
-            Some(Heard::Lost | Heard::Nothing) | None => {}
+            Some(KernelEvent::Lost | KernelEvent::Nothing) | None => {}
         }
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if now.saturating_sub(*read) >= READ_EVERY {
@@ -111,14 +111,14 @@ impl Resumption for MachineWatch {
         if let Some(known) = self.noticed.get() {
             return Some(known.clone());
         }
-        let what = self.look()?;
+        let what = self.check()?;
         Some(self.noticed.get_or_init(|| what).clone())
     }
 }
 
 /// Whether the clocks are further apart than they were.
-fn suspended(slept: Duration, boot: Duration, now: Duration) -> bool {
-    boot.saturating_sub(now) > slept.saturating_add(SLACK)
+fn suspended(suspended_for: Duration, boot: Duration, now: Duration) -> bool {
+    boot.saturating_sub(now) > suspended_for.saturating_add(SLACK)
 }
 
 fn clock(id: ClockId) -> Duration {
@@ -143,14 +143,14 @@ fn listen(group: u32) -> rustix::io::Result<OwnedFd> {
         Some(KOBJECT_UEVENT),
     )?;
     // With less room, too, there is enough as a rule.
-    let _ = set_socket_recv_buffer_size(&socket, ROOM);
+    let _ = set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
     bind(&socket, &SocketAddrNetlink::new(0, group))?;
     Ok(socket)
 }
 
 /// What the events say that wait.
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum KernelEvent {
     Nothing,
     /// The machine is another one now.
     NewGeneration,
@@ -158,21 +158,21 @@ enum Heard {
     Lost,
 }
 
-fn hear(events: &OwnedFd) -> Heard {
+fn read_events(events: &OwnedFd) -> KernelEvent {
     let mut buffer = [0; 8192];
     for _ in 0..MOST_EVENTS {
         let (length, _, sender) = match recvfrom(events, &mut buffer, RecvFlags::empty()) {
             Ok(event) => event,
-            Err(Errno::NOBUFS) => return Heard::Lost,
-            Err(_) => return Heard::Nothing,
+            Err(Errno::NOBUFS) => return KernelEvent::Lost,
+            Err(_) => return KernelEvent::Nothing,
         };
         let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
         let of_kernel = sender.is_some_and(|sender| sender.pid() == 0);
         if of_kernel && buffer.get(..length).is_some_and(says_new_generation) {
-            return Heard::NewGeneration;
+            return KernelEvent::NewGeneration;
         }
     }
-    Heard::Nothing
+    KernelEvent::Nothing
 }
 
 /// Whether this kernel tells of generations of a virtual machine.
@@ -208,7 +208,7 @@ mod tests {
         let group = 1 << 30;
         let events = listen(group).unwrap();
         set_socket_recv_buffer_size(&events, 1).unwrap();
-        assert_eq!(hear(&events), Heard::Nothing);
+        assert_eq!(read_events(&events), KernelEvent::Nothing);
         let sender = listen(0).unwrap();
         let to = SocketAddrNetlink::new(0, group);
         for _ in 0..1_000 {
@@ -220,8 +220,8 @@ mod tests {
             }
         }
         // And what is not the kernel's says nothing.
-        assert_eq!(hear(&events), Heard::Lost);
-        assert_eq!(hear(&events), Heard::Nothing);
+        assert_eq!(read_events(&events), KernelEvent::Lost);
+        assert_eq!(read_events(&events), KernelEvent::Nothing);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const NAMESPACE: &str = "covault-commands";
 ///
 /// # Errors
 /// When the secret cannot be read, is none, or is missing where it is needed.
-pub fn of(config: &Config, identity: &NodeIdentity) -> anyhow::Result<Sharing> {
+pub fn from_config(config: &Config, identity: &NodeIdentity) -> anyhow::Result<Sharing> {
     let cluster = &config.cluster;
     let command_bus: Arc<dyn CommandBus> = match cluster.secret_file() {
         Some(path) => {

@@ -6,13 +6,13 @@ use tokio::{
 };
 
 /// Becomes true when the process should stop.
-pub type Stop = watch::Receiver<bool>;
+pub type StopSignal = watch::Receiver<bool>;
 
 /// Listens for the signals.
 ///
 /// # Errors
 /// When the signal handlers cannot be installed.
-pub fn on_signals() -> std::io::Result<Stop> {
+pub fn on_signals() -> std::io::Result<StopSignal> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (sender, receiver) = watch::channel(false);
@@ -39,7 +39,7 @@ async fn next(
 }
 
 /// Waits until `stop` says so.
-pub async fn requested(stop: &mut Stop) {
+pub async fn requested(stop: &mut StopSignal) {
     // An error means that the sender is gone, which only happens when the process ends.
     let _ = stop.wait_for(|stop| *stop).await;
 }

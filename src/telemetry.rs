@@ -4,13 +4,13 @@ use std::io::IsTerminal as _;
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{LogFormat, LogSettings};
 
 /// Starts logging.
 ///
 /// # Errors
 /// When the level is not a level or a list of `target=level`.
-pub fn init(log: &Log) -> anyhow::Result<()> {
+pub fn init(log: &LogSettings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&log.level)
         .map_err(|error| anyhow::anyhow!("log.level {:?}: {error}", log.level))?;
     let registry = tracing_subscriber::registry().with(filter);

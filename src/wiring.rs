@@ -40,14 +40,14 @@ use crate::{
         auth::{Tokens, new_token},
     },
     chain_nodes,
-    config::{self, Config, Limits, Roles, Serve, Signer, StoreKind},
+    config::{self, Config, ProcessRole, RateLimits, ServeSettings, SignerSettings, StoreKind},
     files, grpc,
     http::{
         self,
-        server::{self, Patience, Protocol},
+        server::{self, HttpVersion, ServerLimits},
     },
     sharing,
-    shutdown::Stop,
+    shutdown::StopSignal,
     signers::ClusterSigners,
 };
 
@@ -57,9 +57,9 @@ const NAMESPACE: &str = "covault";
 /// has before another is tried.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LIVE_FOR: Duration = Duration::from_millis(3500);
-const ATTEMPT: Duration = Duration::from_secs(3);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// What a call may take beyond the longest wait of executeSigningRequests.
-const BEYOND_WAITING_MS: u64 = 5_000;
+const CALL_MARGIN_MS: u64 = 5_000;
 
 /// scrypt's work factor for passphrases that people choose: about a second.
 pub const WORK_FACTOR: u8 = 18;
@@ -116,7 +116,7 @@ pub fn identity(path: &Path, comment: &str) -> anyhow::Result<Arc<NodeIdentity>>
         tracing::info!(path = %path.display(), "made a new identity");
         identity
     };
-    let public = public_half(path);
+    let public = public_key_path(path);
     let line = format!("{}\n", identity.openssh_line(comment));
     if std::fs::read_to_string(&public).ok().as_deref() != Some(line.as_str()) {
         files::write_public(&public, line.as_bytes())?;
@@ -133,7 +133,7 @@ pub fn load_identity(path: &Path) -> anyhow::Result<NodeIdentity> {
 }
 
 /// `identity` -> `identity.pub`.
-pub fn public_half(path: &Path) -> PathBuf {
+pub fn public_key_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".pub");
     PathBuf::from(name)
@@ -196,9 +196,9 @@ pub fn node_config(parts: SignerParts) -> NodeConfig {
 /// # Errors
 /// When the file cannot be used, or is named and not there: what an operator forbade must not
 /// be signed because of a typing error.
-pub fn policy(signer: &Signer) -> anyhow::Result<Policy> {
+pub fn policy(signer: &SignerSettings) -> anyhow::Result<Policy> {
     let (path, named) = signer.policy_file();
-    let policy = match files::read_unexposed(&path).context("signer.policy_file")? {
+    let policy = match files::read_trusted(&path).context("signer.policy_file")? {
         Some(text) => {
             let of = || format!("policy file {}", path.display());
             let policy = Policy::parse(&text).map_err(explain).with_context(of)?;
@@ -230,7 +230,7 @@ pub struct TokenPair {
 ///
 /// # Errors
 /// When the files can be neither read nor made.
-pub fn tokens(serve: &Serve) -> anyhow::Result<TokenPair> {
+pub fn tokens(serve: &ServeSettings) -> anyhow::Result<TokenPair> {
     let of = |path: PathBuf| files::secret_or_new(&path, || new_token(&OsEntropy));
     Ok(TokenPair {
         platform: of(serve.platform_token_file())?,
@@ -239,17 +239,17 @@ pub fn tokens(serve: &Serve) -> anyhow::Result<TokenPair> {
 }
 
 /// An orchestrator that runs, and its API.
-pub struct Running {
+pub struct RunningOrchestrator {
     pub gateway: Gateway,
     pub bus: Arc<dyn Bus>,
     api: Arc<Api>,
-    patience: Patience,
+    patience: ServerLimits,
     longest_call: Duration,
-    roles: Roles,
+    roles: ProcessRole,
 }
 
 /// Where the store is that is a file.
-pub fn store_path(serve: &Serve) -> PathBuf {
+pub fn store_path(serve: &ServeSettings) -> PathBuf {
     serve.data_dir.join("store.redb")
 }
 
@@ -262,11 +262,11 @@ pub async fn orchestrator(
     bus: Arc<dyn Bus>,
     identity: Arc<NodeIdentity>,
     tokens: &TokenPair,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<RunningOrchestrator> {
     let serve = &config.serve;
     // What is wrong with it is said before anything is begun.
-    let calls = abis::of(&config.evm)?;
-    let sharing = sharing::of(config, &identity)?;
+    let calls = abis::load(&config.evm)?;
+    let sharing = sharing::from_config(config, &identity)?;
     let roles = config.cluster.roles;
     // Who cannot send commands to others has nobody beside it.
     let store = store(config, config.cluster.secret_file().is_none()).await?;
@@ -276,7 +276,7 @@ pub async fn orchestrator(
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
         live_for: LIVE_FOR,
-        attempt: ATTEMPT,
+        attempt: ATTEMPT_TIMEOUT,
     })
     .await
     .map_err(explain)?;
@@ -293,7 +293,8 @@ pub async fn orchestrator(
         signers: Arc::new(ClusterSigners(Arc::clone(&cluster))),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(OsEntropy),
-        chains: Chains::connect(&chain_nodes::of(&config.chains)?, &ports).map_err(explain)?,
+        chains: Chains::connect(&chain_nodes::from_config(&config.chains)?, &ports)
+            .map_err(explain)?,
         settings: Settings {
             signing_deadline_ms: serve.signing_deadline_ms,
             max_live_requests: serve.max_live_requests,
@@ -320,7 +321,7 @@ pub async fn orchestrator(
         trusted_proxies: serve.trusted_proxies,
         strict_idempotency: config.idempotency.strict,
     });
-    let patience = Patience {
+    let patience = ServerLimits {
         headers: Duration::from_millis(serve.header_timeout_ms),
         idle: Duration::from_millis(serve.idle_timeout_ms),
         stopping: Duration::from_millis(serve.shutdown_grace_ms),
@@ -328,8 +329,8 @@ pub async fn orchestrator(
         // Behind a proxy, all of them come from it.
         max_per_address: (serve.trusted_proxies == 0).then_some(serve.max_connections_per_ip.get()),
     };
-    let waiting = serve.execute_wait_ms.saturating_add(BEYOND_WAITING_MS);
-    Ok(Running {
+    let waiting = serve.execute_wait_ms.saturating_add(CALL_MARGIN_MS);
+    Ok(RunningOrchestrator {
         gateway,
         bus,
         api,
@@ -369,7 +370,7 @@ pub async fn store(config: &Config, alone: bool) -> anyhow::Result<Arc<dyn Store
 }
 
 /// Where PostgreSQL is.
-fn store_url(store: &config::Store) -> anyhow::Result<SecretString> {
+fn store_url(store: &config::StoreSettings) -> anyhow::Result<SecretString> {
     let in_file = !store.url_file.as_os_str().is_empty();
     match (store.url.as_str(), in_file) {
         ("", true) => files::read_secret(&store.url_file).context("store.url_file"),
@@ -381,7 +382,7 @@ fn store_url(store: &config::Store) -> anyhow::Result<SecretString> {
     }
 }
 
-fn terms(serve: &Serve, limits: &Limits) -> AdmissionLimits {
+fn terms(serve: &ServeSettings, limits: &RateLimits) -> AdmissionLimits {
     AdmissionLimits {
         max_in_flight: serve.max_in_flight.get(),
         // The largest body always finds room when nothing else is in work.
@@ -400,14 +401,14 @@ fn terms(serve: &Serve, limits: &Limits) -> AdmissionLimits {
 }
 
 /// Where an orchestrator is reached.
-pub struct Listeners {
+pub struct ApiListeners {
     /// HTTP/1.1.
     pub http: TcpListener,
     /// gRPC, where it is wanted.
     pub grpc: Option<TcpListener>,
 }
 
-impl Listeners {
+impl ApiListeners {
     /// Listens for HTTP, and for gRPC where `grpc` says, which learns the address of HTTP; empty:
     /// nowhere.
     ///
@@ -432,25 +433,25 @@ impl Listeners {
     }
 }
 
-impl Running {
+impl RunningOrchestrator {
     /// Serves the API until `stop`, then stops the actors.
     ///
     /// # Errors
     /// When a router cannot be built.
-    pub async fn serve(self, listeners: Listeners, stop: Stop) -> anyhow::Result<()> {
+    pub async fn serve(self, listeners: ApiListeners, stop: StopSignal) -> anyhow::Result<()> {
         let rest = if self.roles.serve_api() {
             http::router(&self.api).map_err(explain)?
         } else {
-            http::health_alone(&self.api)
+            http::health_router(&self.api)
         };
         let grpc = grpc::router(&self.api, self.longest_call, &stop).map_err(explain)?;
         let serve = |listener, router, protocol| {
             server::serve(listener, router, protocol, self.patience, stop.clone())
         };
-        let rest = serve(listeners.http, rest, Protocol::Http1);
+        let rest = serve(listeners.http, rest, HttpVersion::Http1);
         match listeners.grpc {
             Some(listener) => {
-                tokio::join!(rest, serve(listener, grpc, Protocol::Http2));
+                tokio::join!(rest, serve(listener, grpc, HttpVersion::Http2));
             }
             None => rest.await,
         }

@@ -23,7 +23,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Cluster, base64};
+use support::{TestCluster, base64};
 
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -76,7 +76,7 @@ async fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let cluster = Cluster::start(60_000).await;
+    let cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("bench");
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;

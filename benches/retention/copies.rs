@@ -30,17 +30,17 @@ const SPACES: [Space; 8] = [
 ];
 
 /// A request of which copies are made.
-pub struct Made {
+pub struct SampleRequest {
     pub uuid: String,
     /// Its idempotency key, as long as [`key`].
     pub key: String,
 }
 
 /// What is there to be asked for afterwards.
-pub struct Copies {
+pub struct CopyPlan {
     pub store: Arc<dyn Store>,
     pub chain: Chain,
-    pub made: Vec<Made>,
+    pub made: Vec<SampleRequest>,
     /// How many are to be there.
     pub requests: u64,
     /// How many of those that are made are payments of one account.
@@ -72,7 +72,7 @@ pub fn key(number: u64) -> String {
 
 /// What is different in every copy.
 #[derive(Clone, Copy)]
-enum Mark {
+enum Placeholder {
     Id,
     Uuid,
     Key,
@@ -80,16 +80,16 @@ enum Mark {
     TimeLittle,
 }
 
-const MARKS: [Mark; 5] = [
-    Mark::Id,
-    Mark::Uuid,
-    Mark::Key,
-    Mark::TimeBig,
-    Mark::TimeLittle,
+const PLACEHOLDERS: [Placeholder; 5] = [
+    Placeholder::Id,
+    Placeholder::Uuid,
+    Placeholder::Key,
+    Placeholder::TimeBig,
+    Placeholder::TimeLittle,
 ];
 
 /// What a copy has in the place of the marks.
-struct Values {
+struct PlaceholderValues {
     id: RequestId,
     uuid: String,
     key: String,
@@ -98,40 +98,43 @@ struct Values {
     numbers: u64,
 }
 
-impl Values {
-    fn of(&self, mark: Mark) -> Vec<u8> {
-        match mark {
-            Mark::Id => self.id.as_bytes().to_vec(),
-            Mark::Uuid => self.uuid.as_bytes().to_vec(),
-            Mark::Key => self.key.as_bytes().to_vec(),
-            Mark::TimeBig => self.time_ms.to_be_bytes().to_vec(),
-            Mark::TimeLittle => self.time_ms.to_le_bytes().to_vec(),
+impl PlaceholderValues {
+    fn of(&self, placeholder: Placeholder) -> Vec<u8> {
+        match placeholder {
+            Placeholder::Id => self.id.as_bytes().to_vec(),
+            Placeholder::Uuid => self.uuid.as_bytes().to_vec(),
+            Placeholder::Key => self.key.as_bytes().to_vec(),
+            Placeholder::TimeBig => self.time_ms.to_be_bytes().to_vec(),
+            Placeholder::TimeLittle => self.time_ms.to_le_bytes().to_vec(),
         }
     }
 }
 
 /// Bytes with places where copies differ.
-struct Form {
+struct RowTemplate {
     bytes: Vec<u8>,
-    marks: Vec<(usize, Mark)>,
+    placeholders: Vec<(usize, Placeholder)>,
 }
 
-impl Form {
-    fn new(bytes: Vec<u8>, values: &Values) -> Self {
-        let mut marks = Vec::new();
-        for mark in MARKS {
-            let wanted = values.of(mark);
+impl RowTemplate {
+    fn new(bytes: Vec<u8>, values: &PlaceholderValues) -> Self {
+        let mut placeholders = Vec::new();
+        for placeholder in PLACEHOLDERS {
+            let wanted = values.of(placeholder);
             let places = bytes.windows(wanted.len()).enumerate();
             let places = places.filter(|(_, window)| *window == wanted);
-            marks.extend(places.map(|(place, _)| (place, mark)));
+            placeholders.extend(places.map(|(place, _)| (place, placeholder)));
         }
-        Self { bytes, marks }
+        Self {
+            bytes,
+            placeholders,
+        }
     }
 
-    fn copy(&self, values: &Values) -> Vec<u8> {
+    fn copy(&self, values: &PlaceholderValues) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
-        for (place, mark) in &self.marks {
-            let value = values.of(*mark);
+        for (place, placeholder) in &self.placeholders {
+            let value = values.of(*placeholder);
             bytes[*place..place + value.len()].copy_from_slice(&value);
         }
         bytes
@@ -140,18 +143,18 @@ impl Form {
 
 /// A finished request: its rows, and its entries of the audit log.
 struct Template {
-    rows: Vec<(Space, Form, Form)>,
-    entries: Vec<Form>,
+    rows: Vec<(Space, RowTemplate, RowTemplate)>,
+    entries: Vec<RowTemplate>,
 }
 
 impl Template {
-    fn new(made: &Made, rows: &[(Key, Vec<u8>)], entries: &[(String, Vec<u8>)]) -> Self {
+    fn new(made: &SampleRequest, rows: &[(Key, Vec<u8>)], entries: &[(String, Vec<u8>)]) -> Self {
         let id: RequestId = made.uuid.parse().unwrap();
         let index = rows.iter().find(|(row, _)| {
             row.space == Space::RequestIndex && row.bytes.ends_with(id.as_bytes())
         });
         let time: [u8; 8] = index.unwrap().0.bytes[16..24].try_into().unwrap();
-        let values = Values {
+        let values = PlaceholderValues {
             id,
             uuid: made.uuid.clone(),
             key: made.key.clone(),
@@ -159,7 +162,11 @@ impl Template {
             numbers: 0,
         };
         let of_it = |bytes: &[u8]| {
-            let holds = |mark: &[u8]| bytes.windows(mark.len()).any(|window| window == mark);
+            let holds = |placeholder: &[u8]| {
+                bytes
+                    .windows(placeholder.len())
+                    .any(|window| window == placeholder)
+            };
             holds(id.as_bytes()) || holds(made.uuid.as_bytes()) || holds(made.key.as_bytes())
         };
         let mine = rows
@@ -167,15 +174,15 @@ impl Template {
             .filter(|(key, value)| of_it(&key.bytes) || of_it(value));
         let mine = mine.map(|(key, value)| {
             assert!(key.space != Space::Claim, "requests claim numbers alone");
-            let name = Form::new(key.bytes.clone(), &values);
-            (key.space, name, Form::new(value.clone(), &values))
+            let name = RowTemplate::new(key.bytes.clone(), &values);
+            (key.space, name, RowTemplate::new(value.clone(), &values))
         });
         let subject = format!("request:{}", made.uuid);
         let entries = entries.iter().filter(|(of, _)| *of == subject);
         let template = Self {
             rows: mine.collect(),
             entries: entries
-                .map(|(_, body)| Form::new(body.clone(), &values))
+                .map(|(_, body)| RowTemplate::new(body.clone(), &values))
                 .collect(),
         };
         assert!(
@@ -185,7 +192,7 @@ impl Template {
         template
     }
 
-    fn add_to(&self, page: &mut Page, chain: Chain, values: &Values) {
+    fn add_to(&self, page: &mut WriteBatch, chain: Chain, values: &PlaceholderValues) {
         for (space, name, value) in &self.rows {
             let mut bytes = name.copy(values);
             if *space == Space::NonceReservation {
@@ -207,12 +214,12 @@ impl Template {
 
 /// What is written at once.
 #[derive(Default)]
-struct Page {
+struct WriteBatch {
     rows: Vec<(Key, Vec<u8>)>,
     entries: Vec<(Chain, Vec<u8>)>,
 }
 
-impl Page {
+impl WriteBatch {
     async fn write(&mut self, store: &Arc<dyn Store>) {
         let mut batch = Batch::new();
         let Self { mut rows, entries } = std::mem::take(self);
@@ -228,8 +235,8 @@ impl Page {
 }
 
 /// Makes them.
-pub async fn make(copies: Copies) {
-    let Copies {
+pub async fn make(copies: CopyPlan) {
+    let CopyPlan {
         store,
         chain,
         made,
@@ -257,11 +264,11 @@ pub async fn make(copies: Copies) {
         .iter()
         .map(|made| Template::new(made, &rows, &entries))
         .collect();
-    let mut page = Page::default();
+    let mut page = WriteBatch::default();
     for number in 0..requests {
         let round = number / templates.len() as u64;
         let id = request_id(first_ms, number);
-        let values = Values {
+        let values = PlaceholderValues {
             id,
             uuid: id.to_string(),
             key: key(number),

@@ -20,8 +20,8 @@
 )]
 
 mod copies;
-mod held;
-mod side;
+mod pinned;
+mod service;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 
@@ -31,8 +31,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use held::Held;
-use side::{KINDS, Side};
+use pinned::PinnedFile;
+use service::{BenchService, KINDS};
 use support::postgres::Postgres;
 
 struct Options {
@@ -75,7 +75,7 @@ const REST: Duration = Duration::from_millis(200);
 
 /// What was found of one service, in each run.
 #[derive(Default)]
-struct Found {
+struct Measurements {
     start_ms: Vec<f64>,
     after_kill_ms: Vec<f64>,
     started: Vec<f64>,
@@ -98,50 +98,53 @@ async fn main() {
     }
     let options = options(std::env::args());
     let server = options.postgres.then(Postgres::start);
-    let mut sides = Vec::new();
+    let mut services = Vec::new();
     for (requests, wallets) in [(1_000, 1_000), (options.requests, options.wallets)] {
         let started = Instant::now();
         eprintln!("a service with {requests} requests and {wallets} wallets is being made");
-        sides.push(Side::start(requests, wallets, server.as_ref()).await);
+        services.push(BenchService::start(requests, wallets, server.as_ref()).await);
         eprintln!("  that took {} s", started.elapsed().as_secs());
     }
     if let Some(server) = &server {
         // What the server would do by itself, sooner or later, after so many rows: not while it is
         // measured.
-        for side in &sides {
-            let database = side.database().unwrap();
+        for service in &services {
+            let database = service.database().unwrap();
             server.query(database, "VACUUM (ANALYZE)");
         }
         server.query("postgres", "CHECKPOINT");
     }
     let _held: Vec<_> = match &server {
-        Some(server) => vec![Held::new(&server.data())],
-        None => sides.iter().map(|side| Held::new(&side.file())).collect(),
+        Some(server) => vec![PinnedFile::new(&server.data())],
+        None => services
+            .iter()
+            .map(|service| PinnedFile::new(&service.file()))
+            .collect(),
     };
-    let found = measure(&mut sides, &options).await;
-    print(&sides, &found);
+    let found = measure(&mut services, &options).await;
+    print(&services, &found);
 }
 
-async fn measure(sides: &mut [Side], options: &Options) -> Vec<Found> {
-    let mut found: Vec<Found> = sides.iter().map(|_| Found::default()).collect();
+async fn measure(services: &mut [BenchService], options: &Options) -> Vec<Measurements> {
+    let mut found: Vec<Measurements> = services.iter().map(|_| Measurements::default()).collect();
     // Both stores are read once before anything counts.
-    for side in sides.iter_mut() {
-        side.launch().await;
-        side.stop();
+    for service in services.iter_mut() {
+        service.launch().await;
+        service.stop();
     }
     // Where a process happens to lie in memory is worth some percent: many processes.
     for run in 0..options.runs {
-        let turns: Vec<usize> = (0..sides.len())
-            .map(|turn| (run + turn) % sides.len())
+        let turns: Vec<usize> = (0..services.len())
+            .map(|turn| (run + turn) % services.len())
             .collect();
         for start in 1..=STARTS {
             for &which in &turns {
-                let (side, found) = (&mut sides[which], &mut found[which]);
-                found.start_ms.push(side.launch().await);
+                let (service, found) = (&mut services[which], &mut found[which]);
+                found.start_ms.push(service.launch().await);
                 if start < STARTS {
-                    side.stop();
+                    service.stop();
                 } else {
-                    found.started.push(side.memory().0);
+                    found.started.push(service.memory().0);
                 }
             }
         }
@@ -150,65 +153,70 @@ async fn measure(sides: &mut [Side], options: &Options) -> Vec<Found> {
             let count = round > 0;
             for kind in KINDS {
                 for &which in &turns {
-                    sides[which].ask_at_rate(kind, count).await;
+                    services[which].ask_at_rate(kind, count).await;
                 }
             }
         }
         for &which in &turns {
-            let (side, found) = (&mut sides[which], &mut found[which]);
-            let (loaded, peak) = side.memory();
+            let (service, found) = (&mut services[which], &mut found[which]);
+            let (loaded, peak) = service.memory();
             found.loaded.push(loaded);
             found.peak.push(peak);
         }
         for _ in 0..STARTS {
             for &which in &turns {
-                let (side, found) = (&mut sides[which], &mut found[which]);
+                let (service, found) = (&mut services[which], &mut found[which]);
                 // What a start after less of a rest may take: docs/decisions/0026.
                 tokio::time::sleep(REST).await;
-                side.kill();
-                found.after_kill_ms.push(side.launch().await);
+                service.kill();
+                found.after_kill_ms.push(service.launch().await);
             }
         }
-        for side in sides.iter_mut() {
-            side.stop();
+        for service in services.iter_mut() {
+            service.stop();
         }
         eprintln!("  run {} of {}", run + 1, options.runs);
     }
-    for (side, found) in sides.iter_mut().zip(&mut found) {
-        found.calls = std::mem::take(&mut side.calls);
+    for (service, found) in services.iter_mut().zip(&mut found) {
+        found.calls = std::mem::take(&mut service.calls);
     }
     found
 }
 
-fn print(sides: &[Side], found: &[Found]) {
+fn print(services: &[BenchService], found: &[Measurements]) {
     println!("\n{:<44}{:>12}{:>12}{:>10}", "", "small", "large", "ratio");
     let line = |name: &str, unit: &str, value: &dyn Fn(usize) -> f64| {
         let (small, large) = (value(0), value(1));
         let (name, ratio) = (format!("{name}, {unit}"), large / small);
         println!("{name:<44}{small:>12.2}{large:>12.2}{ratio:>10.2}");
     };
-    line("requests", "number", &|side| sides[side].requests as f64);
-    line("wallets", "number", &|side| sides[side].wallets as f64);
-    let size =
-        |side: usize| fs::metadata(sides[side].file()).map_or(f64::NAN, |it| it.len() as f64);
-    line("file of redb", "MB", &|side| size(side) / 1e6);
-    line("start", "ms", &|side| median(&found[side].start_ms));
-    line("start after kill -9", "ms", &|side| {
-        median(&found[side].after_kill_ms)
+    line("requests", "number", &|service| {
+        services[service].requests as f64
     });
-    line("memory, started", "MiB", &|side| {
-        median(&found[side].started)
+    line("wallets", "number", &|service| {
+        services[service].wallets as f64
     });
-    line("memory, after the load", "MiB", &|side| {
-        median(&found[side].loaded)
+    let size = |service: usize| {
+        fs::metadata(services[service].file()).map_or(f64::NAN, |it| it.len() as f64)
+    };
+    line("file of redb", "MB", &|service| size(service) / 1e6);
+    line("start", "ms", &|service| median(&found[service].start_ms));
+    line("start after kill -9", "ms", &|service| {
+        median(&found[service].after_kill_ms)
     });
-    line("memory, at most", "MiB", &|side| {
-        found[side].peak.iter().copied().fold(0.0, f64::max)
+    line("memory, started", "MiB", &|service| {
+        median(&found[service].started)
+    });
+    line("memory, after the load", "MiB", &|service| {
+        median(&found[service].loaded)
+    });
+    line("memory, at most", "MiB", &|service| {
+        found[service].peak.iter().copied().fold(0.0, f64::max)
     });
     for name in found[0].calls.keys() {
         for (label, share) in [("p50", 0.5), ("p99", 0.99)] {
-            line(&format!("{name}, {label}"), "ms", &|side| {
-                let mut calls = found[side].calls[name].clone();
+            line(&format!("{name}, {label}"), "ms", &|service| {
+                let mut calls = found[service].calls[name].clone();
                 calls.sort_unstable();
                 let place = (calls.len() - 1) as f64 * share;
                 calls[place.round() as usize] as f64 / 1e6

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use covault_core::signature::Curve;
 use serde_json::{Value, json};
-use support::{Api, Cluster, base64};
+use support::{ApiClient, TestCluster, base64};
 
 /// What one line of the table is made of.
 pub struct Measured {
@@ -52,7 +52,7 @@ fn seconds() -> Duration {
 }
 
 /// Creates and executes requests, `in_flight` at a time.
-async fn through_http(api: &Api, body: &Value, in_flight: usize) -> Measured {
+async fn through_http(api: &ApiClient, body: &Value, in_flight: usize) -> Measured {
     // One signature first: connections, child keys and caches are warm for every line alike.
     api.sign(body.clone()).await;
     let started = Instant::now();
@@ -95,7 +95,7 @@ async fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let cluster = Cluster::start(60_000).await;
+    let cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("bench");
     println!(
         "2-of-3, rawMessage; the last column is the share of the cryptography alone on 2 threads"

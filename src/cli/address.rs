@@ -11,13 +11,13 @@ use covault_mpc::attest::has_signed;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer;
+use super::print_line;
 use crate::wiring::explain;
 
 /// Addresses.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    Verify(Verify),
+    Verify(VerifyAddressArgs),
 }
 
 /// Check that an address is a vault's, with the keys of its signer nodes.
@@ -28,7 +28,7 @@ pub enum Command {
 /// address, for this reference, with a key that needs this threshold of exactly the pinned nodes. Take the
 /// pins from the operators of the nodes (`covault node keys`), never from the orchestrator.
 #[derive(Debug, clap::Args)]
-pub struct Verify {
+pub struct VerifyAddressArgs {
     /// File with the JSON; without it, standard input.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
@@ -107,7 +107,7 @@ pub struct PinnedGeneration {
 }
 
 /// What a client knows without the orchestrator.
-pub struct Pins {
+pub struct AddressPins {
     /// A proof is one of a single generation: hostile nodes of several do not add up.
     pub generations: Vec<PinnedGeneration>,
     /// The vault.
@@ -133,15 +133,15 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             text
         }
     };
-    let pins = Pins::of(args)?;
+    let pins = AddressPins::of(args)?;
     let (mut read, mut refused) = (0_usize, 0_usize);
     for response in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
         read += 1;
         match verify(&response.context("the input is not JSON")?, &pins) {
-            Ok(address) => answer(one_line(&address)),
+            Ok(address) => print_line(one_line(&address)),
             Err(problem) => {
                 refused += 1;
-                answer(format_args!(
+                print_line(format_args!(
                     "refused: {}",
                     one_line(&format!("{problem:#}"))
                 ));
@@ -165,8 +165,8 @@ fn one_line(text: &str) -> String {
     line
 }
 
-impl Pins {
-    fn of(args: Verify) -> anyhow::Result<Self> {
+impl AddressPins {
+    fn of(args: VerifyAddressArgs) -> anyhow::Result<Self> {
         let file = match &args.pins {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
@@ -248,7 +248,7 @@ impl PinnedGeneration {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
+pub fn verify(response: &Value, pins: &AddressPins) -> anyhow::Result<String> {
     let details = match response.get("details") {
         Some(details) if details.is_object() => details,
         _ => response,
@@ -296,18 +296,18 @@ pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
         reference,
     };
     check(&statement, pins).map_err(explain)?;
-    let mut said = Vec::new();
+    let mut signatures = Vec::new();
     let statements = proof["statements"].as_array();
     for one in statements.context("statements are missing")? {
         let node = NodeId::parse_openssh_line(&text(one, "nodeKey")?).map_err(explain)?;
-        said.push((node, base64(&text(one, "signature")?)?));
+        signatures.push((node, base64(&text(one, "signature")?)?));
     }
     for PinnedGeneration { nodes, threshold } in &pins.generations {
         statement.threshold = *threshold;
         statement.holders = nodes.iter().copied().collect();
         let signed_text = statement.text();
         let mut signed = BTreeSet::new();
-        for (node, signature) in &said {
+        for (node, signature) in &signatures {
             if nodes.contains(node) && has_signed(node, &signed_text, signature) {
                 signed.insert(node);
             }
@@ -322,7 +322,7 @@ pub fn verify(response: &Value, pins: &Pins) -> anyhow::Result<String> {
     );
 }
 
-fn check(statement: &AddressStatement, pins: &Pins) -> Result<(), Fault> {
+fn check(statement: &AddressStatement, pins: &AddressPins) -> Result<(), Fault> {
     match pins.chain_code {
         None => statement.check_form(),
         Some(chain_code) => statement.verify(&RootKey {

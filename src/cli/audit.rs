@@ -15,8 +15,8 @@ use covault_core::{
     port::Clock as _,
 };
 
-use self::source::Source;
-use super::{Alarm, answer, client::Target};
+use self::source::LogSource;
+use super::{IntegrityError, client::ConnectionArgs, print_line};
 use crate::adapters::SystemClock;
 
 /// Most bytes of a line that is read.
@@ -25,8 +25,8 @@ const MAX_LINE: u64 = 16 * 1024 * 1024;
 /// The audit log.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    Verify(Verify),
-    Export(Export),
+    Verify(VerifyAuditArgs),
+    Export(ExportAuditArgs),
 }
 
 /// Check that nothing in the audit log was changed, taken out, put in or moved.
@@ -36,7 +36,7 @@ pub enum Command {
 /// anew, shows no other way. Whatever is broken is named on standard error, and the exit code is 3; it
 /// is 1 when the log could not be read.
 #[derive(Debug, clap::Args)]
-pub struct Verify {
+pub struct VerifyAuditArgs {
     /// Check this export, and ask nobody.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "url", "token_file", "offline"])]
     file: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct Verify {
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
     #[command(flatten)]
-    from: From,
+    from: LogSourceArgs,
 }
 
 /// Write the audit log as lines of JSON, one entry per line: while the service runs, or from a
@@ -53,30 +53,30 @@ pub struct Verify {
 /// The heads of all chains come at the end. `covault audit verify --file` checks it without anything
 /// else. It holds no secret, but says who did what: keep it private.
 #[derive(Debug, clap::Args)]
-pub struct Export {
+pub struct ExportAuditArgs {
     /// Write to this new file (mode 0600), not to standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    from: From,
+    from: LogSourceArgs,
 }
 
 /// Where the log is.
 #[derive(Debug, clap::Args)]
-struct From {
+struct LogSourceArgs {
     /// Open the store itself (in serve.data_dir, or [store]), which no orchestrator may be using.
     #[arg(long, conflicts_with = "url")]
     offline: bool,
     #[command(flatten)]
-    target: Target,
+    target: ConnectionArgs,
 }
 
-impl From {
-    async fn source(self) -> anyhow::Result<Source> {
+impl LogSourceArgs {
+    async fn source(self) -> anyhow::Result<LogSource> {
         if self.offline {
-            Source::stopped(&self.target.configuration()?).await
+            LogSource::stopped(&self.target.configuration()?).await
         } else {
-            Ok(Source::Running(self.target.client()?))
+            Ok(LogSource::Running(self.target.client()?))
         }
     }
 }
@@ -88,7 +88,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn export(args: Export) -> anyhow::Result<()> {
+async fn export(args: ExportAuditArgs) -> anyhow::Result<()> {
     let source = args.from.source().await?;
     let Some(path) = args.out else {
         let out = BufWriter::new(io::stdout().lock());
@@ -110,7 +110,7 @@ async fn export(args: Export) -> anyhow::Result<()> {
     written.with_context(|| format!("{shown} was not written"))
 }
 
-async fn write_to(source: &Source, file: File) -> anyhow::Result<()> {
+async fn write_to(source: &LogSource, file: File) -> anyhow::Result<()> {
     let out = source
         .export(BufWriter::new(file), SystemClock.now_ms())
         .await?;
@@ -118,7 +118,7 @@ async fn write_to(source: &Source, file: File) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn verify(args: Verify) -> anyhow::Result<()> {
+async fn verify(args: VerifyAuditArgs) -> anyhow::Result<()> {
     let mut expected = Heads::new();
     for path in &args.expect {
         read_heads(path, &mut expected)?;
@@ -128,19 +128,19 @@ async fn verify(args: Verify) -> anyhow::Result<()> {
         Some(path) => read_file(path, reader)?,
         None => {
             let source = args.from.source().await?;
-            let reading = Reading {
+            let writer = VerifyingWriter {
                 reader,
                 line: Vec::new(),
             };
-            let read = source.export(reading, SystemClock.now_ms()).await?;
+            let read = source.export(writer, SystemClock.now_ms()).await?;
             read.reader.finish()
         }
     };
-    tell(&findings)
+    print_findings(&findings)
 }
 
 /// Prints what was found.
-fn tell(findings: &Findings) -> anyhow::Result<()> {
+fn print_findings(findings: &Findings) -> anyhow::Result<()> {
     let mut broken = print_heads(&findings.chains);
     for problem in &findings.problems {
         eprintln!("BROKEN {problem}");
@@ -148,7 +148,7 @@ fn tell(findings: &Findings) -> anyhow::Result<()> {
     }
     if broken > 0 {
         let alarm = format!("the audit log is not whole: {broken} problems");
-        return Err(Alarm::new(alarm).into());
+        return Err(IntegrityError::new(alarm).into());
     }
     let entries = findings.chains.iter().map(|chain| chain.entries);
     eprintln!(
@@ -171,7 +171,7 @@ pub fn print_heads(chains: &[Report]) -> usize {
                 number,
                 hash,
             } = HeadLine::new(chain.chain, head);
-            answer(format_args!("{chain} {number} {hash}"));
+            print_line(format_args!("{chain} {number} {hash}"));
         }
         for problem in &chain.breaks {
             eprintln!("BROKEN {problem}");
@@ -187,12 +187,12 @@ pub fn print_heads(chains: &[Report]) -> usize {
 }
 
 /// Checks what is written to it.
-struct Reading {
+struct VerifyingWriter {
     reader: Reader,
     line: Vec<u8>,
 }
 
-impl io::Write for Reading {
+impl io::Write for VerifyingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);
@@ -238,7 +238,8 @@ pub fn read_heads(path: &Path, heads: &mut Heads) -> anyhow::Result<()> {
     let shown = path.display();
     let mut found = false;
     lines(path, |line| {
-        let Some(line) = head_of(line).with_context(|| format!("{shown} holds no heads"))? else {
+        let Some(line) = parse_head(line).with_context(|| format!("{shown} holds no heads"))?
+        else {
             return Ok(());
         };
         let (chain, head) = line
@@ -255,7 +256,7 @@ pub fn read_heads(path: &Path, heads: &mut Heads) -> anyhow::Result<()> {
 }
 
 /// The head of a line: of an export, or of what `verify` prints.
-fn head_of(line: &[u8]) -> anyhow::Result<Option<HeadLine>> {
+fn parse_head(line: &[u8]) -> anyhow::Result<Option<HeadLine>> {
     let text = std::str::from_utf8(line)?.trim();
     if text.is_empty() {
         return Ok(None);

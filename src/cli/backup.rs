@@ -19,9 +19,10 @@ use covault_mpc::shares::backup::{identities, recipients};
 use zeroize::Zeroizing;
 
 use super::{
-    Alarm, answer,
+    IntegrityError,
     audit::{print_heads, read_heads},
-    client::{Client, Target},
+    client::{AdminClient, ConnectionArgs},
+    print_line,
 };
 use crate::{
     adapters::SystemClock,
@@ -33,13 +34,13 @@ use crate::{
 /// Backups of the orchestrator's store.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    Create(Create),
-    Verify(Verify),
-    Restore(Restore),
+    Create(CreateBackupArgs),
+    Verify(VerifyBackupArgs),
+    Restore(RestoreBackupArgs),
     /// Let clients in again after a restore, once what clients were told since the backup is seen to.
     Resume {
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
 }
 
@@ -48,7 +49,7 @@ pub enum Command {
 /// The file holds no key and no share, but every payload and address, and hashes of tokens: it is
 /// encrypted to age recipients. Make an identity on another machine (age-keygen), and keep it there.
 #[derive(Debug, clap::Args)]
-pub struct Create {
+pub struct CreateBackupArgs {
     /// The file, which must be new (mode 0600).
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -63,7 +64,7 @@ pub struct Create {
     #[arg(long, conflicts_with = "recipients")]
     plaintext: bool,
     #[command(flatten)]
-    target: Target,
+    target: ConnectionArgs,
 }
 
 /// Read all of a backup and check it: that it is whole, and that the audit log in it is.
@@ -71,9 +72,9 @@ pub struct Create {
 /// Prints the heads of the audit log's chains, as `covault audit verify` does. Exit code 3: the
 /// backup can be read, and its audit log is broken.
 #[derive(Debug, clap::Args)]
-pub struct Verify {
+pub struct VerifyBackupArgs {
     #[command(flatten)]
-    from: From,
+    from: BackupFileArgs,
     /// Heads of the audit log that were kept. May be repeated.
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
@@ -86,9 +87,9 @@ pub struct Verify {
 /// the next start clients are kept out until `covault backup resume`; docs/backup-of-the-store.md
 /// says what to look after before.
 #[derive(Debug, clap::Args)]
-pub struct Restore {
+pub struct RestoreBackupArgs {
     #[command(flatten)]
-    from: From,
+    from: BackupFileArgs,
     /// The orchestrator's configuration: it says where the store is to be (serve.data_dir, or [store]).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -96,7 +97,7 @@ pub struct Restore {
 
 /// A backup.
 #[derive(Debug, clap::Args)]
-struct From {
+struct BackupFileArgs {
     /// The backup.
     #[arg(value_name = "BACKUP")]
     file: PathBuf,
@@ -105,7 +106,7 @@ struct From {
     identities: Vec<PathBuf>,
 }
 
-impl From {
+impl BackupFileArgs {
     /// What the file holds, decrypted.
     fn open(&self) -> anyhow::Result<Box<dyn Read>> {
         let shown = self.file.display();
@@ -142,13 +143,13 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         Command::Resume { target } => {
             let request = admin::LetClientsInRequest {};
             target.client()?.call::<LetClientsIn>(&request).await?;
-            answer("clients are let in");
+            print_line("clients are let in");
             Ok(())
         }
     }
 }
 
-async fn create(args: Create) -> anyhow::Result<()> {
+async fn create(args: CreateBackupArgs) -> anyhow::Result<()> {
     let to = recipients(&args.recipients).map_err(explain)?;
     let client = args.target.client()?;
     let shown = args.out.display();
@@ -165,19 +166,19 @@ async fn create(args: Create) -> anyhow::Result<()> {
             Err(error) => Err(error),
         }
     } else {
-        sealed(&client, file, &to).await
+        write_encrypted(&client, file, &to).await
     };
     if written.is_err() {
         // Half a backup is of no use, and would be in the way of the next.
         let _ = std::fs::remove_file(&args.out);
     }
     written.with_context(|| format!("{shown} was not written"))?;
-    answer(shown);
+    print_line(shown);
     Ok(())
 }
 
-async fn sealed(
-    client: &Client,
+async fn write_encrypted(
+    client: &AdminClient,
     file: BufWriter<File>,
     to: &[age::x25519::Recipient],
 ) -> anyhow::Result<()> {
@@ -192,7 +193,7 @@ fn finish(file: BufWriter<File>) -> anyhow::Result<()> {
 }
 
 /// Writes a backup of a running service.
-async fn write<W: Write>(client: &Client, to: W) -> anyhow::Result<W> {
+async fn write<W: Write>(client: &AdminClient, to: W) -> anyhow::Result<W> {
     let request = admin::BeginBackupRequest {};
     let begun = client.call::<BeginBackup>(&request).await?;
     let begin = Begin {
@@ -222,28 +223,28 @@ async fn write<W: Write>(client: &Client, to: W) -> anyhow::Result<W> {
     Ok(writer.end()?)
 }
 
-fn verify(args: &Verify) -> anyhow::Result<()> {
+fn verify(args: &VerifyBackupArgs) -> anyhow::Result<()> {
     let mut expected = Heads::new();
     for path in &args.expect {
         read_heads(path, &mut expected)?;
     }
     let contents = check(&args.from, expected)?;
     let broken = print_heads(&contents.audit);
-    tell(&contents);
+    print_summary(&contents);
     if broken > 0 {
         let alarm = format!("the audit log in the backup is not whole: {broken} problems");
-        return Err(Alarm::new(alarm).into());
+        return Err(IntegrityError::new(alarm).into());
     }
     Ok(())
 }
 
-fn check(from: &From, expected: Heads) -> anyhow::Result<Contents> {
+fn check(from: &BackupFileArgs, expected: Heads) -> anyhow::Result<Contents> {
     backup::check(from.open()?, expected)
         .map_err(explain)
         .with_context(|| from.file.display().to_string())
 }
 
-fn tell(contents: &Contents) {
+fn print_summary(contents: &Contents) {
     let Contents {
         begin: Begin { at_ms, version },
         rows,
@@ -260,13 +261,13 @@ fn tell(contents: &Contents) {
     );
 }
 
-async fn restore(args: &Restore) -> anyhow::Result<()> {
+async fn restore(args: &RestoreBackupArgs) -> anyhow::Result<()> {
     // All of it is looked at before anything is written.
     let contents = check(&args.from, Heads::new())?;
-    tell(&contents);
+    print_summary(&contents);
     let (config, _) = Config::load(args.config.as_deref())?;
     let folder = &config.serve.data_dir;
-    let _owned = files::own_folder(folder)?;
+    let _folder_lock = files::lock_folder(folder)?;
     let (place, new) = match config.store.kind {
         StoreKind::Redb => {
             let path = store_path(&config.serve);
@@ -283,11 +284,11 @@ async fn restore(args: &Restore) -> anyhow::Result<()> {
     eprintln!(
         "restored. Start the service: clients are kept out until `covault backup resume`. Before that, see to what docs/backup-of-the-store.md lists"
     );
-    answer(place);
+    print_line(place);
     Ok(())
 }
 
-async fn restore_into(config: &Config, from: &From) -> anyhow::Result<()> {
+async fn restore_into(config: &Config, from: &BackupFileArgs) -> anyhow::Result<()> {
     let store = store(config, true).await?;
     backup::restore(&*store, from.open()?, SystemClock.now_ms())
         .await

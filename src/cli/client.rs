@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where the orchestrator is: its configuration file, or its URL and the admin token.
 #[derive(Debug, clap::Args)]
-pub struct Target {
+pub struct ConnectionArgs {
     /// The orchestrator's configuration file, on the machine that it runs on.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "token_file"])]
     config: Option<PathBuf>,
@@ -26,13 +26,13 @@ pub struct Target {
 }
 
 /// The admin API of one orchestrator.
-pub struct Client {
+pub struct AdminClient {
     base: String,
     token: SecretString,
     http: reqwest::Client,
 }
 
-impl Target {
+impl ConnectionArgs {
     /// The configuration that it names, or would use.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Target {
     ///
     /// # Errors
     /// When configuration or token cannot be read.
-    pub fn client(self) -> anyhow::Result<Client> {
+    pub fn client(self) -> anyhow::Result<AdminClient> {
         // A redirect would take the token with it.
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         let (base, token_file, builder) = match (self.url, self.token_file) {
@@ -62,7 +62,7 @@ impl Target {
                 (base, config.serve.admin_token_file(), builder.no_proxy())
             }
         };
-        Ok(Client {
+        Ok(AdminClient {
             base,
             token: files::read_token(&token_file)?,
             http: builder.build()?,
@@ -77,11 +77,11 @@ fn local_url(listen: &str) -> anyhow::Result<String> {
     if address.port() == 0 {
         bail!("serve.listen has port 0; name the orchestrator with --url and --token-file");
     }
-    Ok(reachable(address))
+    Ok(url_of(address))
 }
 
 /// The URL of a listener for whoever is on the same machine.
-pub fn reachable(address: SocketAddr) -> String {
+pub fn url_of(address: SocketAddr) -> String {
     match (address.ip().is_unspecified(), address.is_ipv6()) {
         (true, true) => format!("http://[::1]:{}", address.port()),
         (true, false) => format!("http://127.0.0.1:{}", address.port()),
@@ -89,22 +89,22 @@ pub fn reachable(address: SocketAddr) -> String {
     }
 }
 
-impl Client {
+impl AdminClient {
     /// Calls an operation of the admin API.
     ///
     /// # Errors
     /// The orchestrator's own message when it refuses.
     pub async fn call<O: Operation>(&self, request: &O::Request) -> anyhow::Result<O::Response> {
-        self.call_within::<O>(TIMEOUT, request).await
+        self.call_with_timeout::<O>(TIMEOUT, request).await
     }
 
-    /// As [`Client::call`], with so much time for the answer.
+    /// As [`AdminClient::call`], with so much time for the answer.
     ///
     /// # Errors
     /// As there.
-    pub async fn call_within<O: Operation>(
+    pub async fn call_with_timeout<O: Operation>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         request: &O::Request,
     ) -> anyhow::Result<O::Response> {
         let operation = operations::find(O::METHOD).map_err(explain)?.descriptor();
@@ -116,7 +116,7 @@ impl Client {
         let response = self
             .http
             .post(&url)
-            .timeout(patience)
+            .timeout(timeout)
             .header("x-mtoken", token)
             .header("content-type", "application/json")
             .body(body)
@@ -178,7 +178,7 @@ mod tests {
         files::write_private(&token_file, b"token").unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let target = Target {
+        let target = ConnectionArgs {
             config: None,
             url: Some(url.clone()),
             token_file: Some(token_file),
@@ -208,8 +208,8 @@ mod tests {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = Client {
-            base: reachable(listener.local_addr().unwrap()),
+        let client = AdminClient {
+            base: url_of(listener.local_addr().unwrap()),
             token: SecretString::from("token"),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         };
@@ -230,7 +230,7 @@ mod tests {
             }
         });
         let nothing = ListVaultsRequest {};
-        let call = |patience| client.call_within::<operations::ListVaults>(patience, &nothing);
+        let call = |timeout| client.call_with_timeout::<operations::ListVaults>(timeout, &nothing);
         let problem = call(Duration::from_millis(50)).await.unwrap_err();
         assert!(problem.to_string().contains("does not answer"), "{problem}");
         let (answered, ()) = tokio::join!(call(Duration::from_secs(60)), async {

@@ -22,14 +22,14 @@ use covault_mpc::{
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{answer, client::reachable, progress::Progress};
+use super::{client::url_of, print_line, progress::ProgressSpinner};
 use crate::{
     adapters::OsEntropy,
     api::auth::new_token,
     config::Config,
     files, metrics,
-    shutdown::{self, Stop},
-    wiring::{self, Listeners, SignerParts, TokenPair},
+    shutdown::{self, StopSignal},
+    wiring::{self, ApiListeners, SignerParts, TokenPair},
 };
 
 const VAULT: &str = "default";
@@ -87,17 +87,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     for (id, url) in &args.chains {
         config.chains.add(id, url)?;
     }
-    let _owned = files::own_folder(&args.data)?;
+    let _folder_lock = files::lock_folder(&args.data)?;
     // What a killed process left behind must not be taken for this one.
     let info = args.data.join("dev.json");
     files::remove(&info).with_context(|| format!("cannot remove {}", info.display()))?;
-    let listeners = Listeners::bind(&args.listen, |http| match &args.grpc_listen {
+    let listeners = ApiListeners::bind(&args.listen, |http| match &args.grpc_listen {
         Some(address) => address.clone(),
-        None => next_to(&args.listen, http).to_string(),
+        None => next_address(&args.listen, http).to_string(),
     })
     .await?;
-    let places = Places {
-        base_url: reachable(listeners.http.local_addr()?),
+    let addresses = ApiAddresses {
+        base_url: url_of(listeners.http.local_addr()?),
         grpc_target: listeners.grpc_address()?.map(target),
     };
 
@@ -108,11 +108,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Some(url) => wiring::redis_bus(url)?,
         None => wiring::memory_bus(),
     };
-    let mut nodes = Nodes::start(&args.data, &bus, identity.id())?;
+    let mut nodes = SignerNodes::start(&args.data, &bus, identity.id())?;
     let running = wiring::orchestrator(&config, bus, identity, &tokens).await?;
     let gateway = running.gateway.clone();
-    let look = metrics::of_orchestrator(gateway.clone(), Arc::clone(&running.bus));
-    metrics::start(&config.serve.metrics_listen, look, stop.clone()).await?;
+    let gauges = metrics::orchestrator_gauges(gateway.clone(), Arc::clone(&running.bus));
+    metrics::start(&config.serve.metrics_listen, gauges, stop.clone()).await?;
     let served = tokio::spawn(running.serve(listeners, stop.clone()));
     admit(&gateway, &nodes.ids).await?;
 
@@ -124,7 +124,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     if let Some(vault) = vault {
         let uuid = vault.uuid;
-        announce(&info, &places, &uuid, &tokens)?;
+        publish_info(&info, &addresses, &uuid, &tokens)?;
         tokio::select! {
             ended = nodes.ended() => return Err(ended),
             () = shutdown::requested(&mut stop) => {}
@@ -137,13 +137,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Where the APIs are reached.
-struct Places {
+struct ApiAddresses {
     base_url: String,
     grpc_target: Option<String>,
 }
 
 /// Where gRPC listens when nothing is said: beside HTTP, which was asked to listen on `asked`.
-fn next_to(asked: &str, http: SocketAddr) -> SocketAddr {
+fn next_address(asked: &str, http: SocketAddr) -> SocketAddr {
     let port = if asked.ends_with(":0") {
         0
     } else {
@@ -154,18 +154,18 @@ fn next_to(asked: &str, http: SocketAddr) -> SocketAddr {
 
 /// `HOST:PORT`, as gRPC clients are told.
 fn target(address: SocketAddr) -> String {
-    let url = reachable(address);
+    let url = url_of(address);
     url.trim_start_matches("http://").to_owned()
 }
 
 /// The signer nodes: each with its own identity, passphrase and folder; only the bus is shared.
-struct Nodes {
+struct SignerNodes {
     ids: Vec<NodeId>,
     running: JoinSet<Result<(), Fault>>,
     stop: watch::Sender<bool>,
 }
 
-impl Nodes {
+impl SignerNodes {
     fn start(data: &Path, bus: &Arc<dyn Bus>, orchestrator: NodeId) -> anyhow::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let mut nodes = Self {
@@ -193,7 +193,7 @@ impl Nodes {
         folder: &Path,
         bus: Arc<dyn Bus>,
         orchestrator: NodeId,
-        stop: Stop,
+        stop: StopSignal,
     ) -> anyhow::Result<()> {
         let identity = wiring::identity(&folder.join("identity"), &name)?;
         let passphrase =
@@ -274,7 +274,7 @@ async fn ready_vault(gateway: &Gateway, signers: &[NodeId]) -> anyhow::Result<ad
     let made = call::<CreateVault>(gateway, &request).await?;
     let mut vault = made.vault.context("the vault was not made")?;
     let progress = (!vault.ready).then(|| {
-        Progress::start(format!(
+        ProgressSpinner::start(format!(
             "making the keys of vault {VAULT}: {THRESHOLD}-of-{SIGNERS}, on two curves, by distributed key generation"
         ))
     });
@@ -296,11 +296,16 @@ async fn ready_vault(gateway: &Gateway, signers: &[NodeId]) -> anyhow::Result<ad
 }
 
 /// Writes dev.json and prints what to try.
-fn announce(info: &Path, places: &Places, vault: &str, tokens: &TokenPair) -> anyhow::Result<()> {
-    let Places {
+fn publish_info(
+    info: &Path,
+    addresses: &ApiAddresses,
+    vault: &str,
+    tokens: &TokenPair,
+) -> anyhow::Result<()> {
+    let ApiAddresses {
         base_url,
         grpc_target,
-    } = places;
+    } = addresses;
     let platform = tokens.platform.expose_secret();
     let json = serde_json::json!({
         "baseUrl": base_url,
@@ -312,7 +317,7 @@ fn announce(info: &Path, places: &Places, vault: &str, tokens: &TokenPair) -> an
     });
     let text = zeroize::Zeroizing::new(format!("{json:#}\n"));
     files::write_private(info, text.as_bytes())?;
-    answer(format_args!(
+    print_line(format_args!(
         "Covault is ready at {base_url}, with vault {VAULT} ({THRESHOLD}-of-{SIGNERS}). {} holds its address and tokens.\n\n\
          Try this, a wallet whose key is split over {SIGNERS} signers:\n\n  \
          curl -sS {base_url}/v1/createWallet -H 'x-mtoken: {platform}' -H 'content-type: application/json' \
@@ -330,7 +335,8 @@ mod tests {
 
     #[test]
     fn grpc__should_listen_beside_http() {
-        let beside = |asked: &str, http: &str| next_to(asked, http.parse().unwrap()).to_string();
+        let beside =
+            |asked: &str, http: &str| next_address(asked, http.parse().unwrap()).to_string();
         assert_eq!(beside("localhost:8080", "127.0.0.1:8080"), "127.0.0.1:8081");
         assert_eq!(beside("127.0.0.1:0", "127.0.0.1:41234"), "127.0.0.1:0");
         assert_eq!(beside("[::]:65535", "[::]:65535"), "[::]:0");

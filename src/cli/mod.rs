@@ -132,9 +132,9 @@ fn public_key(key: &str) -> anyhow::Result<String> {
 /// A command did what it was asked to, and found what must not be: exit code 3, where an error has 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Alarm(String);
+pub struct IntegrityError(String);
 
-impl Alarm {
+impl IntegrityError {
     /// With the sentence that says what was found.
     fn new(sentence: String) -> Self {
         Self(sentence)
@@ -145,12 +145,12 @@ impl Alarm {
 fn answer_json<T: prost::Message + prost::Name>(message: &T) -> anyhow::Result<()> {
     let text = covault_core::schema::json::encode(message).map_err(crate::wiring::explain)?;
     let json: serde_json::Value = serde_json::from_str(&text)?;
-    answer(format_args!("{json:#}"));
+    print_line(format_args!("{json:#}"));
     Ok(())
 }
 
 /// Prints a command's answer.
-fn answer(text: impl std::fmt::Display) {
+fn print_line(text: impl std::fmt::Display) {
     use std::io::Write as _;
     // A reader that has gone (`covault dev | head -1`) is no reason to end.
     let _ = writeln!(std::io::stdout(), "{text}");

@@ -1,6 +1,6 @@
 //! `covault openapi`: the OpenAPI documents, without a running service.
 
-use super::answer;
+use super::print_line;
 use crate::{openapi, wiring};
 
 /// Prints a document.
@@ -22,6 +22,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         openapi::document()
     };
     let document = document.map_err(wiring::explain)?;
-    answer(format_args!("{document:#}"));
+    print_line(format_args!("{document:#}"));
     Ok(())
 }

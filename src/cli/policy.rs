@@ -17,13 +17,13 @@ use covault_core::{
 };
 use covault_mpc::policy::{Asked, Policy, Spending};
 
-use super::answer;
+use super::print_line;
 use crate::{files, wiring};
 
 /// The policy file of a signer node.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    Check(Check),
+    Check(CheckPolicyArgs),
 }
 
 /// Read a policy file and say in plain words what it allows and limits: for all that the signer
@@ -44,7 +44,7 @@ pub enum Command {
 ///     "value": "1000"}}'
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub struct Check {
+pub struct CheckPolicyArgs {
     /// The policy file (TOML).
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -71,7 +71,7 @@ pub struct Check {
 pub fn run(command: Command) -> anyhow::Result<()> {
     let Command::Check(args) = command;
     // Whoever may run this need not be who runs the signer.
-    if let Err(error) = files::read_unexposed(&args.file) {
+    if let Err(error) = files::read_trusted(&args.file) {
         let _ = writeln!(
             std::io::stderr(),
             "warning: a signer that runs as this user does not start with this file: {error:#}"
@@ -83,7 +83,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     match &args.payload {
         None => {
             for line in policy.explain() {
-                answer(line);
+                print_line(line);
             }
             Ok(())
         }
@@ -106,7 +106,7 @@ fn text(argument: &str) -> anyhow::Result<String> {
     }
 }
 
-fn judge(policy: &Policy, json: &str, args: &Check) -> anyhow::Result<()> {
+fn judge(policy: &Policy, json: &str, args: &CheckPolicyArgs) -> anyhow::Result<()> {
     let (payload, network) = payload(json, args.network).map_err(wiring::explain)?;
     let own_wallets = args
         .own_wallet
@@ -129,12 +129,12 @@ fn judge(policy: &Policy, json: &str, args: &Check) -> anyhow::Result<()> {
     };
     match policy.judge(&least).and_then(|_| policy.judge(&asked)) {
         Ok(spending) => {
-            answer("allowed");
-            for line in spending.iter().filter_map(counted) {
-                answer(line);
+            print_line("allowed");
+            for line in spending.iter().filter_map(describe_count) {
+                print_line(line);
             }
             if known.is_none() {
-                answer(
+                print_line(
                     "  the fee is not counted here, as the payload does not fix it: give it with \
                      --fee",
                 );
@@ -146,7 +146,7 @@ fn judge(policy: &Policy, json: &str, args: &Check) -> anyhow::Result<()> {
 }
 
 /// What is counted where there is a limit.
-fn counted(spending: &Spending) -> Option<String> {
+fn describe_count(spending: &Spending) -> Option<String> {
     let Spending {
         counter,
         amount,

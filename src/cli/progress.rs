@@ -7,16 +7,16 @@ use tokio::time::Instant;
 
 /// How long to wait before an orchestrator is asked again how something stands that takes seconds
 /// or minutes: each question is a line in its log.
-pub fn pause(started: Instant) -> Duration {
+pub fn poll_interval(started: Instant) -> Duration {
     (started.elapsed() / 20).clamp(Duration::from_millis(250), Duration::from_secs(3))
 }
 
 /// Tells on stderr what is being waited for, until dropped.
-pub struct Progress {
+pub struct ProgressSpinner {
     spinner: Option<ProgressBar>,
 }
 
-impl Progress {
+impl ProgressSpinner {
     /// Starts with `what`.
     pub fn start(what: impl Into<String>) -> Self {
         let what = what.into();
@@ -40,7 +40,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressSpinner {
     fn drop(&mut self) {
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();

@@ -72,7 +72,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             "private keys would be shown on this terminal: use --out FILE, or --yes-show-private-keys"
         );
     }
-    let Recovered { keys, lacking } = recover(&args)?;
+    let RecoveryOutput { keys, missing } = recover(&args)?;
     eprintln!(
         "WARNING: these are whole private keys. Whoever sees them has the funds: move the funds to new keys now, and erase these"
     );
@@ -81,23 +81,23 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             files::write_private(path, keys.as_bytes())?;
             eprintln!("written to {}", path.display());
         }
-        None => super::answer(keys.trim_end()),
+        None => super::print_line(keys.trim_end()),
     }
-    if !lacking.is_empty() {
+    if !missing.is_empty() {
         bail!(
             "not every key could be recovered: {}; the others were",
-            lacking.join("; ")
+            missing.join("; ")
         );
     }
     Ok(())
 }
 
 /// What could be recovered.
-struct Recovered {
+struct RecoveryOutput {
     /// JSON.
     keys: Zeroizing<String>,
     /// The keys of which the backups tell and that they do not give, and why.
-    lacking: Vec<String>,
+    missing: Vec<String>,
 }
 
 /// The backups that can be read, with their files. The others are named: one bad file must not keep
@@ -121,7 +121,7 @@ fn open(args: &Args) -> anyhow::Result<(Vec<Backup>, Vec<&Path>)> {
                 backups.push(backup);
                 files.push(path.as_path());
             }
-            Err(problem) => left_out(path, &format!("{problem:#}")),
+            Err(problem) => warn_skipped(path, &format!("{problem:#}")),
         }
     }
     if backups.is_empty() {
@@ -130,14 +130,14 @@ fn open(args: &Args) -> anyhow::Result<(Vec<Backup>, Vec<&Path>)> {
     Ok((backups, files))
 }
 
-fn left_out(path: &Path, why: &str) {
+fn warn_skipped(path: &Path, why: &str) {
     eprintln!("WARNING: {} is left out: {why}", path.display());
 }
 
-fn recover(args: &Args) -> anyhow::Result<Recovered> {
+fn recover(args: &Args) -> anyhow::Result<RecoveryOutput> {
     let (backups, files) = open(args)?;
     let mut entries = Vec::new();
-    let (mut given, mut lacking) = (Vec::new(), Vec::new());
+    let (mut given, mut missing) = (Vec::new(), Vec::new());
     for Recovery {
         vault,
         scheme,
@@ -148,7 +148,7 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
         for Misfit { place, why } in misfits {
             if let (Some(path), Some(backup)) = (files.get(place), backups.get(place)) {
                 let node = backup.node.openssh_line("");
-                left_out(path, &format!("the backup of {node}: {why}"));
+                warn_skipped(path, &format!("the backup of {node}: {why}"));
             }
         }
         match key {
@@ -156,11 +156,11 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
                 given.push((vault, scheme));
                 entries.extend(entries_of(args, vault, scheme, &key)?);
             }
-            Err(fault) => lacking.push((vault, scheme, fault)),
+            Err(fault) => missing.push((vault, scheme, fault)),
         }
     }
     // A file that names a key that nobody else knows does not make a recovered one incomplete.
-    let (other, lacking): (Vec<_>, Vec<_>) = lacking
+    let (other, missing): (Vec<_>, Vec<_>) = missing
         .into_iter()
         .partition(|(vault, scheme, _)| given.contains(&(*vault, *scheme)));
     let sentence = |(vault, scheme, fault): (VaultId, Scheme, Fault)| {
@@ -176,12 +176,12 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
             sentence(other)
         );
     }
-    let lacking: Vec<String> = lacking.into_iter().map(sentence).collect();
+    let missing: Vec<String> = missing.into_iter().map(sentence).collect();
     if entries.is_empty() {
-        if lacking.is_empty() {
+        if missing.is_empty() {
             bail!("--path: no recovered key is of the curve of these wallets");
         }
-        bail!("{}", lacking.join("; "));
+        bail!("{}", missing.join("; "));
     }
     let mut text = Zeroizing::new(String::with_capacity(1024 * (entries.len() + 1)));
     text.push_str("[\n");
@@ -192,9 +192,9 @@ fn recover(args: &Args) -> anyhow::Result<Recovered> {
         text.push_str(entry);
     }
     text.push_str("\n]\n");
-    Ok(Recovered {
+    Ok(RecoveryOutput {
         keys: text,
-        lacking,
+        missing,
     })
 }
 

@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Context as _;
 
 use crate::{
-    config::{Config, Roles},
+    config::{Config, ProcessRole},
     files, metrics,
-    protect::Protection,
+    protect::ProcessProtection,
     shutdown,
-    wiring::{self, Listeners},
+    wiring::{self, ApiListeners},
 };
 
 /// Run the orchestrator with its HTTP and gRPC API.
@@ -27,10 +27,10 @@ pub struct Args {
     config: Option<PathBuf>,
     /// What this process does; instead of cluster.roles
     #[arg(long, value_enum, value_name = "ROLES")]
-    roles: Option<Roles>,
+    roles: Option<ProcessRole>,
 }
 
-pub async fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
+pub async fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
     let (mut config, ignored) = Config::load(args.config.as_deref())?;
     if let Some(roles) = args.roles {
         config.cluster.roles = roles;
@@ -39,13 +39,13 @@ pub async fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
     protection.log();
     let stop = shutdown::on_signals()?;
     let serve = &config.serve;
-    let _owned = files::own_folder(&serve.data_dir)?;
+    let _folder_lock = files::lock_folder(&serve.data_dir)?;
     let grpc = if config.cluster.roles.serve_api() {
         serve.grpc_listen.clone()
     } else {
         String::new()
     };
-    let listeners = Listeners::bind(&serve.listen, |_| grpc).await?;
+    let listeners = ApiListeners::bind(&serve.listen, |_| grpc).await?;
     let identity = wiring::identity(&serve.identity_file(), "covault-orchestrator")?;
     let tokens = wiring::tokens(serve)?;
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
@@ -54,13 +54,13 @@ pub async fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
         address = %listeners.http.local_addr()?,
         grpc_address = listeners.grpc_address()?.map(tracing::field::display),
         platform_token_file = %serve.platform_token_file().display(),
-        identity = %wiring::public_half(&serve.identity_file()).display(),
+        identity = %wiring::public_key_path(&serve.identity_file()).display(),
         roles = ?config.cluster.roles,
         id = %running.gateway.orchestrator(),
         "the orchestrator is up"
     );
-    let look = metrics::of_orchestrator(running.gateway.clone(), Arc::clone(&running.bus));
-    let metrics = metrics::start(&serve.metrics_listen, look, stop.clone()).await?;
+    let gauges = metrics::orchestrator_gauges(running.gateway.clone(), Arc::clone(&running.bus));
+    let metrics = metrics::start(&serve.metrics_listen, gauges, stop.clone()).await?;
     running.serve(listeners, stop).await?;
     if let Some(metrics) = metrics {
         metrics.await.context("the metrics ended badly")?;

@@ -19,13 +19,13 @@ use covault_mpc::{
 
 use super::node;
 use crate::{
-    config::{Config, Signer},
-    files::{self, Owned},
+    config::{Config, SignerSettings},
+    files::{self, FolderLock},
     metrics,
     passphrase::{self, Passphrase},
-    protect::Protection,
+    protect::ProcessProtection,
     resumption::MachineWatch,
-    shutdown::{self, Stop},
+    shutdown::{self, StopSignal},
     wiring::{self, SignerParts},
 };
 
@@ -45,12 +45,12 @@ pub struct Args {
 
 const POLL: Duration = Duration::from_millis(250);
 /// Polls between two reminders that a file is still missing: ten seconds.
-const REMIND: u32 = 40;
+const POLLS_PER_REMINDER: u32 = 40;
 
 /// All that a node reads once, before it confines itself to its folder.
-struct Prepared {
+struct SignerSetup {
     config: Config,
-    _owned: Owned,
+    _folder_lock: FolderLock,
     policy: Policy,
     identity: Arc<NodeIdentity>,
     passphrase: Passphrase,
@@ -59,17 +59,17 @@ struct Prepared {
     rules: KeyRules,
 }
 
-pub fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
+pub fn run(args: Args, protection: ProcessProtection) -> anyhow::Result<()> {
     // In this thread alone: landlock holds for the threads that are started after it.
     let alone = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("the asynchronous runtime cannot be started")?;
-    let Some(prepared) = alone.block_on(prepare(args))? else {
+    let Some(setup) = alone.block_on(prepare(args))? else {
         return Ok(());
     };
     drop(alone);
-    let signer = &prepared.config.signer;
+    let signer = &setup.config.signer;
     let protection = protection.lock();
     let protection = if signer.sandbox {
         protection.confine(&signer.data_dir)
@@ -77,19 +77,19 @@ pub fn run(args: Args, protection: Protection) -> anyhow::Result<()> {
         protection
     };
     protection.log();
-    super::runtime()?.block_on(serve(prepared))
+    super::runtime()?.block_on(serve(setup))
 }
 
 /// `None` when the process was stopped while a file was missing.
-async fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
-    let (config, ignored) = Config::load_of_signer(args.config.as_deref())?;
+async fn prepare(args: Args) -> anyhow::Result<Option<SignerSetup>> {
+    let (config, ignored) = Config::load_for_signer(args.config.as_deref())?;
     super::start_logging(&config, &ignored)?;
     let mut stop = shutdown::on_signals()?;
     let signer = &config.signer;
-    check_made(signer)?;
-    check_obeys(signer)?;
-    signer.check_closed()?;
-    let _owned = files::own_folder_of_node(&signer.data_dir)?;
+    check_initialized(signer)?;
+    check_orchestrators(signer)?;
+    signer.check_secure()?;
+    let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
     let policy = wiring::policy(signer)?;
     let identity = wiring::identity(&signer.identity_file(), &signer.name)?;
     let passphrase = passphrase::obtain(signer, &node::keyring(signer))?;
@@ -107,9 +107,9 @@ async fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let Some(rules) = rules(signer, &mut stop).await? else {
         return Ok(None);
     };
-    Ok(Some(Prepared {
+    Ok(Some(SignerSetup {
         config,
-        _owned,
+        _folder_lock,
         policy,
         identity,
         passphrase,
@@ -119,17 +119,17 @@ async fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }))
 }
 
-async fn serve(prepared: Prepared) -> anyhow::Result<()> {
-    let Prepared {
+async fn serve(setup: SignerSetup) -> anyhow::Result<()> {
+    let SignerSetup {
         config,
-        _owned,
+        _folder_lock,
         policy,
         identity,
         passphrase,
         orchestrators,
         peers,
         rules,
-    } = prepared;
+    } = setup;
     let signer = &config.signer;
     let stop = shutdown::on_signals()?;
     tracing::info!(
@@ -156,8 +156,8 @@ async fn serve(prepared: Prepared) -> anyhow::Result<()> {
         );
     }
     let bus = wiring::redis_bus(&config.bus.redis_url)?;
-    let look = metrics::of_signer(Arc::clone(&bus));
-    let metrics = metrics::start(&signer.metrics_listen, look, stop.clone()).await?;
+    let gauges = metrics::signer_gauges(Arc::clone(&bus));
+    let metrics = metrics::start(&signer.metrics_listen, gauges, stop.clone()).await?;
     let node = wiring::node_config(SignerParts {
         name: signer.name.clone(),
         folder: signer.data_dir.clone(),
@@ -191,7 +191,7 @@ async fn serve(prepared: Prepared) -> anyhow::Result<()> {
 }
 
 /// Refuses a start by mistake on an empty folder: the identity is made on purpose.
-fn check_made(signer: &Signer) -> anyhow::Result<()> {
+fn check_initialized(signer: &SignerSettings) -> anyhow::Result<()> {
     if signer.generate_passphrase || signer.identity_file().exists() {
         return Ok(());
     }
@@ -203,7 +203,7 @@ fn check_made(signer: &Signer) -> anyhow::Result<()> {
 
 /// What an orchestrator may make of the node's keys; `None` when the process was stopped while a file
 /// was missing.
-async fn rules(signer: &Signer, stop: &mut Stop) -> anyhow::Result<Option<KeyRules>> {
+async fn rules(signer: &SignerSettings, stop: &mut StopSignal) -> anyhow::Result<Option<KeyRules>> {
     let mut vaults = HashMap::new();
     for (uuid, vault) in &signer.vaults {
         let setting = format!("signer.vaults.{uuid:?}");
@@ -227,7 +227,7 @@ async fn rules(signer: &Signer, stop: &mut Stop) -> anyhow::Result<Option<KeyRul
     }))
 }
 
-fn check_obeys(signer: &Signer) -> anyhow::Result<()> {
+fn check_orchestrators(signer: &SignerSettings) -> anyhow::Result<()> {
     if !signer.orchestrators.is_empty() {
         return Ok(());
     }
@@ -241,7 +241,7 @@ fn check_obeys(signer: &Signer) -> anyhow::Result<()> {
 async fn nodes(
     setting: &str,
     entries: &[String],
-    stop: &mut Stop,
+    stop: &mut StopSignal,
 ) -> anyhow::Result<Option<Vec<NodeId>>> {
     let mut ids = Vec::new();
     for entry in entries {
@@ -261,12 +261,16 @@ async fn nodes(
     Ok(Some(ids))
 }
 
-async fn wait_for(path: &Path, setting: &str, stop: &mut Stop) -> anyhow::Result<Option<String>> {
+async fn wait_for(
+    path: &Path,
+    setting: &str,
+    stop: &mut StopSignal,
+) -> anyhow::Result<Option<String>> {
     for poll in 0_u32.. {
-        if let Some(line) = files::read_unexposed(path)? {
+        if let Some(line) = files::read_trusted(path)? {
             return Ok(Some(line));
         }
-        if poll % REMIND == 0 {
+        if poll % POLLS_PER_REMINDER == 0 {
             tracing::warn!(path = %path.display(), "waiting for a public key that {setting} names: start the process that has it, or copy the file here");
         }
         tokio::select! {

@@ -4,9 +4,8 @@ use covault_actors::operations::{ConfigureSweep, ShowSweep};
 use covault_core::schema::admin::{self, SweepNetwork, Token};
 
 use super::{
-    answer,
-    client::{Client, Target},
-    vault,
+    client::{AdminClient, ConnectionArgs},
+    print_line, vault,
 };
 
 /// Sweep configuration.
@@ -34,7 +33,7 @@ pub enum Command {
         #[arg(long, value_name = "URL")]
         webhook: Option<String>,
         #[command(flatten)]
-        orchestrator: Target,
+        orchestrator: ConnectionArgs,
     },
     /// Show what a sweep token has configured.
     Show {
@@ -42,7 +41,7 @@ pub enum Command {
         #[arg(long, value_name = "TOKEN")]
         token: String,
         #[command(flatten)]
-        orchestrator: Target,
+        orchestrator: ConnectionArgs,
     },
 }
 
@@ -83,13 +82,13 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn show(token: Token, networks: &[SweepNetwork], client: &Client) -> anyhow::Result<()> {
+async fn show(token: Token, networks: &[SweepNetwork], client: &AdminClient) -> anyhow::Result<()> {
     let vaults = vault::vaults(client).await?;
     let name = |uuid: &str| {
         let found = vaults.iter().find(|vault| vault.uuid == uuid);
         found.map_or_else(|| uuid.to_owned(), |vault| vault.name.clone())
     };
-    answer(text(&token, networks, name));
+    print_line(text(&token, networks, name));
     Ok(())
 }
 

@@ -12,23 +12,23 @@ use covault_core::{
 use prost_types::Timestamp;
 
 use super::{
-    answer, answer_json,
-    client::{Client, Target},
-    vault,
+    answer_json,
+    client::{AdminClient, ConnectionArgs},
+    print_line, vault,
 };
 use crate::adapters::SystemClock;
 
 /// API tokens.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    Create(Create),
+    Create(CreateTokenArgs),
     /// List the tokens, those that are revoked or expired too. Shows no secret.
     List {
         /// Print JSON.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     /// Revoke a token: it is refused from the next call on. There is no way back.
     ///
@@ -38,7 +38,7 @@ pub enum Command {
         #[arg(value_name = "TOKEN")]
         token: String,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
 }
 
@@ -47,7 +47,7 @@ pub enum Command {
 /// Only its hash is stored. A token begins with cvp_ (platform) or cvs_ (sweep) and ends with a
 /// checksum, so that scanners for leaked secrets recognise it.
 #[derive(Debug, clap::Args)]
-pub struct Create {
+pub struct CreateTokenArgs {
     /// What to call it: 1 to 64 characters, unique among tokens that are not revoked.
     #[arg(long)]
     name: String,
@@ -78,7 +78,7 @@ pub struct Create {
     #[arg(long, value_name = "WHEN")]
     expires: Option<String>,
     #[command(flatten)]
-    target: Target,
+    target: ConnectionArgs,
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
@@ -89,14 +89,14 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             let request = admin::RevokeTokenRequest { token };
             let token = target.client()?.call::<RevokeToken>(&request).await?.token;
             let token = token.unwrap_or_default();
-            answer(format_args!("revoked {} ({})", token.id, token.name));
+            print_line(format_args!("revoked {} ({})", token.id, token.name));
             Ok(())
         }
     }
 }
 
-async fn create(args: Create) -> anyhow::Result<()> {
-    let Create {
+async fn create(args: CreateTokenArgs) -> anyhow::Result<()> {
+    let CreateTokenArgs {
         name,
         kind,
         vault,
@@ -133,11 +133,11 @@ async fn create(args: Create) -> anyhow::Result<()> {
     if token.kind == "sweep" {
         eprintln!("next: covault sweep configure --token {} --help", token.id);
     }
-    answer(made.secret);
+    print_line(made.secret);
     Ok(())
 }
 
-async fn list(json: bool, client: &Client) -> anyhow::Result<()> {
+async fn list(json: bool, client: &AdminClient) -> anyhow::Result<()> {
     let request = admin::ListTokensRequest {};
     let tokens = client.call::<ListTokens>(&request).await?;
     if json {
@@ -152,21 +152,21 @@ async fn list(json: bool, client: &Client) -> anyhow::Result<()> {
         .into_iter()
         .map(|vault| (vault.uuid, vault.name))
         .collect();
-    answer(table(&tokens, &names));
+    print_line(table(&tokens, &names));
     Ok(())
 }
 
 /// `vaults` gives names to uuids.
-fn table(answer: &ListTokensResponse, vaults: &HashMap<String, String>) -> String {
+fn table(response: &ListTokensResponse, vaults: &HashMap<String, String>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header([
         "STATE", "NAME", "KIND", "ACCESS", "VAULTS", "ALLOW", "EXPIRES", "ID",
     ]);
-    for token in &answer.tokens {
+    for token in &response.tokens {
         let vault = |uuid: &String| vaults.get(uuid).unwrap_or(uuid).clone();
         let listed: Vec<String> = token.vaults.iter().map(vault).collect();
         table.add_row([
-            state(token, answer.now_ms).to_owned(),
+            state(token, response.now_ms).to_owned(),
             token.name.clone(),
             token.kind.clone(),
             token.access.clone(),

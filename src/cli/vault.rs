@@ -1,14 +1,14 @@
 //! `covault vault`: making and listing vaults, and the life of their keys.
 
 mod backup;
-mod life;
+mod lifecycle;
 
 use anyhow::{Context as _, bail};
 
 use super::{
-    answer,
-    client::{Client, Target},
-    progress::{self, Progress},
+    client::{AdminClient, ConnectionArgs},
+    print_line,
+    progress::{self, ProgressSpinner},
     public_key,
 };
 use covault_actors::operations::{CreateVault, ListVaults};
@@ -49,26 +49,26 @@ pub enum Command {
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     /// List vaults.
     List {
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     /// Show a vault: each key's scheme, epoch, threshold, holders, and what is in work.
     Show {
         #[command(flatten)]
-        which: Which,
+        which: VaultSelector,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     /// Give a vault's nodes new shares of the same keys; the old ones are retired.
     ///
     /// What was stolen of fewer nodes than the threshold before is worth nothing afterwards. Keys
     /// and addresses stay, and requests are signed all the time. It also gives a node a share
     /// again that has lost it (--lost), or was restored from a backup. All holders must be live.
-    Refresh(life::ReshareRequest),
+    Refresh(lifecycle::ReshareRequest),
     /// Give a vault's keys to another set of nodes, or change the threshold.
     ///
     /// Keys and addresses stay, and requests are signed all the time. The operator of each node that
@@ -78,9 +78,9 @@ pub enum Command {
     /// holders has to be live, and all of the new ones.
     Reshare {
         #[command(flatten)]
-        set: life::NewSet,
+        set: lifecycle::NewHoldersArgs,
         #[command(flatten)]
-        reshare_request: life::ReshareRequest,
+        reshare_request: lifecycle::ReshareRequest,
     },
     /// Back up a vault's keys: every node encrypts its shares to recipients kept offline.
     ///
@@ -93,7 +93,7 @@ pub enum Command {
 /// A vault.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct Which {
+pub struct VaultSelector {
     /// The vault's name.
     #[arg(long)]
     name: Option<String>,
@@ -102,9 +102,9 @@ pub struct Which {
     vault: Option<String>,
 }
 
-impl Which {
+impl VaultSelector {
     /// Finds it.
-    async fn find(&self, client: &Client) -> anyhow::Result<Vault> {
+    async fn find(&self, client: &AdminClient) -> anyhow::Result<Vault> {
         let fits = |vault: &Vault| match (&self.name, &self.vault) {
             (Some(name), _) => vault.name == *name,
             (None, uuid) => Some(&vault.uuid) == uuid.as_ref(),
@@ -121,7 +121,7 @@ impl Which {
 ///
 /// # Errors
 /// When one is not there.
-pub async fn uuids(client: &Client, which: &[String]) -> anyhow::Result<Vec<String>> {
+pub async fn uuids(client: &AdminClient, which: &[String]) -> anyhow::Result<Vec<String>> {
     let vaults = vaults(client).await?;
     let uuid = |which: &String| {
         let fits = |vault: &&Vault| vault.uuid.eq_ignore_ascii_case(which) || vault.name == *which;
@@ -134,7 +134,7 @@ pub async fn uuids(client: &Client, which: &[String]) -> anyhow::Result<Vec<Stri
     which.iter().map(uuid).collect()
 }
 
-pub async fn vaults(client: &Client) -> anyhow::Result<Vec<Vault>> {
+pub async fn vaults(client: &AdminClient) -> anyhow::Result<Vec<Vault>> {
     let request = admin::ListVaultsRequest {};
     Ok(client.call::<ListVaults>(&request).await?.vaults)
 }
@@ -161,12 +161,12 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
             create(&request, target).await
         }
         Command::List { target } => list(target).await,
-        Command::Show { which, target } => life::show(which, target).await,
-        Command::Refresh(reshare_request) => life::refresh(reshare_request).await,
+        Command::Show { which, target } => lifecycle::show(which, target).await,
+        Command::Refresh(reshare_request) => lifecycle::refresh(reshare_request).await,
         Command::Reshare {
             set,
             reshare_request,
-        } => life::reshare(reshare_request, set).await,
+        } => lifecycle::reshare(reshare_request, set).await,
         Command::Backup(args) => backup::run(args).await,
     }
 }
@@ -176,7 +176,7 @@ fn made(vault: Option<Vault>) -> anyhow::Result<Vault> {
     vault.context("the orchestrator answers without a vault")
 }
 
-async fn create(request: &admin::CreateVaultRequest, target: Target) -> anyhow::Result<()> {
+async fn create(request: &admin::CreateVaultRequest, target: ConnectionArgs) -> anyhow::Result<()> {
     let client = target.client()?;
     let name = &request.name;
     let mut vault = made(client.call::<CreateVault>(request).await?.vault)?;
@@ -186,7 +186,7 @@ async fn create(request: &admin::CreateVaultRequest, target: Target) -> anyhow::
             vault.threshold
         );
     }
-    let progress = Progress::start(format!(
+    let progress = ProgressSpinner::start(format!(
         "vault {name}: {} signers generate its keys",
         vault.signers.len()
     ));
@@ -204,7 +204,7 @@ async fn create(request: &admin::CreateVaultRequest, target: Target) -> anyhow::
         if vault.ready {
             break;
         }
-        tokio::time::sleep(progress::pause(started)).await;
+        tokio::time::sleep(progress::poll_interval(started)).await;
         vault = vaults(&client)
             .await?
             .into_iter()
@@ -212,11 +212,11 @@ async fn create(request: &admin::CreateVaultRequest, target: Target) -> anyhow::
             .context("the orchestrator has lost the vault")?;
     }
     drop(progress);
-    answer(vault.uuid);
+    print_line(vault.uuid);
     Ok(())
 }
 
-async fn list(target: Target) -> anyhow::Result<()> {
+async fn list(target: ConnectionArgs) -> anyhow::Result<()> {
     let vaults = vaults(&target.client()?).await?;
     if vaults.is_empty() {
         eprintln!("no vaults yet: covault vault create --help");
@@ -242,7 +242,7 @@ async fn list(target: Target) -> anyhow::Result<()> {
             (false, None, Some(problem)) => format!("generating keys; last problem: {problem}"),
             (false, None, None) => "generating keys".to_owned(),
         };
-        answer(format_args!(
+        print_line(format_args!(
             "{uuid}  {threshold}-of-{}  {ecdsa_backend}  {name}  {state}",
             signers.len()
         ));

@@ -10,13 +10,13 @@ use super::ConfigError;
 macro_rules! chains {
     ($($name:ident,)*) => {
         #[derive(Clone, Debug, Deserialize)]
-        pub struct Chains {
+        pub struct ChainSettings {
             /// By chain id, which TOML has as text.
             evm: BTreeMap<String, ChainNodes>,
             $($name: ChainNodes,)*
         }
 
-        impl Chains {
+        impl ChainSettings {
             /// Those that have a name of their own.
             const NAMES: &[&str] = &[$(stringify!($name)),*];
 
@@ -49,7 +49,7 @@ chains! {
     stellar,
 }
 
-impl Chains {
+impl ChainSettings {
     /// The EVM chains that are named.
     pub fn evm(&self) -> Result<BTreeMap<u64, &ChainNodes>, ConfigError> {
         self.evm

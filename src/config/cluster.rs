@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Cluster {
-    pub roles: Roles,
+pub struct ClusterSettings {
+    pub roles: ProcessRole,
     pub name: String,
     secret_file: PathBuf,
 }
 
-impl Cluster {
+impl ClusterSettings {
     /// The file with the secret of all processes, where there is one.
     pub fn secret_file(&self) -> Option<&PathBuf> {
         (!self.secret_file.as_os_str().is_empty()).then_some(&self.secret_file)
@@ -21,7 +21,7 @@ impl Cluster {
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Roles {
+pub enum ProcessRole {
     /// The API, and vaults
     All,
     /// The API: commands go to an orchestrator, questions are answered from the store
@@ -30,14 +30,14 @@ pub enum Roles {
     Orchestrator,
 }
 
-impl Roles {
+impl ProcessRole {
     /// Whether the API is served.
     pub fn serve_api(self) -> bool {
-        matches!(self, Roles::All | Roles::Http)
+        matches!(self, ProcessRole::All | ProcessRole::Http)
     }
 
     /// Whether vaults run here.
     pub fn run_vaults(self) -> bool {
-        matches!(self, Roles::All | Roles::Orchestrator)
+        matches!(self, ProcessRole::All | ProcessRole::Orchestrator)
     }
 }

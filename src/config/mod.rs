@@ -18,8 +18,8 @@ use toml::{Table, Value};
 
 use self::chains::{chain_id, empty_chain};
 pub use self::{
-    chains::{ChainNodes, Chains},
-    cluster::{Cluster, Roles},
+    chains::{ChainNodes, ChainSettings},
+    cluster::{ClusterSettings, ProcessRole},
 };
 use crate::files;
 
@@ -34,20 +34,20 @@ const LEAST_STORE_TIMEOUT_MS: u64 = 1_000;
 /// All settings. Their meaning stands in `config.default.toml`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
-    pub log: Log,
-    pub bus: Bus,
-    pub store: Store,
-    pub serve: Serve,
-    pub cluster: Cluster,
-    pub limits: Limits,
-    pub signer: Signer,
-    pub idempotency: Idempotency,
-    pub evm: Evm,
-    pub chains: Chains,
+    pub log: LogSettings,
+    pub bus: BusSettings,
+    pub store: StoreSettings,
+    pub serve: ServeSettings,
+    pub cluster: ClusterSettings,
+    pub limits: RateLimits,
+    pub signer: SignerSettings,
+    pub idempotency: IdempotencySettings,
+    pub evm: EvmSettings,
+    pub chains: ChainSettings,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Limits {
+pub struct RateLimits {
     pub per_token_per_second: u32,
     pub per_token_burst: u32,
     pub per_ip_per_second: u32,
@@ -55,17 +55,17 @@ pub struct Limits {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Evm {
+pub struct EvmSettings {
     pub abi_files: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Idempotency {
+pub struct IdempotencySettings {
     pub strict: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Log {
+pub struct LogSettings {
     pub level: String,
     pub format: LogFormat,
 }
@@ -78,19 +78,19 @@ pub enum LogFormat {
 }
 
 #[derive(Clone, Deserialize)]
-pub struct Bus {
+pub struct BusSettings {
     pub redis_url: String,
 }
 
 /// A Redis URL may hold a password.
-impl std::fmt::Debug for Bus {
+impl std::fmt::Debug for BusSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Bus")
     }
 }
 
 #[derive(Clone, Deserialize)]
-pub struct Store {
+pub struct StoreSettings {
     pub kind: StoreKind,
     pub url: String,
     pub url_file: PathBuf,
@@ -99,7 +99,7 @@ pub struct Store {
 }
 
 /// A PostgreSQL URL may hold a password.
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Store {:?}", self.kind)
     }
@@ -113,7 +113,7 @@ pub enum StoreKind {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Serve {
+pub struct ServeSettings {
     pub listen: String,
     pub grpc_listen: String,
     pub metrics_listen: String,
@@ -140,22 +140,22 @@ pub struct Serve {
     pub simulate: bool,
 }
 
-impl Serve {
+impl ServeSettings {
     pub fn identity_file(&self) -> PathBuf {
-        or_in(&self.identity_file, &self.data_dir, "identity")
+        path_or_default(&self.identity_file, &self.data_dir, "identity")
     }
 
     pub fn platform_token_file(&self) -> PathBuf {
-        or_in(&self.platform_token_file, &self.data_dir, "platform-token")
+        path_or_default(&self.platform_token_file, &self.data_dir, "platform-token")
     }
 
     pub fn admin_token_file(&self) -> PathBuf {
-        or_in(&self.admin_token_file, &self.data_dir, "admin-token")
+        path_or_default(&self.admin_token_file, &self.data_dir, "admin-token")
     }
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Signer {
+pub struct SignerSettings {
     pub name: String,
     pub data_dir: PathBuf,
     identity_file: PathBuf,
@@ -168,7 +168,7 @@ pub struct Signer {
     least_threshold: u16,
     most_threshold: u16,
     least_spare: i32,
-    pub vaults: BTreeMap<String, SignerVault>,
+    pub vaults: BTreeMap<String, SignerVaultSettings>,
     pub keep_retired_days: u16,
     pub metrics_listen: String,
     policy_file: PathBuf,
@@ -180,9 +180,9 @@ pub struct Signer {
     pub sandbox: bool,
 }
 
-impl Signer {
+impl SignerSettings {
     pub fn identity_file(&self) -> PathBuf {
-        or_in(&self.identity_file, &self.data_dir, "identity")
+        path_or_default(&self.identity_file, &self.data_dir, "identity")
     }
 
     /// Whether the operator has said where the passphrase is.
@@ -191,7 +191,7 @@ impl Signer {
     }
 
     pub fn passphrase_file(&self) -> PathBuf {
-        or_in(&self.passphrase_file, &self.data_dir, "passphrase")
+        path_or_default(&self.passphrase_file, &self.data_dir, "passphrase")
     }
 
     /// How many shares a key of this node may need, and have to spare.
@@ -203,7 +203,7 @@ impl Signer {
     pub fn policy_file(&self) -> (PathBuf, bool) {
         let named = !self.policy_file.as_os_str().is_empty();
         (
-            or_in(&self.policy_file, &self.data_dir, "policy.toml"),
+            path_or_default(&self.policy_file, &self.data_dir, "policy.toml"),
             named,
         )
     }
@@ -211,15 +211,15 @@ impl Signer {
 
 /// What a signer node lets be made of the keys of one vault.
 #[derive(Clone, Debug, Deserialize)]
-pub struct SignerVault {
+pub struct SignerVaultSettings {
     pub peers: Vec<String>,
     least_threshold: u16,
     most_threshold: u16,
     least_spare: i32,
 }
 
-impl SignerVault {
-    /// As [`Signer::limits`], for one vault.
+impl SignerVaultSettings {
+    /// As [`SignerSettings::limits`], for one vault.
     pub fn limits(&self) -> KeyLimits {
         limits(self.least_threshold, self.most_threshold, self.least_spare)
     }
@@ -286,13 +286,13 @@ pub enum ConfigError {
     )]
     FileOnly { variable: String, setting: String },
     #[error("{0:#}")]
-    Exposed(anyhow::Error),
+    Untrusted(anyhow::Error),
     #[error(
         "this signer node would be open to a hostile orchestrator: {0}. Set what is missing in its \
          configuration file (deploy/signer-1.toml is a sample), or signer.development = true where \
          nothing is at stake"
     )]
-    Open(String),
+    Insecure(String),
     #[error("{0:?} is not an EVM chain id: use a number of 1 or more")]
     ChainId(String),
     #[error("{given:?} is not a chain: use an EVM chain id (a number) or one of {named}")]
@@ -322,11 +322,11 @@ impl Config {
     /// write the file, or to put another in its place.
     ///
     /// # Errors
-    /// As [`Config::load`], and [`ConfigError::Exposed`].
-    pub fn load_of_signer(file: Option<&Path>) -> Result<(Self, Vec<String>), ConfigError> {
+    /// As [`Config::load`], and [`ConfigError::Untrusted`].
+    pub fn load_for_signer(file: Option<&Path>) -> Result<(Self, Vec<String>), ConfigError> {
         let text = file
             .map(|path| {
-                let text = files::read_unexposed(path).map_err(ConfigError::Exposed)?;
+                let text = files::read_trusted(path).map_err(ConfigError::Untrusted)?;
                 let text = text.ok_or_else(|| {
                     ConfigError::Read(path.to_owned(), std::io::ErrorKind::NotFound.into())
                 })?;
@@ -392,7 +392,7 @@ fn variables() -> Result<Vec<(String, String)>, ConfigError> {
         .collect()
 }
 
-fn or_in(path: &Path, folder: &Path, name: &str) -> PathBuf {
+fn path_or_default(path: &Path, folder: &Path, name: &str) -> PathBuf {
     if path.as_os_str().is_empty() {
         folder.join(name)
     } else {
@@ -510,13 +510,13 @@ fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, C
             evm.entry(id).or_insert_with(|| Value::Table(empty_chain()));
         }
     }
-    match leaf(settings, &path) {
-        Some(_) if signer::is_of_file_only(&path) => Err(ConfigError::FileOnly {
+    match find_setting(settings, &path) {
+        Some(_) if signer::is_file_only(&path) => Err(ConfigError::FileOnly {
             variable: name.to_owned(),
             setting: path.replacen('_', ".", 1),
         }),
         Some(slot) => {
-            *slot = typed(slot, value)
+            *slot = parse_as(slot, value)
                 .map_err(|problem| ConfigError::EnvValue(name.to_owned(), problem))?;
             Ok(true)
         }
@@ -525,11 +525,11 @@ fn set_from_env(settings: &mut Table, name: &str, value: &str) -> Result<bool, C
 }
 
 /// The setting whose path, joined by `_`, is `path`.
-fn leaf<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
+fn find_setting<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
     table.iter_mut().find_map(|(key, value)| {
         let rest = path.strip_prefix(key.as_str())?;
         match (rest.strip_prefix('_'), value) {
-            (Some(rest), Value::Table(inner)) => leaf(inner, rest),
+            (Some(rest), Value::Table(inner)) => find_setting(inner, rest),
             (None, value) if rest.is_empty() && !value.is_table() => Some(value),
             _ => None,
         }
@@ -537,7 +537,7 @@ fn leaf<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
 }
 
 /// Text as a value of the type that the setting has.
-fn typed(like: &Value, text: &str) -> Result<Value, String> {
+fn parse_as(like: &Value, text: &str) -> Result<Value, String> {
     Ok(match like {
         Value::Integer(_) => Value::Integer(
             text.parse()

@@ -1,6 +1,6 @@
 //! What a signer node does not start without, and which of its settings variables may set.
 
-use super::{ConfigError, Signer};
+use super::{ConfigError, SignerSettings};
 
 /// The settings of a signer node that the environment may override. Every other one decides what the
 /// node signs and with whom, or where that is written: it comes from the configuration file only.
@@ -13,18 +13,18 @@ const FROM_ENVIRONMENT: &[&str] = &[
 ];
 
 /// Whether the setting with this path, joined by `_`, is read from the configuration file only.
-pub(super) fn is_of_file_only(path: &str) -> bool {
+pub(super) fn is_file_only(path: &str) -> bool {
     path.strip_prefix("signer_")
         .is_some_and(|setting| !FROM_ENVIRONMENT.contains(&setting))
 }
 
-impl Signer {
+impl SignerSettings {
     /// Refuses a node that would be open: without peers, least threshold or policy file, unless it is
     /// one for development.
     ///
     /// # Errors
-    /// [`ConfigError::Open`] naming all that is missing, and what to do.
-    pub fn check_closed(&self) -> Result<(), ConfigError> {
+    /// [`ConfigError::Insecure`] naming all that is missing, and what to do.
+    pub fn check_secure(&self) -> Result<(), ConfigError> {
         if self.development {
             return Ok(());
         }
@@ -54,6 +54,6 @@ impl Signer {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(ConfigError::Open(missing.join("; ")))
+        Err(ConfigError::Insecure(missing.join("; ")))
     }
 }

@@ -248,7 +248,7 @@ fn environment__should_set_nothing_that_decides_what_a_signer_signs() {
 fn signer__should_name_all_that_a_closed_node_lacks() {
     let check = |text: &str| {
         let config = layered(text, &[]).expect("loads");
-        let checked = config.signer.check_closed();
+        let checked = config.signer.check_secure();
         checked.map_err(|error| error.to_string())
     };
     let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/policy.toml");
@@ -324,7 +324,7 @@ fn samples__should_load() {
             assert_eq!(config.signer.policy_file(), (policy, true));
             // As they stand they are closed.
             assert!(!config.signer.development);
-            config.signer.check_closed().expect(name);
+            config.signer.check_secure().expect(name);
             let own = format!("./data/{}/identity.pub", name.trim_end_matches(".toml"));
             assert_eq!(config.signer.peers.len(), 2);
             assert!(!config.signer.peers.contains(&own));

@@ -14,8 +14,8 @@ use tonic_health::pb::{
 use super::status;
 use crate::{
     api::{Api, headers::RequestId},
-    http::server::InUse,
-    shutdown::{self, Stop},
+    http::server::RequestGuard,
+    shutdown::{self, StopSignal},
 };
 
 /// How often a watcher's answer is looked for anew.
@@ -28,13 +28,13 @@ pub struct ByAsking {
     api: Arc<Api>,
     /// Full names of the services.
     services: Arc<[String]>,
-    stop: Stop,
+    stop: StopSignal,
     watchers: Arc<Semaphore>,
 }
 
 impl ByAsking {
     /// Health of `services`, and of the server, whose name is empty.
-    pub fn new(api: Arc<Api>, services: Vec<String>, stop: Stop) -> Self {
+    pub fn new(api: Arc<Api>, services: Vec<String>, stop: StopSignal) -> Self {
         Self {
             api,
             services: services.into(),
@@ -48,7 +48,7 @@ impl ByAsking {
     }
 }
 
-async fn serving(api: &Api, stop: &Stop) -> ServingStatus {
+async fn serving(api: &Api, stop: &StopSignal) -> ServingStatus {
     if !*stop.borrow() && api.ready().await.is_ok() {
         ServingStatus::Serving
     } else {
@@ -98,7 +98,7 @@ impl Health for ByAsking {
             known: self.knows(&request.get_ref().service),
             stop: self.stop.clone(),
             last: None,
-            _held: (place, request.extensions().get::<InUse>().cloned()),
+            _held: (place, request.extensions().get::<RequestGuard>().cloned()),
         };
         let answers = stream::unfold(watcher, |mut watcher| async move {
             let status = watcher.next().await?;
@@ -112,9 +112,9 @@ impl Health for ByAsking {
 struct Watcher {
     api: Arc<Api>,
     known: bool,
-    stop: Stop,
+    stop: StopSignal,
     last: Option<ServingStatus>,
-    _held: (OwnedSemaphorePermit, Option<InUse>),
+    _held: (OwnedSemaphorePermit, Option<RequestGuard>),
 }
 
 impl Watcher {

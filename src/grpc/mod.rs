@@ -40,7 +40,7 @@ use crate::{
         headers::{self, REQUEST_ID, RequestId},
         meter::{Measured, NO_OPERATION, Transport},
     },
-    shutdown::Stop,
+    shutdown::StopSignal,
 };
 
 /// The largest question about health, in bytes.
@@ -61,7 +61,7 @@ struct Method {
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn router(api: &Arc<Api>, longest: Duration, stop: &Stop) -> Result<Router, Fault> {
+pub fn router(api: &Arc<Api>, longest: Duration, stop: &StopSignal) -> Result<Router, Fault> {
     let mut router = Router::new();
     let mut services = Vec::new();
     for operation in operations::all()? {

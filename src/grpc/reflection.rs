@@ -21,8 +21,8 @@ use tonic_reflection::server::Builder;
 use super::{id_of, status};
 use crate::{
     api::Api,
-    http::server::InUse,
-    shutdown::{self, Stop},
+    http::server::RequestGuard,
+    shutdown::{self, StopSignal},
 };
 
 /// Conversations at once.
@@ -35,14 +35,14 @@ const LARGEST: usize = 16 * 1024;
 struct Gate {
     api: Arc<Api>,
     places: Arc<Semaphore>,
-    stop: Stop,
+    stop: StopSignal,
 }
 
 /// The routes, in both versions of the protocol.
 ///
 /// # Errors
 /// [`Class::Bug`] when the schema cannot be read.
-pub fn routes(api: &Arc<Api>, stop: &Stop) -> Result<Router, Fault> {
+pub fn routes(api: &Arc<Api>, stop: &StopSignal) -> Result<Router, Fault> {
     // The bytes, not what they decode to: decoding would lose the schema's own options.
     let builder = || {
         Builder::configure()
@@ -79,7 +79,7 @@ async fn bounded(State(gate): State<Arc<Gate>>, request: Request, next: Next) ->
         let fault = Fault::new(Class::Limited, "too many use reflection now; try again");
         return status::of(fault, &id).into_http();
     };
-    let held = (place, request.extensions().get::<InUse>().cloned());
+    let held = (place, request.extensions().get::<RequestGuard>().cloned());
     let mut stop = gate.stop.clone();
     let end = Box::pin(async move {
         tokio::select! {

@@ -25,19 +25,19 @@ struct SweepError<'a> {
 
 /// A fault with the status it is answered with.
 #[derive(Debug)]
-pub struct Failure {
+pub struct HttpError {
     status: StatusCode,
     fault: Fault,
     retry_after: Option<u64>,
 }
 
-impl From<Fault> for Failure {
+impl From<Fault> for HttpError {
     fn from(fault: Fault) -> Self {
         Refusal::from(fault).into()
     }
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for HttpError {
     fn from(refusal: Refusal) -> Self {
         let Refusal { fault, retry_after } = refusal;
         Self {
@@ -48,7 +48,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-impl Failure {
+impl HttpError {
     /// A refusal of HTTP itself (404, 405, 408, 415, 422), which no class stands for.
     pub fn http(status: StatusCode, public: &str) -> Self {
         Self {
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn failure__should_have_the_shape_of_its_operation() {
-        let failure = Failure::from(Fault::field("evmSendNative.to", "is not an address"));
+        let failure = HttpError::from(Fault::field("evmSendNative.to", "is not an address"));
         let response = failure.into_response(Some(&operation("createSigningRequest")), "r-1");
         assert_eq!(response.status(), 400);
         assert_eq!(response.headers()["content-type"], "application/json");
@@ -238,7 +238,7 @@ mod tests {
         let fault = Fault::new(Class::Invalid, "no funds")
             .with_execute_code(ExecuteCode::InsufficientFunds);
         let response =
-            Failure::from(fault).into_response(Some(&operation("executeSigningRequests")), "r-1");
+            HttpError::from(fault).into_response(Some(&operation("executeSigningRequests")), "r-1");
         let error = &body(response).await["error"];
         assert_eq!(
             *error,
@@ -253,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn failure__should_hide_the_cause_of_our_own_faults() {
         let response =
-            Failure::from(Fault::bug("table wallets is broken")).into_response(None, "r-7");
+            HttpError::from(Fault::bug("table wallets is broken")).into_response(None, "r-7");
         assert_eq!(response.status(), 500);
         assert_eq!(
             body(response).await["error"]["message"],
@@ -263,14 +263,14 @@ mod tests {
 
     #[test]
     fn failure__should_say_when_to_try_again() {
-        let limited = Failure::from(Fault::new(Class::Limited, "too many requests"));
+        let limited = HttpError::from(Fault::new(Class::Limited, "too many requests"));
         assert_eq!(
             limited.into_response(None, "r").headers()["retry-after"],
             "1"
         );
-        let away = Failure::from(Fault::unavailable("no signers"));
+        let away = HttpError::from(Fault::unavailable("no signers"));
         assert_eq!(away.into_response(None, "r").headers()["retry-after"], "1");
-        let later = Failure::from(Refusal {
+        let later = HttpError::from(Refusal {
             fault: Fault::new(Class::Limited, "too many requests"),
             retry_after: Some(17),
         });
@@ -278,7 +278,7 @@ mod tests {
             later.into_response(None, "r").headers()["retry-after"],
             "17"
         );
-        let wrong = Failure::from(Fault::invalid_uuid()).into_response(None, "r");
+        let wrong = HttpError::from(Fault::invalid_uuid()).into_response(None, "r");
         assert!(!wrong.headers().contains_key("retry-after"));
     }
 
@@ -317,7 +317,7 @@ mod tests {
                 "internal server error",
             ),
             (
-                Failure::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong content type"),
+                HttpError::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "wrong content type"),
                 415,
                 "Unsupported Media Type",
                 "wrong content type",

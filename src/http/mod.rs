@@ -27,7 +27,7 @@ use covault_core::{
 };
 use futures::StreamExt as _;
 
-use self::error::Failure;
+use self::error::HttpError;
 use crate::api::{
     self, Api, Call, Credentials,
     admission::{InFlight, Refusal},
@@ -36,9 +36,9 @@ use crate::api::{
 };
 
 /// A body that is too large is read on up to so many times the limit.
-const THROWN_AWAY: usize = 64;
+const MAX_DISCARD_FACTOR: usize = 64;
 /// Room that a body gets before anything of it is there, in bytes.
-const FIRST: usize = 16 * 1024;
+const INITIAL_BODY_CAPACITY: usize = 16 * 1024;
 
 /// Below it, errors have the shape of the sweep API.
 const SWEEP: &str = "/v1/sweep";
@@ -68,21 +68,28 @@ pub fn router(api: &Arc<Api>) -> Result<Router, Fault> {
     }
     let not_found_in = Arc::clone(api);
     let router = router
-        .merge(
-            docs::routes()?.route_layer(middleware::from_fn_with_state(Arc::clone(api), counted)),
-        )
+        .merge(docs::routes()?.route_layer(middleware::from_fn_with_state(
+            Arc::clone(api),
+            rate_limited,
+        )))
         .fallback(move |request: Request| not_found(Arc::clone(&not_found_in), request))
-        .layer(middleware::from_fn_with_state(Arc::clone(api), identify));
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(api),
+            assign_request_id,
+        ));
     Ok(router)
 }
 
 /// What a process serves that has no API.
-pub fn health_alone(api: &Arc<Api>) -> Router {
+pub fn health_router(api: &Arc<Api>) -> Router {
     Router::new()
         .route("/livez", get(health::livez).fallback(not_get))
         .route("/readyz", get(health::readyz).fallback(not_get))
         .with_state(Arc::clone(api))
-        .layer(middleware::from_fn_with_state(Arc::clone(api), identify))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(api),
+            assign_request_id,
+        ))
 }
 
 impl Route {
@@ -128,7 +135,7 @@ impl Route {
         }
     }
 
-    async fn answer(&self, request_id: &str, request: Request) -> Result<Answer, Failure> {
+    async fn answer(&self, request_id: &str, request: Request) -> Result<Answer, HttpError> {
         let in_flight = self.api.admission.enter()?;
         let (caller, idempotency, body) = self.check(request_id, request, &in_flight).await?;
         let call = Call {
@@ -137,7 +144,7 @@ impl Route {
             body: RequestBody::Json(&body),
             idempotency,
         };
-        self.api.call(call).await.map_err(Failure::from)
+        self.api.call(call).await.map_err(HttpError::from)
     }
 
     /// Checks everything about a request but its meaning.
@@ -146,7 +153,7 @@ impl Route {
         request_id: &str,
         request: Request,
         in_flight: &InFlight,
-    ) -> Result<(Caller, Option<String>, Bytes), Failure> {
+    ) -> Result<(Caller, Option<String>, Bytes), HttpError> {
         let (head, body) = request.into_parts();
         let credentials = Credentials {
             token: headers::token(&head.headers),
@@ -170,7 +177,7 @@ impl Route {
         headers: &HeaderMap,
         body: Body,
         in_flight: &InFlight,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, HttpError> {
         let announced = headers
             .get(header::CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse().ok())
@@ -182,8 +189,8 @@ impl Route {
         }
         let read = read_body(body, announced, limit, in_flight);
         match tokio::time::timeout(self.api.body_timeout, read).await {
-            Ok(read) => read.map_err(Failure::from),
-            Err(_) => Err(Failure::http(
+            Ok(read) => read.map_err(HttpError::from),
+            Err(_) => Err(HttpError::http(
                 StatusCode::REQUEST_TIMEOUT,
                 "the body did not arrive in time",
             )),
@@ -193,7 +200,7 @@ impl Route {
     fn respond(&self, request_id: &str, answer: Answer) -> Response<Body> {
         if answer.body_mismatch && self.api.strict_idempotency {
             let sentence = "this idempotency key was used with another body";
-            return Failure::http(StatusCode::UNPROCESSABLE_ENTITY, sentence)
+            return HttpError::http(StatusCode::UNPROCESSABLE_ENTITY, sentence)
                 .into_response(Some(self.descriptor()), request_id);
         }
         let mut headers = HeaderMap::new();
@@ -205,8 +212,13 @@ impl Route {
 }
 
 /// Whether the body says that it is JSON, and nothing was done to it.
-fn check_content(headers: &HeaderMap) -> Result<(), Failure> {
-    let refused = |sentence| Err(Failure::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence));
+fn check_content(headers: &HeaderMap) -> Result<(), HttpError> {
+    let refused = |sentence| {
+        Err(HttpError::http(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            sentence,
+        ))
+    };
     let is_json = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
@@ -242,7 +254,7 @@ async fn read_body(
     in_flight: &InFlight,
 ) -> Result<Bytes, Refusal> {
     // What is announced is a word that costs nothing.
-    let mut kept = Vec::with_capacity(announced.min(limit).min(FIRST));
+    let mut kept = Vec::with_capacity(announced.min(limit).min(INITIAL_BODY_CAPACITY));
     let mut total = 0_usize;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
@@ -253,7 +265,7 @@ async fn read_body(
         if total <= limit {
             in_flight.hold(chunk.len())?;
             kept.extend_from_slice(&chunk);
-        } else if total > limit.saturating_mul(THROWN_AWAY) {
+        } else if total > limit.saturating_mul(MAX_DISCARD_FACTOR) {
             break;
         }
     }
@@ -264,7 +276,7 @@ async fn read_body(
 }
 
 /// Gives every request an id, its answer too, and the log a line.
-async fn identify(
+async fn assign_request_id(
     axum::extract::State(api): axum::extract::State<Arc<Api>>,
     mut request: Request,
     next: Next,
@@ -304,7 +316,7 @@ fn wrong_method(
     request_id: &str,
 ) -> Response<Body> {
     let sentence = format!("wrong method: use HTTP {right}");
-    let mut response = Failure::http(StatusCode::METHOD_NOT_ALLOWED, &sentence)
+    let mut response = HttpError::http(StatusCode::METHOD_NOT_ALLOWED, &sentence)
         .into_response(operation, request_id);
     // Whoever may GET may ask for the headers alone.
     let allowed = if right == "GET" { "GET, HEAD" } else { right };
@@ -315,7 +327,7 @@ fn wrong_method(
 }
 
 /// Counts what asks for no token.
-async fn counted(
+async fn rate_limited(
     axum::extract::State(api): axum::extract::State<Arc<Api>>,
     Extension(id): Extension<RequestId>,
     request: Request,
@@ -337,7 +349,7 @@ async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
     let measured = Measured::begin(Transport::Rest, NO_OPERATION.into());
     let failure = count(&api, &request).err().unwrap_or_else(|| {
         let sentence = format!("there is nothing at {}", headers::shown_path(request.uri()));
-        Failure::http(StatusCode::NOT_FOUND, &sentence)
+        HttpError::http(StatusCode::NOT_FOUND, &sentence)
     });
     let response = if is_sweep {
         failure.into_sweep_response(&id)
@@ -349,9 +361,9 @@ async fn not_found(api: Arc<Api>, request: Request) -> Response<Body> {
 }
 
 /// Counts a request that reaches no operation.
-fn count(api: &Api, request: &Request) -> Result<(), Failure> {
+fn count(api: &Api, request: &Request) -> Result<(), HttpError> {
     api.count(request.extensions(), request.headers())
-        .map_err(Failure::from)
+        .map_err(HttpError::from)
 }
 
 #[cfg(test)]

@@ -9,22 +9,22 @@ use std::{
 use crate::api::address::network;
 
 /// The connections that are open, by address.
-pub struct Peers {
-    most: usize,
+pub struct ConnectionsPerAddress {
+    max_per_address: usize,
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// A connection; dropped when it has ended.
 pub struct PeerConnection {
-    peers: Arc<Peers>,
+    peers: Arc<ConnectionsPerAddress>,
     address: IpAddr,
 }
 
-impl Peers {
+impl ConnectionsPerAddress {
     /// At most so many connections for each address.
-    pub fn new(most: usize) -> Arc<Self> {
+    pub fn new(max_per_address: usize) -> Arc<Self> {
         Arc::new(Self {
-            most,
+            max_per_address,
             open: Mutex::default(),
         })
     }
@@ -36,7 +36,7 @@ impl Peers {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let here = open.entry(address).or_default();
         // One that has none is not left behind here: 0 is below every limit.
-        if *here >= self.most.max(1) && !is_this_machine(address) {
+        if *here >= self.max_per_address.max(1) && !is_this_machine(address) {
             return None;
         }
         *here += 1;
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn connections__should_be_bounded_for_each_address() {
-        let peers = Peers::new(2);
+        let peers = ConnectionsPerAddress::new(2);
         for (one, same, other) in [
             ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
             ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn connections__should_leave_nothing_behind() {
-        let peers = Peers::new(0);
+        let peers = ConnectionsPerAddress::new(0);
         let places: Vec<_> = (0..9_u8)
             .filter_map(|last| peers.enter(IpAddr::from([192, 0, 2, last])))
             .collect();
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn this_machine__should_have_all_places() {
-        let peers = Peers::new(1);
+        let peers = ConnectionsPerAddress::new(1);
         for text in ["127.0.0.1", "127.8.0.1", "::1"] {
             let places: Vec<_> = (0..5).filter_map(|_| peers.enter(address(text))).collect();
             assert_eq!(places.len(), 5, "{text}");

@@ -28,28 +28,28 @@ use tokio::{
 };
 use tower::Service;
 
-use super::peers::Peers;
+use super::peers::ConnectionsPerAddress;
 use crate::{
     api::address::Peer,
-    shutdown::{self, Stop},
+    shutdown::{self, StopSignal},
 };
 
 /// What a connection may hold of headers that are not whole yet, in bytes; more is answered 431.
-const HEADERS: usize = 64 * 1024;
+const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// HTTP/2: the header list of one request, in bytes.
-const HEADER_LIST: u32 = 16 * 1024;
+const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
 /// HTTP/2: calls at once on one connection.
-const STREAMS: u32 = 256;
+const MAX_STREAMS: u32 = 256;
 /// HTTP/2: bytes of bodies that a client may send ahead of their being read, per call and in all.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// HTTP/2: how often a peer is asked whether it is there, and how long it may take to say so.
-const PING: Duration = Duration::from_secs(30);
-const PONG: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum HttpVersion {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2, without negotiation.
@@ -58,7 +58,7 @@ pub enum Protocol {
 
 /// How patient the server is.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ServerLimits {
     /// For the headers of a request. HTTP/1.1: also how long an idle connection is kept.
     pub headers: Duration,
     /// How long a connection without a request in work is kept, up to twice this.
@@ -75,14 +75,14 @@ pub struct Patience {
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    protocol: Protocol,
-    patience: Patience,
-    mut stop: Stop,
+    protocol: HttpVersion,
+    patience: ServerLimits,
+    mut stop: StopSignal,
 ) {
     let builder = builder(protocol, &patience);
     let places = patience.max_connections.min(Semaphore::MAX_PERMITS);
     let places = Arc::new(Semaphore::new(places));
-    let peers = patience.max_per_address.map(Peers::new);
+    let peers = patience.max_per_address.map(ConnectionsPerAddress::new);
     // Closed when the last connection has ended.
     let (alive, here) = watch::channel(());
     let stop_of_connections = stop.clone();
@@ -129,18 +129,18 @@ pub async fn serve(
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
         }
-        let usage = Arc::new(Usage::default());
-        let service = TowerToHyperService::new(Tagged {
+        let activity = Arc::new(ConnectionActivity::default());
+        let service = TowerToHyperService::new(ConnectionService {
             router: router.clone(),
             peer: Peer(peer),
-            usage: Arc::clone(&usage),
+            activity: Arc::clone(&activity),
         });
         let connection = builder
             .serve_connection(TokioIo::new(stream), service)
             .into_owned();
         let (stop, here) = (stop_of_connections.clone(), here.clone());
         tokio::spawn(async move {
-            converse(connection, &usage, patience, stop).await;
+            drive_connection(connection, &activity, patience, stop).await;
             drop((place, of_peer, here));
         });
     }
@@ -153,27 +153,27 @@ pub async fn serve(
     }
 }
 
-fn builder(protocol: Protocol, patience: &Patience) -> Builder<TokioExecutor> {
+fn builder(protocol: HttpVersion, patience: &ServerLimits) -> Builder<TokioExecutor> {
     let builder = Builder::new(TokioExecutor::new());
     match protocol {
-        Protocol::Http1 => {
+        HttpVersion::Http1 => {
             let mut builder = builder.http1_only();
             builder
                 .http1()
                 .timer(TokioTimer::new())
                 .header_read_timeout(patience.headers)
-                .max_buf_size(HEADERS);
+                .max_buf_size(MAX_HEADER_BYTES);
             builder
         }
-        Protocol::Http2 => {
+        HttpVersion::Http2 => {
             let mut builder = builder.http2_only();
             builder
                 .http2()
                 .timer(TokioTimer::new())
-                .keep_alive_interval(PING)
-                .keep_alive_timeout(PONG)
-                .max_concurrent_streams(STREAMS)
-                .max_header_list_size(HEADER_LIST)
+                .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+                .max_concurrent_streams(MAX_STREAMS)
+                .max_header_list_size(MAX_HEADER_LIST_BYTES)
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW);
             builder
@@ -182,23 +182,28 @@ fn builder(protocol: Protocol, patience: &Patience) -> Builder<TokioExecutor> {
 }
 
 /// Serves one connection until its end, until it is idle for too long, or until the process stops.
-async fn converse(
-    connection: Connection<'static, TokioIo<TcpStream>, TowerToHyperService<Tagged>, TokioExecutor>,
-    usage: &Usage,
-    patience: Patience,
-    mut stop: Stop,
+async fn drive_connection(
+    connection: Connection<
+        'static,
+        TokioIo<TcpStream>,
+        TowerToHyperService<ConnectionService>,
+        TokioExecutor,
+    >,
+    activity: &ConnectionActivity,
+    patience: ServerLimits,
+    mut stop: StopSignal,
 ) {
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
-        () = usage.idle(patience.idle) => None,
+        () = activity.idle(patience.idle) => None,
         () = shutdown::requested(&mut stop) => None,
     };
     let ended = match ended {
         Some(ended) => Ok(ended),
         // Nothing was asked on it: there is nothing to end, and a peer that has not even greeted
         // cannot be told.
-        None if usage.is_new() => return,
+        None if activity.is_new() => return,
         None => {
             connection.as_mut().graceful_shutdown();
             // Who does not read its answers must not keep its place.
@@ -214,29 +219,29 @@ async fn converse(
 
 /// What happens on a connection.
 #[derive(Default)]
-struct Usage {
+struct ConnectionActivity {
     /// Requests in work.
     open: AtomicUsize,
     /// Grows with each beginning and end of one.
-    moves: AtomicU64,
+    transitions: AtomicU64,
 }
 
-impl Usage {
+impl ConnectionActivity {
     /// Whether there was no request yet.
     fn is_new(&self) -> bool {
-        self.moves.load(Ordering::SeqCst) == 0
+        self.transitions.load(Ordering::SeqCst) == 0
     }
 
     /// Returns once nothing has happened, and nothing been in work, for `patience`.
     async fn idle(&self, patience: Duration) {
-        let mut seen = self.moves.load(Ordering::SeqCst);
+        let mut seen = self.transitions.load(Ordering::SeqCst);
         loop {
             tokio::time::sleep(patience).await;
-            let moves = self.moves.load(Ordering::SeqCst);
-            if moves == seen && self.open.load(Ordering::SeqCst) == 0 {
+            let transitions = self.transitions.load(Ordering::SeqCst);
+            if transitions == seen && self.open.load(Ordering::SeqCst) == 0 {
                 return;
             }
-            seen = moves;
+            seen = transitions;
         }
     }
 }
@@ -244,34 +249,34 @@ impl Usage {
 /// A request in work: while it is there, its connection is not idle. An extension of every
 /// request, for those whose answer is a stream.
 #[derive(Clone)]
-pub struct InUse(#[expect(dead_code, reason = "is only held")] Arc<Held>);
+pub struct RequestGuard(#[expect(dead_code, reason = "is only held")] Arc<ActivityGuard>);
 
-struct Held(Arc<Usage>);
+struct ActivityGuard(Arc<ConnectionActivity>);
 
-impl InUse {
-    fn begin(usage: &Arc<Usage>) -> Self {
-        usage.open.fetch_add(1, Ordering::SeqCst);
-        usage.moves.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::new(Held(Arc::clone(usage))))
+impl RequestGuard {
+    fn begin(activity: &Arc<ConnectionActivity>) -> Self {
+        activity.open.fetch_add(1, Ordering::SeqCst);
+        activity.transitions.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::new(ActivityGuard(Arc::clone(activity))))
     }
 }
 
-impl Drop for Held {
+impl Drop for ActivityGuard {
     fn drop(&mut self) {
-        self.0.moves.fetch_add(1, Ordering::SeqCst);
+        self.0.transitions.fetch_add(1, Ordering::SeqCst);
         self.0.open.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// The router, for the requests of one connection.
 #[derive(Clone)]
-struct Tagged {
+struct ConnectionService {
     router: Router,
     peer: Peer,
-    usage: Arc<Usage>,
+    activity: Arc<ConnectionActivity>,
 }
 
-impl<B> Service<Request<B>> for Tagged
+impl<B> Service<Request<B>> for ConnectionService
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -286,14 +291,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let in_use = InUse::begin(&self.usage);
+        let request_guard = RequestGuard::begin(&self.activity);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(self.peer);
-        request.extensions_mut().insert(in_use.clone());
+        request.extensions_mut().insert(request_guard.clone());
         let answer = self.router.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            drop(in_use);
+            drop(request_guard);
             answer
         })
     }
@@ -320,11 +325,17 @@ mod tests {
         served: JoinHandle<()>,
     }
 
-    async fn start(router: Router, patience: Patience) -> Server {
+    async fn start(router: Router, patience: ServerLimits) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let served = tokio::spawn(serve(listener, router, Protocol::Http1, patience, stopped));
+        let served = tokio::spawn(serve(
+            listener,
+            router,
+            HttpVersion::Http1,
+            patience,
+            stopped,
+        ));
         Server {
             address,
             stop,
@@ -332,7 +343,7 @@ mod tests {
         }
     }
 
-    const PATIENT: Patience = Patience {
+    const PATIENT: ServerLimits = ServerLimits {
         headers: Duration::from_secs(60),
         idle: Duration::from_secs(60),
         stopping: Duration::from_secs(60),
@@ -385,7 +396,7 @@ mod tests {
 
     #[tokio::test]
     async fn slow_headers__should_end_the_connection() {
-        let patience = Patience {
+        let patience = ServerLimits {
             headers: Duration::from_millis(20),
             ..PATIENT
         };
@@ -404,7 +415,7 @@ mod tests {
         client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         let line = format!("x-much: {}\r\n", "x".repeat(1000));
         // The server may close before everything is sent.
-        for _ in 0..2 * HEADERS / 1000 {
+        for _ in 0..2 * MAX_HEADER_BYTES / 1000 {
             if client.write_all(line.as_bytes()).await.is_err() {
                 break;
             }
@@ -420,11 +431,11 @@ mod tests {
 
     #[tokio::test]
     async fn idle_connections__should_be_closed() {
-        let idle = Patience {
+        let idle = ServerLimits {
             idle: Duration::from_millis(20),
             ..PATIENT
         };
-        for protocol in [Protocol::Http1, Protocol::Http2] {
+        for protocol in [HttpVersion::Http1, HttpVersion::Http2] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (stop, stopped) = watch::channel(false);
@@ -442,7 +453,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(200)).await;
             "done"
         };
-        let patience = Patience {
+        let patience = ServerLimits {
             idle: Duration::from_millis(20),
             ..PATIENT
         };
@@ -460,7 +471,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_connections__should_be_closed_beyond_the_limit() {
-        let patience = Patience {
+        let patience = ServerLimits {
             max_connections: 3,
             ..PATIENT
         };

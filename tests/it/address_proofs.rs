@@ -12,9 +12,9 @@ use super::support::*;
 const REFERENCE: &str = "order 0";
 
 /// Randomness of the attacker.
-struct Random;
+struct UrandomEntropy;
 
-impl Entropy for Random {
+impl Entropy for UrandomEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         use std::io::Read as _;
         let mut source = fs::File::open("/dev/urandom").unwrap();
@@ -23,7 +23,7 @@ impl Entropy for Random {
 }
 
 /// What a signer's operator gives to clients: `covault node keys`, while the signer runs.
-fn node_keys(cluster: &Cluster, index: usize) -> Value {
+fn node_keys(cluster: &TestCluster, index: usize) -> Value {
     let file = format!("signer-{}.toml", index + 1);
     let mut command = covault();
     command
@@ -35,7 +35,7 @@ fn node_keys(cluster: &Cluster, index: usize) -> Value {
 }
 
 /// A field of the vault's key statement on the curve of EVM, on which all signers agree.
-fn stated(cluster: &Cluster, vault: &str, field: &str) -> String {
+fn stated(cluster: &TestCluster, vault: &str, field: &str) -> String {
     let of = |index| {
         let keys = node_keys(cluster, index);
         assert_eq!(keys["node"], json!(public_part(&cluster.keys[index])));
@@ -112,7 +112,7 @@ fn with_pins_file(folder: &Path, pins: &Value) -> [Command; 3] {
     [rust, javascript, python]
 }
 
-async fn wallet(cluster: &Cluster, vault: &str, reference: &str) -> Value {
+async fn wallet(cluster: &TestCluster, vault: &str, reference: &str) -> Value {
     let body = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "ref": reference,
         "requireAddressProof": true});
     cluster.api.ok("createWallet", body).await
@@ -132,7 +132,7 @@ fn changed(answer: &Value, details: &[(&str, &Value)], proof: &[(&str, &Value)])
 
 #[tokio::test]
 async fn orchestrator_that_swaps_addresses__should_be_found_every_time() {
-    let cluster = Cluster::start(20_000).await;
+    let cluster = TestCluster::start(20_000).await;
     let vault = cluster.create_vault("treasury");
     let other_vault = cluster.create_vault("another");
     let honest = wallet(&cluster, &vault, REFERENCE).await;
@@ -166,7 +166,9 @@ async fn orchestrator_that_swaps_addresses__should_be_found_every_time() {
         }
     }
 
-    let own: Vec<NodeIdentity> = (0..2).map(|_| NodeIdentity::generate(&Random)).collect();
+    let own: Vec<NodeIdentity> = (0..2)
+        .map(|_| NodeIdentity::generate(&UrandomEntropy))
+        .collect();
     let mut holders: Vec<String> = nodes.iter().map(|line| hex_of(line)).collect();
     holders.sort_unstable();
     let holders = holders.join(" ");
@@ -248,7 +250,7 @@ async fn orchestrator_that_swaps_addresses__should_be_found_every_time() {
 
 #[tokio::test]
 async fn proof__should_follow_when_the_signers_were_away() {
-    let mut cluster = Cluster::start(20_000).await;
+    let mut cluster = TestCluster::start(20_000).await;
     let vault = cluster.create_vault("treasury");
     cluster.signers[1].kill();
     cluster.signers[2].kill();
@@ -325,7 +327,9 @@ fn proof(signers: &[&NodeIdentity], threshold: u16, holders: &[&NodeIdentity]) -
 #[test]
 fn proof__should_be_complete_within_one_generation_of_shares() {
     let folder = tempfile::tempdir().unwrap();
-    let made: Vec<NodeIdentity> = (0..5).map(|_| NodeIdentity::generate(&Random)).collect();
+    let made: Vec<NodeIdentity> = (0..5)
+        .map(|_| NodeIdentity::generate(&UrandomEntropy))
+        .collect();
     let all: Vec<&NodeIdentity> = made.iter().collect();
     let (old, new) = (&all[..3], &all[2..]);
     let lines = |of: &[&NodeIdentity]| of.iter().map(|of| of.openssh_line("")).collect::<Vec<_>>();
@@ -380,7 +384,9 @@ fn proof__should_be_complete_within_one_generation_of_shares() {
 #[test]
 fn verifiers__should_refuse_what_is_of_the_wrong_type() {
     let folder = tempfile::tempdir().unwrap();
-    let made: Vec<NodeIdentity> = (0..3).map(|_| NodeIdentity::generate(&Random)).collect();
+    let made: Vec<NodeIdentity> = (0..3)
+        .map(|_| NodeIdentity::generate(&UrandomEntropy))
+        .collect();
     let all: Vec<&NodeIdentity> = made.iter().collect();
     let lines: Vec<String> = all.iter().map(|of| of.openssh_line("")).collect();
     let pins =
@@ -454,7 +460,7 @@ fn changed_in(answer: &Value, field: &str, value: &Value) -> Value {
 #[ignore = "measures"]
 async fn deposit_wallets__should_be_measured() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = Dev::start_with(&folder.path().join("dev"), &[], &[]).await;
+    let dev = DevProcess::start_with(&folder.path().join("dev"), &[], &[]).await;
     let new = "--name sweep --kind sweep --access full --all-vaults";
     let api = dev.token(&new.split(' ').collect::<Vec<_>>());
     let route = "sweep configure --token sweep --network EVM --vault default --target \

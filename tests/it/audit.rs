@@ -35,9 +35,9 @@ fn place(lines: &[String], chain: &str, number: u64) -> usize {
 async fn audit__should_be_exported_while_the_service_runs_and_name_what_was_tampered_with() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("dev");
-    let mut dev = Dev::start(&data, &[]).await;
+    let mut dev = DevProcess::start(&data, &[]).await;
     let wallet = dev.api.wallet(&dev.vault, EVM).await;
-    let sign = async |dev: &Dev, text: &str| {
+    let sign = async |dev: &DevProcess, text: &str| {
         let content = base64(text);
         let message = json!({"evmMessage": {"chainId": "1", "from": wallet, "content": content}});
         dev.api.sign(message).await

@@ -24,7 +24,7 @@ async fn backup__should_be_made_while_the_service_runs_and_keep_clients_out_once
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let data = path("dev");
-    let mut dev = Dev::start(&data, &[]).await;
+    let mut dev = DevProcess::start(&data, &[]).await;
     let wallet = dev.api.wallet(&dev.vault, EVM).await;
     let before = dev.api.create(message(&wallet, "before")).await;
     dev.api.execute(&before).await;

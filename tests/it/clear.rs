@@ -12,12 +12,12 @@ fn count(folder: &Path) -> usize {
 
 #[tokio::test]
 async fn unused_keys__should_be_cleared_by_the_operator_alone() {
-    let mut cluster = Cluster::start(8_000).await;
+    let mut cluster = TestCluster::start(8_000).await;
     cluster.configure_signers("unused_keys", "4");
     cluster.until_live(&[0, 1, 2]).await;
     let used = cluster.create_vault("treasury");
     let unused = cluster.create_vault("invented");
-    let create = |cluster: &Cluster, name: &str| {
+    let create = |cluster: &TestCluster, name: &str| {
         let all = cluster.keys.join(",");
         let words = ["create", "--name", name, "--threshold", "2", "--signers"];
         cluster.vault(&[&words[..], &[&all]].concat())
@@ -29,7 +29,7 @@ async fn unused_keys__should_be_cleared_by_the_operator_alone() {
     cluster.api.sign(message.clone()).await;
     cluster.until_live(&[0, 1, 2]).await;
 
-    let clear = |cluster: &Cluster, index: usize, words: &[&str]| {
+    let clear = |cluster: &TestCluster, index: usize, words: &[&str]| {
         let config = format!("signer-{}.toml", index + 1);
         let mut command = covault();
         command.args(["node", "clear-unused", "--config"]);

@@ -16,11 +16,11 @@ const KEY: &str =
 const PINS: &str = "peers = [\"{KEY}\"]\nleast_threshold = 2\n";
 
 /// A folder with a node that was made, and its configuration.
-struct Node {
+struct NodeFixture {
     folder: tempfile::TempDir,
 }
 
-impl Node {
+impl NodeFixture {
     fn new() -> Self {
         let node = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -82,7 +82,7 @@ fn mode(path: &Path, mode: u32) {
 
 #[tokio::test]
 async fn signer__should_not_start_open_unless_it_is_for_development() {
-    let node = Node::new();
+    let node = NodeFixture::new();
     node.configure("");
     let all = ["signer.peers", "signer.least_threshold", "policy file"];
     let said = node.refusal(&[]);
@@ -107,7 +107,7 @@ async fn signer__should_not_start_open_unless_it_is_for_development() {
 
 #[tokio::test]
 async fn signer__should_take_no_rules_from_the_environment() {
-    let node = Node::new();
+    let node = NodeFixture::new();
     fs::write(node.path("data/policy.toml"), "").unwrap();
     node.configure(PINS);
     for (variable, value) in [
@@ -126,7 +126,7 @@ async fn signer__should_take_no_rules_from_the_environment() {
 
 #[tokio::test]
 async fn signer__should_not_start_on_files_that_others_can_write() {
-    let node = Node::new();
+    let node = NodeFixture::new();
     let (config, policy, peer) = (
         node.path("signer.toml"),
         node.path("policy.toml"),
@@ -169,7 +169,7 @@ async fn signer__should_not_start_on_files_that_others_can_write() {
 
 #[tokio::test]
 async fn samples__should_make_keys_with_those_alone_that_they_pin() {
-    let mut cluster = Cluster::start_from_samples(60_000, None, |_| ()).await;
+    let mut cluster = TestCluster::start_from_samples(60_000, None, |_| ()).await;
     let vault = cluster.create_vault("treasury");
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let hello = json!({"evmMessage": {"chainId": "1", "from": evm, "content": base64("hello")}});
@@ -205,8 +205,8 @@ async fn samples__should_make_keys_with_those_alone_that_they_pin() {
 
 /// A node that everything allows to start, as `signer__should_not_start_on_files_that_others_can_write`
 /// has it.
-fn good_node() -> Node {
-    let node = Node::new();
+fn good_node() -> NodeFixture {
+    let node = NodeFixture::new();
     let (policy, peer) = (node.path("policy.toml"), node.path("peer.pub"));
     fs::write(&policy, "version = 2\n").unwrap();
     fs::write(&peer, format!("{KEY}\n")).unwrap();
@@ -220,7 +220,7 @@ fn good_node() -> Node {
 }
 
 /// Whether the node comes up, or ends.
-async fn comes_up(node: &Node, config: &Path) -> bool {
+async fn comes_up(node: &NodeFixture, config: &Path) -> bool {
     let mut command = covault();
     command.args(["signer", "--config"]).arg(config);
     command.stdin(Stdio::null());

@@ -10,7 +10,7 @@ use super::support::*;
 #[tokio::test]
 async fn cluster__should_sign_while_two_of_three_signers_live_and_say_who_is_missing() {
     // Short, so that the request that finds too few signers ends soon.
-    let mut cluster = Cluster::start(8_000).await;
+    let mut cluster = TestCluster::start(8_000).await;
     let vault = cluster.create_vault("treasury");
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
@@ -63,7 +63,7 @@ async fn cluster__should_sign_while_two_of_three_signers_live_and_say_who_is_mis
 async fn transaction__should_reach_a_real_node_through_the_pieces_apart() {
     let anvil_folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(anvil_folder.path(), 31337).await;
-    let mut cluster = Cluster::start(60_000).await;
+    let mut cluster = TestCluster::start(60_000).await;
     // The chain is configured as an operator would: in the file, then a restart.
     let path = cluster.folder.path().join("serve.toml");
     let mut text = fs::read_to_string(&path).unwrap();
@@ -96,7 +96,7 @@ async fn transaction__should_reach_a_real_node_through_the_pieces_apart() {
 
 #[tokio::test]
 async fn admin_operations__should_need_the_admin_token() {
-    let cluster = Cluster::start(60_000).await;
+    let cluster = TestCluster::start(60_000).await;
     for (token, expected) in [
         (cluster.api.token.as_str(), [401, 403].as_slice()),
         ("", &[401]),

@@ -10,7 +10,7 @@ const SOLANA: &str = "NETWORK_TYPE_SOLANA";
 #[tokio::test]
 async fn dev__should_sign_messages_that_outside_libraries_accept() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
     let api = &dev.api;
     let evm = api.wallet(&dev.vault, EVM).await;
     let solana = api.wallet(&dev.vault, SOLANA).await;
@@ -95,7 +95,7 @@ async fn dev__should_sign_messages_that_outside_libraries_accept() {
 async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
-    let dev = Dev::start(
+    let dev = DevProcess::start(
         &folder.path().join("dev"),
         &["--chain", &anvil.chain_argument()],
     )
@@ -197,7 +197,7 @@ async fn evm_transactions__should_move_the_exact_amount_on_a_real_node() {
 async fn concurrent_transactions_of_one_wallet__should_each_get_their_own_nonce() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
-    let dev = Dev::start(
+    let dev = DevProcess::start(
         &folder.path().join("dev"),
         &["--chain", &anvil.chain_argument()],
     )
@@ -230,7 +230,7 @@ async fn concurrent_transactions_of_one_wallet__should_each_get_their_own_nonce(
 async fn solana_transfer__should_be_signed_as_the_network_takes_it() {
     let folder = tempfile::tempdir().unwrap();
     let node = SolanaStub::start().await;
-    let dev = Dev::start(
+    let dev = DevProcess::start(
         &folder.path().join("dev"),
         &["--chain", &format!("solana={}", node.url)],
     )
@@ -271,7 +271,7 @@ async fn solana_transfer__should_be_signed_as_the_network_takes_it() {
 async fn dev__should_come_up_again_with_the_same_keys_wallets_and_requests() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("dev");
-    let mut dev = Dev::start(&data, &[]).await;
+    let mut dev = DevProcess::start(&data, &[]).await;
     let evm = dev.api.wallet(&dev.vault, EVM).await;
     let solana = dev.api.wallet(&dev.vault, SOLANA).await;
     let uuid = dev
@@ -338,7 +338,7 @@ async fn dev_folder__should_keep_its_secrets_to_its_owner() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("dev");
-    let dev = Dev::start(&data, &[]).await;
+    let dev = DevProcess::start(&data, &[]).await;
     let mode = std::fs::metadata(data.join("dev.json"))
         .unwrap()
         .permissions()

@@ -9,7 +9,7 @@ use super::support::*;
 #[tokio::test]
 async fn every_kind__should_be_taken_from_wallets_of_ones_own_only() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
     let vectors = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
     let mut refused = std::collections::BTreeSet::new();
     for name in [

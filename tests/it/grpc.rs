@@ -11,7 +11,7 @@ async fn client_in_another_language__should_find_the_platform_api() {
     let folder = tempfile::tempdir().unwrap();
     // Nothing listens there: a request that needs this chain waits.
     let chain = format!("31337=http://127.0.0.1:{}", free_port());
-    let dev = Dev::start(&folder.path().join("dev"), &["--chain", &chain]).await;
+    let dev = DevProcess::start(&folder.path().join("dev"), &["--chain", &chain]).await;
     node_tool("node_modules/@grpc/grpc-js");
     let mut command = Command::new(node_tool("node_modules/node/bin/node"));
     command

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::support::*;
 
 /// How many share files a signer has.
-fn shares(cluster: &Cluster, index: usize) -> usize {
+fn shares(cluster: &TestCluster, index: usize) -> usize {
     let folder = cluster.signer_folder(index).join("shares");
     fs::read_dir(folder).unwrap().count()
 }
@@ -26,7 +26,7 @@ fn epoch(printed: &str) -> Vec<u32> {
 
 #[tokio::test]
 async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
-    let mut cluster = Cluster::start(60_000).await;
+    let mut cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("treasury");
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
@@ -159,7 +159,7 @@ async fn vault__should_keep_its_addresses_while_nodes_and_shares_change() {
 
 #[tokio::test]
 async fn reshare__should_say_who_is_missing_and_be_cancelled() {
-    let mut cluster = Cluster::start(60_000).await;
+    let mut cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("treasury");
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
@@ -214,14 +214,14 @@ fn recover(
 
 #[tokio::test]
 async fn backups__should_give_the_keys_to_the_outside_and_a_share_back_to_its_node() {
-    let mut cluster = Cluster::start(60_000).await;
+    let mut cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("treasury");
     let offline = age::x25519::Identity::generate();
     let recipient = offline.to_public().to_string();
     let stranger = age::x25519::Identity::generate().to_public().to_string();
     let folder = cluster.folder.path().join("backups");
     let out = folder.to_str().unwrap();
-    let backup = |cluster: &Cluster, recipient: &str| {
+    let backup = |cluster: &TestCluster, recipient: &str| {
         cluster.vault(&[
             "backup",
             "--vault",

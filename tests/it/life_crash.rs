@@ -6,7 +6,7 @@ use std::{fs, thread::JoinHandle, time::Duration};
 use super::support::*;
 
 /// The share files of a signer: curve, epoch, and whether it is pending.
-fn files(cluster: &Cluster, index: usize) -> Vec<(String, u32, bool)> {
+fn files(cluster: &TestCluster, index: usize) -> Vec<(String, u32, bool)> {
     let folder = cluster.signer_folder(index).join("shares");
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -25,13 +25,13 @@ fn files(cluster: &Cluster, index: usize) -> Vec<(String, u32, bool)> {
 }
 
 /// The epoch of a signer's share in use.
-fn epoch(cluster: &Cluster, index: usize, curve: &str) -> Option<u32> {
+fn epoch(cluster: &TestCluster, index: usize, curve: &str) -> Option<u32> {
     let mut files = files(cluster, index).into_iter();
     files.find_map(|(of, epoch, pending)| (of == curve && !pending).then_some(epoch))
 }
 
 /// The epoch of a signer's newest share that waits to be taken into use.
-fn prepared(cluster: &Cluster, index: usize, curve: &str) -> Option<u32> {
+fn prepared(cluster: &TestCluster, index: usize, curve: &str) -> Option<u32> {
     let files = files(cluster, index).into_iter();
     files
         .filter_map(|(of, epoch, pending)| (of == curve && pending).then_some(epoch))
@@ -39,7 +39,7 @@ fn prepared(cluster: &Cluster, index: usize, curve: &str) -> Option<u32> {
 }
 
 /// Of each key one share, of these epochs; nothing older, nothing that waits.
-async fn until_only(cluster: &Cluster, epochs: [u32; 2]) {
+async fn until_only(cluster: &TestCluster, epochs: [u32; 2]) {
     let [secp256k1, ed25519] = epochs;
     let wanted = [
         ("ed25519".to_owned(), ed25519, false),
@@ -53,7 +53,7 @@ async fn until_only(cluster: &Cluster, epochs: [u32; 2]) {
 }
 
 /// A command that an operator waits for meanwhile.
-fn start(cluster: &Cluster, arguments: &[&str]) -> JoinHandle<(bool, String, String)> {
+fn start(cluster: &TestCluster, arguments: &[&str]) -> JoinHandle<(bool, String, String)> {
     let mut command = cluster.vault_command(arguments);
     std::thread::spawn(move || outcome_of(&mut command))
 }
@@ -62,7 +62,7 @@ fn start(cluster: &Cluster, arguments: &[&str]) -> JoinHandle<(bool, String, Str
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
-enum Back {
+enum RestartTiming {
     /// The orchestrator takes the new shares into use while the signer is away.
     After,
     /// The signer is back before that.
@@ -72,21 +72,21 @@ enum Back {
 }
 
 /// A vault, and a wallet on each curve.
-struct Story {
+struct WalletFixture {
     vault: String,
     evm: String,
     solana: String,
 }
 
-impl Story {
-    async fn signs(&self, cluster: &Cluster, what: &str) {
+impl WalletFixture {
+    async fn signs(&self, cluster: &TestCluster, what: &str) {
         cluster.assert_signs(&self.evm, &self.solana, what).await;
     }
 }
 
 #[tokio::test]
 async fn killed_signer__should_stop_neither_the_vault_nor_its_new_shares() {
-    let mut cluster = Cluster::start(60_000).await;
+    let mut cluster = TestCluster::start(60_000).await;
     // The threshold goes up, and down again.
     for (setting, value) in [
         ("least_threshold", "2"),
@@ -97,27 +97,27 @@ async fn killed_signer__should_stop_neither_the_vault_nor_its_new_shares() {
     }
     cluster.until_live(&[0, 1, 2]).await;
     let vault = cluster.create_vault("treasury");
-    let story = Story {
+    let fixture = WalletFixture {
         evm: cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await,
         solana: cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await,
         vault,
     };
-    dies_between_prepare_and_activate(&mut cluster, &story).await;
-    dies_whenever_it_likes(&mut cluster, &story).await;
-    does_not_come_back(&mut cluster, &story).await;
+    dies_between_prepare_and_activate(&mut cluster, &fixture).await;
+    dies_whenever_it_likes(&mut cluster, &fixture).await;
+    does_not_come_back(&mut cluster, &fixture).await;
 }
 
-async fn dies_between_prepare_and_activate(cluster: &mut Cluster, story: &Story) {
-    let vault = &*story.vault;
+async fn dies_between_prepare_and_activate(cluster: &mut TestCluster, fixture: &WalletFixture) {
+    let vault = &*fixture.vault;
     let all = cluster.keys.join(",");
     let reshare = |threshold: &'static str| {
         let set = ["--threshold", threshold, "--signers", &all];
         [&["reshare", "--vault", vault][..], &set].concat()
     };
     let steps = [
-        (0, Back::After, vec!["refresh", "--vault", vault]),
-        (1, Back::Before, reshare("3")),
-        (2, Back::WithOrchestrator, reshare("2")),
+        (0, RestartTiming::After, vec!["refresh", "--vault", vault]),
+        (1, RestartTiming::Before, reshare("3")),
+        (2, RestartTiming::WithOrchestrator, reshare("2")),
     ];
     for (victim, back, command) in steps {
         let what = format!("{back:?}");
@@ -144,7 +144,7 @@ async fn dies_between_prepare_and_activate(cluster: &mut Cluster, story: &Story)
         cluster.signers[victim].kill();
         assert_eq!(epoch(cluster, victim, "secp256k1"), Some(old), "{what}");
         match back {
-            Back::After => {
+            RestartTiming::After => {
                 cluster.serve.thaw();
                 // Two of three are enough, with the new shares.
                 eventually("the new shares are in use", async || {
@@ -153,15 +153,15 @@ async fn dies_between_prepare_and_activate(cluster: &mut Cluster, story: &Story)
                     epochs.all(|epoch| epoch == Some(new)).then_some(())
                 })
                 .await;
-                story.signs(cluster, &what).await;
+                fixture.signs(cluster, &what).await;
                 assert!(!waiting.is_finished(), "a node does not know of it yet");
                 cluster.restart_signer(victim);
             }
-            Back::Before => {
+            RestartTiming::Before => {
                 cluster.restart_signer(victim);
                 cluster.serve.thaw();
             }
-            Back::WithOrchestrator => {
+            RestartTiming::WithOrchestrator => {
                 cluster.serve.kill();
                 cluster.restart_signer(victim);
                 cluster.kill_and_restart_serve().await;
@@ -171,11 +171,11 @@ async fn dies_between_prepare_and_activate(cluster: &mut Cluster, story: &Story)
         assert!(done, "{what}: {out}\n{err}");
         // Whatever was killed: what had been prepared is what is in use.
         until_only(cluster, [new, new_ed25519]).await;
-        story.signs(cluster, &what).await;
+        fixture.signs(cluster, &what).await;
     }
     // With the one that was killed last, and without another.
     cluster.signers[0].kill();
-    story.signs(cluster, "with the last").await;
+    fixture.signs(cluster, "with the last").await;
     cluster.restart_signer(0);
     cluster.until_live(&[0, 1, 2]).await;
 }
@@ -186,14 +186,14 @@ fn rounds() -> u64 {
 }
 
 /// In the middle, and "has not heard of it" to "taken into use" when there are more rounds.
-async fn dies_whenever_it_likes(cluster: &mut Cluster, story: &Story) {
+async fn dies_whenever_it_likes(cluster: &mut TestCluster, fixture: &WalletFixture) {
     for round in 0..rounds() {
         let victim = usize::try_from(round % 3).unwrap();
-        let waiting = start(cluster, &["refresh", "--vault", &story.vault]);
+        let waiting = start(cluster, &["refresh", "--vault", &fixture.vault]);
         let moment = (811 + 1_319 * round) % 3_000;
         tokio::time::sleep(Duration::from_millis(moment)).await;
         cluster.signers[victim].kill();
-        story.signs(cluster, "while it is away").await;
+        fixture.signs(cluster, "while it is away").await;
         cluster.restart_signer(victim);
         let (done, out, err) = waiting.join().unwrap();
         assert!(done, "killed after {moment} ms: {out}\n{err}");
@@ -202,37 +202,37 @@ async fn dies_whenever_it_likes(cluster: &mut Cluster, story: &Story) {
 }
 
 /// What was wanted is cancelled, where it has not come about.
-async fn does_not_come_back(cluster: &mut Cluster, story: &Story) {
+async fn does_not_come_back(cluster: &mut TestCluster, fixture: &WalletFixture) {
     let before = epochs(cluster);
-    let waiting = start(cluster, &["refresh", "--vault", &story.vault]);
+    let waiting = start(cluster, &["refresh", "--vault", &fixture.vault]);
     eventually("it has begun", async || {
-        let shown = cluster.run(&["show", "--vault", &story.vault]);
+        let shown = cluster.run(&["show", "--vault", &fixture.vault]);
         shown.contains("in work: new shares").then_some(())
     })
     .await;
     cluster.signers[2].kill();
     // For the key whose new shares are in use already it is too late, and it says so.
-    let (done, _, err) = cluster.vault(&["reshare", "--vault", &story.vault, "--cancel"]);
+    let (done, _, err) = cluster.vault(&["reshare", "--vault", &fixture.vault, "--cancel"]);
     assert!(
         done || err.contains("it is too late for the frost"),
         "{err}"
     );
-    story.signs(cluster, "with the others").await;
+    fixture.signs(cluster, "with the others").await;
     cluster.restart_signer(2);
     let (done, _, err) = waiting.join().unwrap();
     assert!(!done && err.contains("cancelled"), "{err}");
     cluster.until_live(&[0, 1, 2]).await;
     assert_eq!(epochs(cluster)[0], before[0]);
     cluster.signers[0].kill();
-    story.signs(cluster, "with the one that was away").await;
+    fixture.signs(cluster, "with the one that was away").await;
     // The next one leaves nothing of what was prepared for this one.
     cluster.restart_signer(0);
-    cluster.run(&["refresh", "--vault", &story.vault]);
+    cluster.run(&["refresh", "--vault", &fixture.vault]);
     until_only(cluster, epochs(cluster)).await;
     assert!(epochs(cluster)[0] > before[0]);
 }
 
 /// The epochs of the shares in use.
-fn epochs(cluster: &Cluster) -> [u32; 2] {
+fn epochs(cluster: &TestCluster) -> [u32; 2] {
     ["secp256k1", "ed25519"].map(|curve| epoch(cluster, 1, curve).unwrap())
 }

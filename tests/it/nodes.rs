@@ -13,13 +13,13 @@ use super::support::*;
 const PASSPHRASE: &str = "seven random words are a good passphrase";
 
 /// A folder with a signer's configuration.
-struct Signer {
+struct SignerFixture {
     folder: tempfile::TempDir,
     redis: String,
     orchestrator: String,
 }
 
-impl Signer {
+impl SignerFixture {
     /// `redis` and `orchestrator` may be nowhere.
     fn new(redis: &str, orchestrator: &str) -> Self {
         let signer = Self {
@@ -77,7 +77,7 @@ fn err(output: &Output) -> String {
 }
 
 /// A command that asks the orchestrator of `cluster`.
-fn ask(cluster: &Cluster, words: &[&str]) -> Output {
+fn ask(cluster: &TestCluster, words: &[&str]) -> Output {
     covault()
         .args(words)
         .arg("--config")
@@ -86,7 +86,7 @@ fn ask(cluster: &Cluster, words: &[&str]) -> Output {
         .unwrap()
 }
 
-fn list(cluster: &Cluster) -> Value {
+fn list(cluster: &TestCluster) -> Value {
     let output = ask(cluster, &["node", "list", "--json"]);
     assert!(output.status.success(), "{}", err(&output));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -102,7 +102,7 @@ fn find<'a>(list: &'a Value, part: &str, line: &str) -> Option<&'a Value> {
 
 #[test]
 fn node_init__should_make_a_node_once_and_print_its_key() {
-    let signer = Signer::new("redis://127.0.0.1:1", "nowhere.pub");
+    let signer = SignerFixture::new("redis://127.0.0.1:1", "nowhere.pub");
     let output = signer.command(&["node", "init"]).output().unwrap();
     assert!(!output.status.success());
     for word in ["passphrase", "is missing", "LoadCredential", "terminal"] {
@@ -140,7 +140,7 @@ fn node_init__should_make_a_node_once_and_print_its_key() {
 fn node_init__should_take_a_systemd_credential_and_refuse_a_weak_one() {
     let orchestrator =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti";
-    let signer = Signer::new("redis://127.0.0.1:1", orchestrator);
+    let signer = SignerFixture::new("redis://127.0.0.1:1", orchestrator);
     let credentials = signer.path("credentials");
     fs::create_dir(&credentials).unwrap();
     let init = |text: &str| {
@@ -173,7 +173,7 @@ fn node_init__should_take_a_systemd_credential_and_refuse_a_weak_one() {
 
 #[test]
 fn signer__should_not_start_where_no_node_was_made() {
-    let signer = Signer::new("redis://127.0.0.1:1", "nowhere.pub");
+    let signer = SignerFixture::new("redis://127.0.0.1:1", "nowhere.pub");
     let output = signer.command(&["signer"]).output().unwrap();
     assert!(!output.status.success());
     assert!(
@@ -186,7 +186,7 @@ fn signer__should_not_start_where_no_node_was_made() {
 
 #[test]
 fn node_init__should_ask_on_a_terminal_twice_and_without_echo() {
-    let signer = Signer::new("redis://127.0.0.1:1", "nowhere.pub");
+    let signer = SignerFixture::new("redis://127.0.0.1:1", "nowhere.pub");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/terminal.py");
     let output = Command::new("python3")
         .arg(script)
@@ -220,9 +220,9 @@ fn node_init__should_ask_on_a_terminal_twice_and_without_echo() {
 
 #[tokio::test]
 async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_holds_shares() {
-    let mut cluster = Cluster::start(8_000).await;
+    let mut cluster = TestCluster::start(8_000).await;
     let orchestrator = cluster.folder.path().join("orchestrator/identity.pub");
-    let signer = Signer::new(&cluster.redis.url(), orchestrator.to_str().unwrap());
+    let signer = SignerFixture::new(&cluster.redis.url(), orchestrator.to_str().unwrap());
     let made = signer.init();
     let mut node = Process::start(&mut signer.command(&["signer"]), &signer.path("log"));
     eventually("the stranger is shown", async || {
@@ -262,7 +262,7 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
 
     let admitted = ask(&cluster, &["node", "admit", &made]);
     assert!(admitted.status.success(), "{}", err(&admitted));
-    let live = async |cluster: &Cluster| {
+    let live = async |cluster: &TestCluster| {
         let list = list(cluster);
         find(&list, "nodes", &made)
             .filter(|node| node["live"] == json!(true))
@@ -296,7 +296,7 @@ async fn stranger__should_be_ignored_until_it_is_admitted_and_stay_while_it_hold
 
 #[tokio::test]
 async fn metrics__should_show_a_node_that_died_and_the_bus() {
-    let mut cluster = Cluster::start(8_000).await;
+    let mut cluster = TestCluster::start(8_000).await;
     let scrape = async |port: u16| -> Option<String> {
         let url = format!("http://127.0.0.1:{port}/metrics");
         http_client().get(url).send().await.ok()?.text().await.ok()
@@ -375,7 +375,7 @@ async fn metrics__should_show_a_node_that_died_and_the_bus() {
 
 #[tokio::test]
 async fn signer__should_refuse_orders_that_name_others_than_its_peers() {
-    let mut cluster = Cluster::start(8_000).await;
+    let mut cluster = TestCluster::start(8_000).await;
     // The first signer pins the second, and nobody else.
     let path = cluster.folder.path().join("signer-1.toml");
     let text = fs::read_to_string(&path).unwrap();
@@ -411,8 +411,9 @@ async fn signer__should_refuse_orders_that_name_others_than_its_peers() {
 
 #[test]
 fn node_primes__should_say_what_it_takes() {
-    let signer = Signer::new("redis://127.0.0.1:1", "nowhere.pub");
-    let primes = |signer: &Signer| signer.command(&["node", "primes", "--count", "0"]).output();
+    let signer = SignerFixture::new("redis://127.0.0.1:1", "nowhere.pub");
+    let primes =
+        |signer: &SignerFixture| signer.command(&["node", "primes", "--count", "0"]).output();
     if !cfg!(feature = "cggmp24") {
         let output = primes(&signer).unwrap();
         assert!(!output.status.success());

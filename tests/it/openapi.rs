@@ -41,7 +41,7 @@ async fn run(mut command: Command) -> String {
     text(&output.stdout)
 }
 
-fn variables(dev: &Dev) -> [(&'static str, String); 3] {
+fn variables(dev: &DevProcess) -> [(&'static str, String); 3] {
     [
         ("COVAULT_URL", dev.api.base.clone()),
         ("COVAULT_VAULT", dev.vault.clone()),
@@ -50,7 +50,7 @@ fn variables(dev: &Dev) -> [(&'static str, String); 3] {
 }
 
 /// A token of the sweep API with everything that its operations need.
-fn sweep_token(dev: &Dev) -> String {
+fn sweep_token(dev: &DevProcess) -> String {
     let new = "--name sweep --kind sweep --access full --all-vaults";
     let api = dev.token(&new.split(' ').collect::<Vec<_>>());
     for (network, target) in [
@@ -67,7 +67,7 @@ fn sweep_token(dev: &Dev) -> String {
 }
 
 /// The document that the service serves, in a file.
-async fn document(dev: &Dev, folder: &Path) -> std::path::PathBuf {
+async fn document(dev: &DevProcess, folder: &Path) -> std::path::PathBuf {
     let url = format!("{}/openapi.json", dev.api.base);
     let response = http_client().get(url).send().await.unwrap();
     assert_eq!(response.status().as_u16(), 200);
@@ -77,7 +77,7 @@ async fn document(dev: &Dev, folder: &Path) -> std::path::PathBuf {
 }
 
 /// What call.ts and call.py print: one wallet made and found, one signature, one refusal.
-async fn assert_called(dev: &Dev, printed: &str, name: &str) {
+async fn assert_called(dev: &DevProcess, printed: &str, name: &str) {
     let answer: Value = serde_json::from_str(printed.trim()).unwrap();
     let wallet = dev.api.ok("getWalletInfo", json!({"ref": name})).await;
     assert_eq!(
@@ -96,7 +96,7 @@ async fn assert_called(dev: &Dev, printed: &str, name: &str) {
 async fn service__should_be_as_its_document_says() {
     let folder = tempfile::tempdir().unwrap();
     let strict = [("COVAULT_IDEMPOTENCY_STRICT", "true")];
-    let dev = Dev::start_with(&folder.path().join("dev"), &[], &strict).await;
+    let dev = DevProcess::start_with(&folder.path().join("dev"), &[], &strict).await;
     let mut command = python_tool("python");
     command
         .arg(file("tests/openapi/check.py"))
@@ -117,7 +117,7 @@ async fn service__should_be_as_its_document_says() {
 #[tokio::test]
 async fn typescript_client__should_compile_and_call() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
     let path = folder.path().join("typescript");
     fs::create_dir(&path).unwrap();
     for name in ["call.ts", "tsconfig.json"] {
@@ -152,7 +152,7 @@ async fn typescript_client__should_compile_and_call() {
 #[tokio::test]
 async fn python_client__should_type_check_and_call() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
     let path = folder.path().join("python");
     fs::create_dir(&path).unwrap();
     fs::copy(file("tests/openapi/call.py"), path.join("call.py")).unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::support::*;
 
 /// Signatures on both curves of a vault, through each process.
-async fn assert_signs_everywhere(fleet: &Fleet, vault: &Vault, what: &str) {
+async fn assert_signs_everywhere(fleet: &Fleet, vault: &TestVault, what: &str) {
     for (index, api) in fleet.apis.iter().enumerate() {
         for number in [0, 1] {
             let body = vault.message(number);
@@ -43,7 +43,7 @@ async fn killed_process__should_be_taken_over_by_the_other() {
     }
     let before = fleet.requests();
     let of = vaults.clone();
-    let load = Load::start(&fleet.apis, 4, move |number| {
+    let load = FleetLoad::start(&fleet.apis, 4, move |number| {
         of[number / 2 % 2].message(number)
     });
     load.go_on(12).await;
@@ -93,7 +93,7 @@ async fn stalled_process__should_do_nothing_any_more_and_nothing_twice() {
         let value = (number + 1).to_string();
         json!({"evmSendNative": {"chainId": "31337", "from": from, "to": to, "value": value}})
     };
-    let load = Load::start(&fleet.apis, 3, send);
+    let load = FleetLoad::start(&fleet.apis, 3, send);
     load.go_on(5).await;
     // In the middle of whatever it is at.
     fleet.process(0).freeze();
@@ -121,7 +121,7 @@ async fn stalled_process__should_do_nothing_any_more_and_nothing_twice() {
 async fn assert_on_chain_once(
     anvil: &Anvil,
     fleet: &Fleet,
-    vault: &Vault,
+    vault: &TestVault,
     to: &str,
     accepted: &[Accepted],
 ) {
@@ -148,7 +148,7 @@ async fn rolling_restart__should_lose_nothing() {
     let mut fleet = Fleet::start(&["all", "all"], "", None).await;
     let vaults = fleet.vaults(&[0, 1]).await;
     let of = vaults.clone();
-    let load = Load::start(&fleet.apis, 4, move |number| {
+    let load = FleetLoad::start(&fleet.apis, 4, move |number| {
         of[number / 2 % 2].message(number)
     });
     load.go_on(8).await;
@@ -210,7 +210,7 @@ async fn roles__should_work_through_the_process_that_listens() {
         );
     }
     let of = vaults.clone();
-    let load = Load::start(&fronts, 4, move |number| of[number / 2 % 2].message(number));
+    let load = FleetLoad::start(&fronts, 4, move |number| of[number / 2 % 2].message(number));
     load.go_on(8).await;
     // One of the two goes: the front sends what was for it to the other one.
     fleet.process(1).kill();
@@ -235,7 +235,7 @@ async fn lost_primary_of_redis__should_be_replaced_by_its_replica() {
     let fleet = Fleet::start(&["all", "all"], "", Some(&url)).await;
     let vault = fleet.vaults(&[0]).await.remove(0);
     let of = vault.clone();
-    let load = Load::start(&fleet.apis, 4, move |number| of.message(number));
+    let load = FleetLoad::start(&fleet.apis, 4, move |number| of.message(number));
     load.go_on(8).await;
     redis.servers[0].kill();
     let killed = Instant::now();

@@ -24,7 +24,7 @@ async fn signers__should_sign_within_their_policy_only_and_say_what_it_forbids()
          recipients.evm = [\"{BOB}\"]\n\
          [[limits]]\nasset = \"evm:1\"\nper_request = \"211000\"\nper_day = \"420500\"\n"
     );
-    let mut cluster = Cluster::start_with(60_000, &policy).await;
+    let mut cluster = TestCluster::start_with(60_000, &policy).await;
     let vault = cluster.create_vault("treasury");
     let from = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let api = &cluster.api;
@@ -111,7 +111,7 @@ async fn signers__should_sign_within_their_policy_only_and_say_what_it_forbids()
 #[tokio::test]
 async fn vaults__should_each_have_their_own_limits_and_recipients() {
     let policy = "[[each_vault.limits]]\nasset = \"evm:1\"\nper_day = \"420500\"\n";
-    let cluster = Cluster::start_with(60_000, policy).await;
+    let cluster = TestCluster::start_with(60_000, policy).await;
     let first = cluster.create_vault("first");
     let second = cluster.create_vault("second");
     let api = &cluster.api;
@@ -135,7 +135,7 @@ async fn vaults__should_each_have_their_own_limits_and_recipients() {
 #[tokio::test]
 async fn own_wallets__should_receive_and_nobody_else() {
     let policy = "[each_vault]\nown_wallets = true\n";
-    let cluster = Cluster::start_with(60_000, policy).await;
+    let cluster = TestCluster::start_with(60_000, policy).await;
     let (vault, other) = (cluster.create_vault("own"), cluster.create_vault("other"));
     let api = &cluster.api;
     let from = api.wallet(&vault, "NETWORK_TYPE_EVM").await;

@@ -11,13 +11,13 @@ use super::support::{
 };
 
 /// A cluster whose orchestrator keeps its state in a new database; the database's URL.
-async fn cluster_on(server: &Postgres, timeout_ms: u64) -> (Cluster, String) {
+async fn cluster_on(server: &Postgres, timeout_ms: u64) -> (TestCluster, String) {
     let url = server.database();
     let prepare = |folder: &Path| {
         let store = store_table(folder, &url) + &format!("timeout_ms = {timeout_ms}\n");
         configure(&folder.join("serve.toml"), "serve", "", &store);
     };
-    let cluster = Cluster::start_prepared(60_000, "raw_signing = true", prepare).await;
+    let cluster = TestCluster::start_prepared(60_000, "raw_signing = true", prepare).await;
     (cluster, url)
 }
 

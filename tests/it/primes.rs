@@ -12,16 +12,16 @@ const PRIMES: [&[u8]; 2] = [
 ];
 
 /// Names files.
-struct Name(u8);
+struct ConstantEntropy(u8);
 
-impl Entropy for Name {
+impl Entropy for ConstantEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(self.0);
     }
 }
 
 /// `covault node primes` of a signer: standard output and standard error.
-fn primes(cluster: &Cluster, index: usize, count: &str) -> (String, String) {
+fn primes(cluster: &TestCluster, index: usize, count: &str) -> (String, String) {
     let name = format!("signer-{}.toml", index + 1);
     let mut command = covault();
     command.args(["node", "primes", "--count", count, "--config"]);
@@ -34,7 +34,7 @@ fn primes(cluster: &Cluster, index: usize, count: &str) -> (String, String) {
 #[tokio::test]
 async fn cggmp24_vault__should_sign_once_its_nodes_have_primes() {
     // On a busy machine this signs for a minute.
-    let cluster = Cluster::start_prepared(200_000, "raw_signing = true", |folder| {
+    let cluster = TestCluster::start_prepared(200_000, "raw_signing = true", |folder| {
         let path = folder.join("serve.toml");
         configure(&path, "serve", "execute_wait_ms = 220000", "");
     })
@@ -71,7 +71,7 @@ async fn cggmp24_vault__should_sign_once_its_nodes_have_primes() {
         } else {
             let ahead = cluster.files(index).primes().unwrap();
             let set = [&[1], known.trim_ascii()].concat();
-            ahead.add(&set, &Name(7)).unwrap();
+            ahead.add(&set, &ConstantEntropy(7)).unwrap();
             assert_eq!(primes(&cluster, index, "0").0, "1\n");
         }
     }

@@ -40,7 +40,7 @@ fn said(process: &Process) -> String {
 
 #[tokio::test]
 async fn processes__should_show_their_memory_to_nobody_and_open_no_others_files() {
-    let mut cluster = Cluster::start(8_000).await;
+    let mut cluster = TestCluster::start(8_000).await;
     cluster.until_live(&[0, 1, 2]).await;
     assert_no_dumps(cluster.serve.pid());
     assert!(said(&cluster.serve).contains("core_dumps=\"off\""));

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// The nonces that are ready in a signer's claims file, by the epoch of their shares.
-fn ready(cluster: &Cluster, index: usize) -> BTreeMap<u32, Vec<u64>> {
+fn ready(cluster: &TestCluster, index: usize) -> BTreeMap<u32, Vec<u64>> {
     let (_folder, claims) = copy_of_claims(cluster, index);
     let nonces = cluster.files(index).nonces(&claims).unwrap();
     let of = |(of, _)| {
@@ -26,13 +26,13 @@ fn ready(cluster: &Cluster, index: usize) -> BTreeMap<u32, Vec<u64>> {
     nonces.levels().into_iter().map(of).collect()
 }
 
-fn stop(cluster: &mut Cluster, index: usize) {
+fn stop(cluster: &mut TestCluster, index: usize) {
     let node = &mut cluster.signers[index];
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }
 
 /// Both keys' requests end FAILED, and the reason says what to do.
-async fn assert_refuses(cluster: &Cluster, evm: &str, solana: &str, sentence: &str) {
+async fn assert_refuses(cluster: &TestCluster, evm: &str, solana: &str, sentence: &str) {
     let content = base64("not by a restored share");
     let raw = json!({"rawMessage": {"from": evm, "content": content,
         "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
@@ -64,7 +64,7 @@ async fn restored_node__should_sign_only_after_a_refresh_and_have_no_nonce_of_be
     let offline = age::x25519::Identity::generate();
     let recipient = offline.to_public().to_string();
     let metrics = free_port();
-    let mut cluster = Cluster::start_prepared(6_000, "raw_signing = true", |folder| {
+    let mut cluster = TestCluster::start_prepared(6_000, "raw_signing = true", |folder| {
         for index in 1..=3 {
             let path = folder.join(format!("signer-{index}.toml"));
             let settings = format!(
@@ -127,7 +127,7 @@ async fn restored_node__should_sign_only_after_a_refresh_and_have_no_nonce_of_be
     // Its shares are lost; keyring and pool are not.
     let identity = cluster.folder.path().join("offline-identity");
     fs::write(&identity, offline.to_string().expose_secret()).unwrap();
-    let restore = |cluster: &Cluster| {
+    let restore = |cluster: &TestCluster| {
         let shares = cluster.signer_folder(0).join("shares");
         for share in fs::read_dir(shares).unwrap() {
             fs::remove_file(share.unwrap().path()).unwrap();

@@ -22,7 +22,7 @@ const EVE: &str = "0x37b5ba07902c51ef69dE0BbEa42A11a1A94e3ff6";
 const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 
 /// A copy of a node's claims file, as it is now.
-pub fn copy_of_claims(cluster: &Cluster, index: usize) -> (tempfile::TempDir, Claims) {
+pub fn copy_of_claims(cluster: &TestCluster, index: usize) -> (tempfile::TempDir, Claims) {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("claims.redb");
     fs::copy(cluster.signer_folder(index).join("claims.redb"), &copy).unwrap();
@@ -33,7 +33,7 @@ pub fn copy_of_claims(cluster: &Cluster, index: usize) -> (tempfile::TempDir, Cl
 /// Takes every nonce out of a copy of a node's claims file. As a node does, by a claim: there is no
 /// other way to read one.
 pub async fn take_nonces(
-    cluster: &Cluster,
+    cluster: &TestCluster,
     index: usize,
 ) -> Vec<(ShareEpoch, u64, PreprocessedNonce)> {
     let (_folder, claims) = copy_of_claims(cluster, index);
@@ -78,14 +78,14 @@ pub async fn until_pooled(metrics: &str, signer: &str, count: u32) {
 
 /// What nobody may see.
 #[derive(Default)]
-struct Hidden {
+struct KnownSecrets {
     /// In logs and on terminals.
     texts: Secrets,
     /// In files that hold other things by right, of which some stand beside the shares, too.
     files: Secrets,
 }
 
-impl Hidden {
+impl KnownSecrets {
     fn add(&mut self, secret: &[u8]) {
         self.texts.add(secret);
         self.files.add(secret);
@@ -98,7 +98,7 @@ impl Hidden {
 }
 
 /// Adds a signer's shares of now, and what it derives from them for the first wallets.
-fn add_shares(secrets: &mut Hidden, cluster: &Cluster, index: usize) {
+fn add_shares(secrets: &mut KnownSecrets, cluster: &TestCluster, index: usize) {
     let records = cluster.shares(index);
     assert_eq!(records.len(), 2, "a share of each curve");
     for record in records {
@@ -147,7 +147,7 @@ fn seed(path: &Path) -> Vec<u8> {
 }
 
 /// Adds what a node's folder holds beside shares: identity, keyring, passphrase.
-fn add_node(secrets: &mut Hidden, folder: &Path) {
+fn add_node(secrets: &mut KnownSecrets, folder: &Path) {
     secrets.add(&seed(&folder.join("identity")));
     let passphrase = fs::read_to_string(folder.join("passphrase")).unwrap();
     secrets.add(passphrase.trim().as_bytes());
@@ -156,13 +156,13 @@ fn add_node(secrets: &mut Hidden, folder: &Path) {
     add_age(secrets, std::str::from_utf8(&keyring).unwrap());
 }
 
-fn add_age(secrets: &mut Hidden, identity: &str) {
+fn add_age(secrets: &mut KnownSecrets, identity: &str) {
     let secret = identity.trim().strip_prefix("AGE-SECRET-KEY-1").unwrap();
     secrets.add(secret.as_bytes());
 }
 
 /// A token as it is written, and its bytes.
-fn add_token(secrets: &mut Hidden, path: &Path) {
+fn add_token(secrets: &mut KnownSecrets, path: &Path) {
     let token = fs::read_to_string(path).unwrap();
     secrets.add(token.trim().as_bytes());
     secrets.add(&hex::decode(token.trim()).unwrap());
@@ -190,7 +190,7 @@ async fn processes__should_write_no_secret_at_trace_level_whatever_they_do() {
     // What was printed on all the terminals.
     let mut said = Vec::new();
     let policy = format!("raw_signing = true\nrecipients.evm = [\"{BOB}\"]\n");
-    let mut cluster = Cluster::start_prepared(8_000, &policy, |folder| {
+    let mut cluster = TestCluster::start_prepared(8_000, &policy, |folder| {
         for name in ["serve", "signer-1", "signer-2", "signer-3"] {
             let path = folder.join(format!("{name}.toml"));
             let trace = "[log]\nlevel = \"trace\"\n";
@@ -223,7 +223,7 @@ async fn processes__should_write_no_secret_at_trace_level_whatever_they_do() {
     .await;
     cluster.until_live(&[0, 1, 2]).await;
     let all = cluster.keys.join(",");
-    let mut vault = |arguments: &[&str], cluster: &Cluster| {
+    let mut vault = |arguments: &[&str], cluster: &TestCluster| {
         let (done, out, err) = cluster.vault(arguments);
         assert!(done, "{arguments:?}: {err}");
         said.extend([out, err]);
@@ -243,7 +243,7 @@ async fn processes__should_write_no_secret_at_trace_level_whatever_they_do() {
     let id = cluster.create_vault("treasury");
     let evm = cluster.api.wallet(&id, "NETWORK_TYPE_EVM").await;
     let solana = cluster.api.wallet(&id, "NETWORK_TYPE_SOLANA").await;
-    let mut secrets = Hidden::default();
+    let mut secrets = KnownSecrets::default();
     (0..3).for_each(|index| add_shares(&mut secrets, &cluster, index));
 
     // What a node has made ahead is noted, from a copy of its file, and is then used: with one other
@@ -276,7 +276,7 @@ async fn processes__should_write_no_secret_at_trace_level_whatever_they_do() {
     let refused = cluster.api.create(send(EVE)).await;
     let refused = cluster.api.execute(&refused).await;
     assert!(refused.to_string().contains("recipient"), "{refused}");
-    let stranger = Api::new(&cluster.api.base, &"f".repeat(64));
+    let stranger = ApiClient::new(&cluster.api.base, &"f".repeat(64));
     assert_eq!(stranger.post("getWalletList", json!({})).await.0, 401);
     let node = &mut cluster.signers[0];
     assert_eq!(node.terminate(), Some(0), "{}", node.log());

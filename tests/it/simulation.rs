@@ -15,7 +15,7 @@ const REVERTS_CODE: &str =
     "0x6308c379a060e01b60005260206004526004602452634e6f706560e01b60445260646000fd";
 
 /// `simulation` of a request, once it is there.
-async fn simulation(api: &Api, uuid: &str) -> Value {
+async fn simulation(api: &ApiClient, uuid: &str) -> Value {
     eventually("the simulation is shown", async || {
         let details = api.details(uuid).await;
         let shown = STANDARD
@@ -33,7 +33,7 @@ async fn simulation__should_show_what_a_real_node_says() {
     for (contract, code) in [(ANSWERS, ANSWERS_CODE), (REVERTS, REVERTS_CODE)] {
         anvil.call("anvil_setCode", json!([contract, code])).await;
     }
-    let mut dev = Dev::start(
+    let mut dev = DevProcess::start(
         &folder.path().join("dev"),
         &["--chain", &anvil.chain_argument()],
     )
@@ -106,7 +106,7 @@ async fn abi_files__should_put_calls_of_ones_own_contracts_into_words() {
     std::fs::write(&artifact, text).unwrap();
     let data = folder.path().join("dev");
     let file = artifact.to_str().unwrap();
-    let dev = Dev::start_with(&data, &[], &[("COVAULT_EVM_ABI_FILES", file)]).await;
+    let dev = DevProcess::start_with(&data, &[], &[("COVAULT_EVM_ABI_FILES", file)]).await;
     let from = dev.api.wallet(&dev.vault, EVM).await;
     let shown = async |input: Value| {
         let body = json!({"broadcastTx": false, "evmSendCustom": {

@@ -8,7 +8,7 @@ const EVM: &str = "NETWORK_TYPE_EVM";
 const TARGET: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 
 /// The status of a call with a token, as a proxy passes it on.
-async fn from(dev: &Dev, token: &str, forwarded: &str) -> u16 {
+async fn from(dev: &DevProcess, token: &str, forwarded: &str) -> u16 {
     let list = json!({"vaultUuid": dev.vault});
     let call = dev.api.raw("/v1/getWalletList", |request| {
         request
@@ -26,7 +26,7 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
         ("COVAULT_LOG_LEVEL", "trace"),
         ("COVAULT_SERVE_TRUSTED_PROXIES", "1"),
     ];
-    let dev = Dev::start_with(&folder.path().join("dev"), &[], &variables).await;
+    let dev = DevProcess::start_with(&folder.path().join("dev"), &[], &variables).await;
     let create = |name: &str, kind: &str, access: &str, more: &[&str]| {
         let mut words = vec!["token", "create", "--name", name, "--kind", kind];
         words.extend(["--vault", dev.vault.as_str(), "--access", access]);
@@ -58,7 +58,7 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
     let message = json!({"evmMessage": {"chainId": "1", "from": wallet, "content": content}});
     let uuid = dev.api.create(message).await;
     dev.api.execute(&uuid).await;
-    let reader_api = Api::new(&dev.api.base, &reader);
+    let reader_api = ApiClient::new(&dev.api.base, &reader);
     let seen = reader_api.details(&uuid).await;
     assert_eq!(seen["status"], "STATUS_SUCCEEDED");
     assert_eq!(seen["signatures"], Value::Null);
@@ -69,7 +69,7 @@ async fn tokens__should_be_made_used_listed_and_revoked_and_never_be_logged() {
     assert_eq!(status, 403);
 
     // Deposits.
-    let deposits = Api::new(&dev.api.base, &sweep);
+    let deposits = ApiClient::new(&dev.api.base, &sweep);
     let order = json!({"network": "EVM", "ref": "order-1"});
     assert_eq!(deposits.post("sweep/wallets", order.clone()).await.0, 400);
     let configure = [

@@ -57,22 +57,22 @@ impl Loss {
 
 /// See the module. Clones are the same disk.
 #[derive(Clone, Debug)]
-pub struct Disk(Arc<Shared>);
+pub struct SimulatedDisk(Arc<SharedDisk>);
 
 #[derive(Debug)]
-struct Shared {
-    platter: Mutex<Platter>,
+struct SharedDisk {
+    state: Mutex<DiskState>,
     dead: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct Platter {
+struct DiskState {
     /// What a reader sees.
     live: Vec<u8>,
     /// What is on the disk for sure.
     synced: Vec<u8>,
     /// What was written since the last sync, in order.
-    loose: Vec<Op>,
+    unsynced: Vec<DiskOp>,
     operations: usize,
     syncs: usize,
     /// Bytes that were read.
@@ -81,16 +81,16 @@ struct Platter {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum DiskOp {
     Write(usize, Vec<u8>),
     Resize(usize),
 }
 
-impl Op {
+impl DiskOp {
     fn apply(&self, image: &mut Vec<u8>) {
         match self {
-            Op::Resize(length) => image.resize(*length, 0),
-            Op::Write(offset, data) => put(image, *offset, data),
+            DiskOp::Resize(length) => image.resize(*length, 0),
+            DiskOp::Write(offset, data) => put(image, *offset, data),
         }
     }
 }
@@ -103,7 +103,7 @@ fn put(image: &mut Vec<u8>, offset: usize, data: &[u8]) {
     image[offset..end].copy_from_slice(data);
 }
 
-impl Disk {
+impl SimulatedDisk {
     /// A disk with this on it.
     pub fn holding(image: Vec<u8>) -> Self {
         Self::with(image, None)
@@ -116,11 +116,11 @@ impl Disk {
     }
 
     fn with(image: Vec<u8>, cut: Option<usize>) -> Self {
-        Self(Arc::new(Shared {
-            platter: Mutex::new(Platter {
+        Self(Arc::new(SharedDisk {
+            state: Mutex::new(DiskState {
                 live: image.clone(),
                 synced: image,
-                loose: vec![],
+                unsynced: vec![],
                 operations: 0,
                 syncs: 0,
                 read: 0,
@@ -130,28 +130,28 @@ impl Disk {
         }))
     }
 
-    fn platter(&self) -> MutexGuard<'_, Platter> {
-        self.0.platter.lock().unwrap()
+    fn state(&self) -> MutexGuard<'_, DiskState> {
+        self.0.state.lock().unwrap()
     }
 
     /// How often it was written, resized or synced.
     pub fn operations(&self) -> usize {
-        self.platter().operations
+        self.state().operations
     }
 
     /// How often it was synced.
     pub fn syncs(&self) -> usize {
-        self.platter().syncs
+        self.state().syncs
     }
 
     /// How many bytes were read.
     pub fn read_bytes(&self) -> usize {
-        self.platter().read
+        self.state().read
     }
 
     /// What a reader sees.
     pub fn image(&self) -> Vec<u8> {
-        self.platter().live.clone()
+        self.state().live.clone()
     }
 
     /// Whether the power has gone.
@@ -168,44 +168,44 @@ impl Disk {
     /// The power goes now, if it has not gone yet.
     pub fn cut(&self) {
         // Whoever has begun an operation has ended it.
-        let _platter = self.platter();
+        let _platter = self.state();
         self.0.dead.send_replace(true);
     }
 
     /// What is on the disk when the power is back.
     pub fn after_power_cut(&self, loss: Loss, seed: u64) -> Vec<u8> {
-        let platter = self.platter();
-        let mut image = platter.synced.clone();
-        let mut dice = Dice(seed);
-        for op in &platter.loose {
+        let state = self.state();
+        let mut image = state.synced.clone();
+        let mut rng = TestRng(seed);
+        for op in &state.unsynced {
             match (loss, op) {
                 (Loss::All, _) => {}
                 (Loss::Nothing, op) => op.apply(&mut image),
-                (Loss::Writes, op) | (_, op @ Op::Resize(_)) => {
-                    if dice.roll(2) == 0 {
+                (Loss::Writes, op) | (_, op @ DiskOp::Resize(_)) => {
+                    if rng.roll(2) == 0 {
                         op.apply(&mut image);
                     }
                 }
-                (Loss::Torn, Op::Write(offset, data)) => {
-                    let length = match dice.roll(4) {
+                (Loss::Torn, DiskOp::Write(offset, data)) => {
+                    let length = match rng.roll(4) {
                         0 => 0,
                         1 => data.len(),
-                        _ => dice.roll(data.len() as u64 + 1) as usize,
+                        _ => rng.roll(data.len() as u64 + 1) as usize,
                     };
                     put(&mut image, *offset, &data[..length]);
                 }
-                (Loss::Sectors | Loss::Garbage, Op::Write(offset, data)) => {
+                (Loss::Sectors | Loss::Garbage, DiskOp::Write(offset, data)) => {
                     let mut start = *offset;
                     let end = start + data.len();
                     while start < end {
                         // To the end of the sector.
                         let stop = end.min(start - start % SECTOR + SECTOR);
                         let harmed = loss == Loss::Garbage && start >= SECTOR;
-                        match dice.roll(if harmed { 3 } else { 2 }) {
+                        match rng.roll(if harmed { 3 } else { 2 }) {
                             0 => {}
                             1 => put(&mut image, start, &data[start - offset..stop - offset]),
                             _ => {
-                                let garbage = (start..stop).map(|_| dice.roll(256) as u8);
+                                let garbage = (start..stop).map(|_| rng.roll(256) as u8);
                                 let garbage: Vec<_> = garbage.collect();
                                 put(&mut image, start, &garbage);
                             }
@@ -218,26 +218,28 @@ impl Disk {
         image
     }
 
-    fn operation(&self, op: Option<Op>) -> io::Result<()> {
-        let mut platter = self.platter();
+    fn operation(&self, op: Option<DiskOp>) -> io::Result<()> {
+        let mut state = self.state();
         if self.is_dead() {
             return Err(io::Error::other("no power"));
         }
-        platter.operations += 1;
-        let last = platter.cut == Some(platter.operations);
+        state.operations += 1;
+        let last = state.cut == Some(state.operations);
         match op {
             // The last operation may have reached the disk as well.
             Some(op) => {
                 if !last {
-                    op.apply(&mut platter.live);
+                    op.apply(&mut state.live);
                 }
-                platter.loose.push(op);
+                state.unsynced.push(op);
             }
             None if last => {}
             None => {
-                platter.syncs += 1;
-                let Platter { synced, loose, .. } = &mut *platter;
-                for op in loose.drain(..) {
+                state.syncs += 1;
+                let DiskState {
+                    synced, unsynced, ..
+                } = &mut *state;
+                for op in unsynced.drain(..) {
                     op.apply(synced);
                 }
             }
@@ -251,9 +253,9 @@ impl Disk {
 }
 
 /// SplitMix64.
-struct Dice(u64);
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -263,25 +265,25 @@ impl Dice {
     }
 }
 
-impl StorageBackend for Disk {
+impl StorageBackend for SimulatedDisk {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.platter().live.len() as u64)
+        Ok(self.state().live.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let mut platter = self.platter();
+        let mut state = self.state();
         let start = offset as usize;
-        let bytes = platter
+        let bytes = state
             .live
             .get(start..start + out.len())
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
-        platter.read += out.len();
+        state.read += out.len();
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.operation(Some(Op::Resize(length as usize)))
+        self.operation(Some(DiskOp::Resize(length as usize)))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -289,6 +291,6 @@ impl StorageBackend for Disk {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.operation(Some(Op::Write(offset as usize, data.to_vec())))
+        self.operation(Some(DiskOp::Write(offset as usize, data.to_vec())))
     }
 }

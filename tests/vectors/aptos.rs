@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 
 use super::{Outcome, hex, number, same, text};
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn chain_data(
         &self,
         queries: &Queries,

@@ -21,9 +21,9 @@ use super::{Outcome, hex, list, number, only_known, same, text};
 
 const BATCH: &str = "btcBatchSendNative";
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn expected_notes(&self) -> &'static [&'static str] {
         &[
             // Compared in `unsigned`.

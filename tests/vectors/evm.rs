@@ -15,9 +15,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Outcome, hex, number, same, text};
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn context_notes(&self) -> &'static [&'static str] {
         &[
             "decimals",        // of the ERC-20 token; amounts are whole

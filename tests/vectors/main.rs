@@ -397,7 +397,7 @@ fn validate(
 }
 
 /// How the vectors of one network say things: one file each.
-trait Dialect {
+trait NetworkVectors {
     /// Fields of a context that have no bearing on the bytes, or repeat what is compared.
     fn context_notes(&self) -> &'static [&'static str] {
         &[]
@@ -497,16 +497,16 @@ trait Dialect {
     }
 }
 
-fn dialect(network: Network) -> &'static dyn Dialect {
+fn dialect(network: Network) -> &'static dyn NetworkVectors {
     match network {
-        Network::Evm => &evm::Dialect,
-        Network::Bitcoin => &bitcoin::Dialect,
-        Network::Tron => &tron::Dialect,
-        Network::Aptos => &aptos::Dialect,
-        Network::Sui => &sui::Dialect,
-        Network::Solana => &solana::Dialect,
-        Network::Ton => &ton::Dialect,
-        Network::Stellar => &stellar::Dialect,
+        Network::Evm => &evm::NetworkVectors,
+        Network::Bitcoin => &bitcoin::NetworkVectors,
+        Network::Tron => &tron::NetworkVectors,
+        Network::Aptos => &aptos::NetworkVectors,
+        Network::Sui => &sui::NetworkVectors,
+        Network::Solana => &solana::NetworkVectors,
+        Network::Ton => &ton::NetworkVectors,
+        Network::Stellar => &stellar::NetworkVectors,
     }
 }
 

@@ -20,14 +20,14 @@ use serde_json::{Map, Value, json};
 
 use super::{Outcome, hex, list, only_known, same, text};
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn context_notes(&self) -> &'static [&'static str] {
         &["version"] // of an off-chain message envelope
     }
 
-    /// Compared all the same, with [`Dialect::signed`].
+    /// Compared all the same, with [`NetworkVectors::signed`].
     fn expected_notes(&self) -> &'static [&'static str] {
         &["signedTxs", "txHashes"]
     }

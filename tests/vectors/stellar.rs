@@ -12,9 +12,9 @@ use stellar_xdr::{Limits, ReadXdr as _, TransactionEnvelope};
 
 use super::{Outcome, hex, list, number, same, text};
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     /// An account exists unless the context says otherwise. The cases that must be refused tell
     /// nothing more: sequence and fee are anything then, which would show in any other case.
     fn chain_data(

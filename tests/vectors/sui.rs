@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Outcome, hex, list, member, number, only_known, same, text};
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
 /// Fields of a context, where something is paid.
 const CONTEXT: [&str; 8] = [
@@ -32,7 +32,7 @@ const CONTEXT: [&str; 8] = [
     "referenceGasPrice",
 ];
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn expected_notes(&self) -> &'static [&'static str] {
         &["unsignedTxHex", "decoded"] // compared in `unsigned`
     }

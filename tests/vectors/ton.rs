@@ -18,9 +18,9 @@ use tycho_types::{
 
 use super::{Outcome, hex, number, only_known, same, text};
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn context_notes(&self) -> &'static [&'static str] {
         &[
             "walletVersion", // the address is that of this wallet

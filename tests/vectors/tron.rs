@@ -15,9 +15,9 @@ use super::{Outcome, hex, list, member, number, only_known, same, text};
 /// the digest signed by a rawMessage.
 pub const TIP_191: &str = "tronMessage(TIP-191)";
 
-pub struct Dialect;
+pub struct NetworkVectors;
 
-impl super::Dialect for Dialect {
+impl super::NetworkVectors for NetworkVectors {
     fn context_notes(&self) -> &'static [&'static str] {
         &["decimals"] // of the TRC-20 token; amounts are whole
     }

@@ -15,7 +15,7 @@ use std::{
 use proptest::prelude::*;
 use redb::backends::FileBackend;
 
-use self::disk::{Disk, Loss};
+use self::disk::{Loss, SimulatedDisk};
 
 use super::*;
 use crate::store::conformance::conformance;
@@ -160,10 +160,10 @@ fn redb__should_open_after_its_first_start_was_cut_off_at_any_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
     let unfinished = folder.path().join("store.redb.new");
-    let whole = Disk::holding(vec![]);
+    let whole = SimulatedDisk::holding(vec![]);
     drop(RedbStore::open_backend(whole.clone()).unwrap());
     for cut in 1..=whole.operations() {
-        let disk = Disk::cut_at(vec![], cut);
+        let disk = SimulatedDisk::cut_at(vec![], cut);
         let _ = RedbStore::open_backend(disk.clone());
         for loss in Loss::EVERY {
             let image = disk.after_power_cut(loss, cut as u64);
@@ -259,7 +259,7 @@ struct Left {
 /// Opens the disk as a power cut left it, and shows that the store can be used.
 fn look(
     runtime: &tokio::runtime::Runtime,
-    disk: Disk,
+    disk: SimulatedDisk,
     more: u16,
     what: &dyn std::fmt::Display,
 ) -> Left {
@@ -316,7 +316,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// A store that was just made. Before that is whole it has not got its name.
 fn new_store() -> Vec<u8> {
-    let disk = Disk::holding(vec![]);
+    let disk = SimulatedDisk::holding(vec![]);
     drop(RedbStore::open_backend(disk.clone()).unwrap());
     disk.image()
 }
@@ -327,8 +327,8 @@ fn cut_off(
     image: &[u8],
     cut: usize,
     what: &dyn std::fmt::Display,
-) -> (Disk, Vec<u16>) {
-    let disk = Disk::cut_at(image.to_vec(), cut);
+) -> (SimulatedDisk, Vec<u16>) {
+    let disk = SimulatedDisk::cut_at(image.to_vec(), cut);
     let acknowledged = match RedbStore::open_backend(disk.clone()) {
         Ok(store) => write_pairs(runtime, &store),
         Err(error) => {
@@ -349,7 +349,7 @@ fn long() -> bool {
 fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any_operation() {
     let runtime = runtime();
     let image = new_store();
-    let whole = Disk::holding(image.clone());
+    let whole = SimulatedDisk::holding(image.clone());
     let store = RedbStore::open_backend(whole.clone()).unwrap();
     let all = usize::from(ROUNDS * TOGETHER);
     assert_eq!(write_pairs(&runtime, &store).len(), all);
@@ -367,7 +367,7 @@ fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any
                 let seed = 1_000_000 * cut as u64 + turn;
                 let what = format!("{what}, {loss:?}, seed {seed}");
                 let image = disk.after_power_cut(loss, seed);
-                let found = Disk::holding(image.clone());
+                let found = SimulatedDisk::holding(image.clone());
                 look(&runtime, found.clone(), 1000, &what).check(&acknowledged, &what);
                 variants += 1;
                 // The power goes once more while the store is opened and used again.
@@ -375,7 +375,7 @@ fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any
                 let step = if long() && turn == 0 { 1 } else { operations };
                 for second in (1 + seed as usize % step..=operations).step_by(step) {
                     let what = format!("{what}, again at operation {second}");
-                    let disk = Disk::cut_at(image.clone(), second);
+                    let disk = SimulatedDisk::cut_at(image.clone(), second);
                     if let Ok(store) = RedbStore::open_backend(disk.clone()) {
                         let mut batch = Batch::new();
                         batch.put(row(1000, 0), Expect::Absent, vec![]);
@@ -384,7 +384,8 @@ fn redb__should_keep_every_acknowledged_batch_whole_when_the_power_is_cut_at_any
                     disk.cut();
                     let loss = Loss::EVERY[(seed as usize + second) % Loss::EVERY.len()];
                     let image = disk.after_power_cut(loss, seed);
-                    look(&runtime, Disk::holding(image), 1001, &what).check(&acknowledged, &what);
+                    look(&runtime, SimulatedDisk::holding(image), 1001, &what)
+                        .check(&acknowledged, &what);
                     again += 1;
                 }
             }
@@ -408,20 +409,20 @@ proptest! {
     ) {
         let runtime = runtime();
         let image = new_store();
-        let whole = Disk::holding(image.clone());
+        let whole = SimulatedDisk::holding(image.clone());
         write_pairs(&runtime, &RedbStore::open_backend(whole.clone()).unwrap());
         let cut = 1 + (share * (whole.operations() - 1) as f64) as usize;
         let what = format!("cut at operation {cut}, {loss:?}, seed {seed}");
         let (disk, acknowledged) = cut_off(&runtime, &image, cut, &what);
         let image = disk.after_power_cut(loss, seed);
-        look(&runtime, Disk::holding(image), 1000, &what).check(&acknowledged, &what);
+        look(&runtime, SimulatedDisk::holding(image), 1000, &what).check(&acknowledged, &what);
     }
 }
 
 /// A disk that confirms nothing while it is shut.
 #[derive(Clone, Debug)]
 struct Gated {
-    disk: Disk,
+    disk: SimulatedDisk,
     shut: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -459,7 +460,7 @@ impl StorageBackend for Gated {
 #[test]
 fn redb__should_have_batches_that_wait_share_what_the_disk_confirms() {
     let runtime = runtime();
-    let disk = Disk::holding(new_store());
+    let disk = SimulatedDisk::holding(new_store());
     let gated = Gated {
         disk: disk.clone(),
         shut: Arc::default(),
@@ -503,11 +504,11 @@ fn job(number: u16) -> Job {
 }
 
 /// Whether all of a store would be read to start it as a power cut would leave it now.
-fn would_be_read(disk: &Disk) -> bool {
+fn would_be_read(disk: &SimulatedDisk) -> bool {
     let image = disk.after_power_cut(Loss::All, 0);
     let opened = Database::builder()
         .set_repair_callback(|repair| repair.abort())
-        .create_with_backend(Disk::holding(image));
+        .create_with_backend(SimulatedDisk::holding(image));
     match opened {
         Ok(_) => false,
         Err(redb::DatabaseError::RepairAborted) => true,
@@ -517,7 +518,7 @@ fn would_be_read(disk: &Disk) -> bool {
 
 #[test]
 fn redb__should_say_which_pages_are_free_where_many_share_a_transaction() {
-    let disk = Disk::holding(new_store());
+    let disk = SimulatedDisk::holding(new_store());
     let place = Mutex::new(Some(disk.clone()));
     let db = place.open().unwrap();
     prepare(&db).unwrap();
@@ -534,7 +535,7 @@ fn redb__should_say_which_pages_are_free_where_many_share_a_transaction() {
 #[test]
 fn redb__should_not_read_all_of_itself_after_a_crash_once_it_had_a_moment() {
     let runtime = runtime();
-    let disk = Disk::holding(new_store());
+    let disk = SimulatedDisk::holding(new_store());
     let store = RedbStore::open_backend(disk.clone()).unwrap();
     for number in 0..3 {
         let batch = job(number).batch;
@@ -547,7 +548,7 @@ fn redb__should_not_read_all_of_itself_after_a_crash_once_it_had_a_moment() {
 
 #[test]
 fn start__should_write_nothing_where_it_finds_the_format() {
-    let disk = Disk::holding(new_store());
+    let disk = SimulatedDisk::holding(new_store());
     let db = Mutex::new(Some(disk.clone())).open().unwrap();
     let before = disk.syncs();
     prepare(&db).unwrap();
@@ -557,11 +558,11 @@ fn start__should_write_nothing_where_it_finds_the_format() {
 
 #[test]
 fn start__should_write_down_which_pages_are_free_after_it_had_to_find_out() {
-    let disk = Disk::holding(new_store());
+    let disk = SimulatedDisk::holding(new_store());
     let db = Mutex::new(Some(disk.clone())).open().unwrap();
     let outcomes = write_group(&db, &[job(0)]).unwrap();
     assert!(outcomes.iter().all(Result::is_ok));
-    let disk = Disk::holding(disk.after_power_cut(Loss::All, 0));
+    let disk = SimulatedDisk::holding(disk.after_power_cut(Loss::All, 0));
     assert!(would_be_read(&disk));
 
     // Nothing is asked of it meanwhile.

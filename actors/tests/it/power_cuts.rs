@@ -15,7 +15,7 @@ use covault_actors::{
 use covault_core::{fault::Fault, ids::VaultId, schema::wire};
 
 use crate::{
-    disk::{Disk, Loss},
+    disk::{Loss, SimulatedDisk},
     restarts::{SCENARIOS, Scenario, check, fund, kind, network, set},
     world::*,
 };
@@ -102,7 +102,13 @@ async fn live(world: &World, gateway: &Gateway, scenario: Scenario, told: &Mutex
 }
 
 /// A process on the disk, until its clients have all that they want or the power goes.
-async fn run(world: &World, disk: &Disk, scenario: Scenario, told: &Arc<Mutex<Told>>, what: &str) {
+async fn run(
+    world: &World,
+    disk: &SimulatedDisk,
+    scenario: Scenario,
+    told: &Arc<Mutex<Told>>,
+    what: &str,
+) {
     let store = match RedbStore::open_backend(disk.clone()) {
         Ok(store) => Arc::new(store),
         Err(error) => {
@@ -165,7 +171,7 @@ async fn run(world: &World, disk: &Disk, scenario: Scenario, told: &Arc<Mutex<To
 }
 
 fn new_store() -> Vec<u8> {
-    let disk = Disk::holding(vec![]);
+    let disk = SimulatedDisk::holding(vec![]);
     drop(RedbStore::open_backend(disk.clone()).unwrap());
     disk.image()
 }
@@ -174,7 +180,7 @@ fn new_store() -> Vec<u8> {
 async fn operations(scenario: Scenario) -> usize {
     let world = World::new();
     set(&world, scenario);
-    let disk = Disk::holding(new_store());
+    let disk = SimulatedDisk::holding(new_store());
     let told = Arc::default();
     run(&world, &disk, scenario, &told, "whole").await;
     assert_eq!(told.lock().unwrap().requests.len(), 2);
@@ -187,16 +193,16 @@ async fn cut(scenario: Scenario, at: usize, loss: Loss, seed: u64, again: Option
     let world = World::new();
     set(&world, scenario);
     let told = Arc::new(Mutex::new(Told::default()));
-    let disk = Disk::cut_at(new_store(), at);
+    let disk = SimulatedDisk::cut_at(new_store(), at);
     run(&world, &disk, scenario, &told, &what).await;
     let mut image = disk.after_power_cut(loss, seed);
     if let Some(again) = again {
-        let disk = Disk::cut_at(image, again);
+        let disk = SimulatedDisk::cut_at(image, again);
         run(&world, &disk, scenario, &told, &what).await;
         image = disk.after_power_cut(loss, seed);
     }
 
-    let disk = Disk::holding(image);
+    let disk = SimulatedDisk::holding(image);
     let store = RedbStore::open_backend(disk.clone())
         .unwrap_or_else(|error| panic!("{what}: does not open: {error:?}"));
     let world = World {

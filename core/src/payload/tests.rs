@@ -75,7 +75,7 @@ fn raw(from: &str, content: &[u8], hash: wire::EcdsaHashFunction) -> WireKind {
 #[track_caller]
 fn refused(kind: &WireKind, sentence: &str) {
     let fault = Payload::parse(kind).unwrap_err();
-    assert_eq!(fault.class(), &Class::Invalid);
+    assert_eq!(fault.class(), &crate::fault::Class::Invalid);
     assert!(fault.message().starts_with(sentence), "{fault}");
 }
 

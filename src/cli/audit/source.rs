@@ -13,24 +13,24 @@ use covault_core::{
 };
 
 use crate::{
-    cli::client::Client,
+    cli::client::AdminClient,
     config::{Config, StoreKind},
-    files::{self, Owned},
+    files::{self, FolderLock},
     wiring::{explain, store, store_path},
 };
 
 /// See the module.
-pub enum Source {
+pub enum LogSource {
     /// It is asked over the admin API.
-    Running(Client),
+    Running(AdminClient),
     /// It is opened here; the folder is ours for so long.
     Stopped {
         store: Arc<dyn Store>,
-        _folder: Owned,
+        _folder: FolderLock,
     },
 }
 
-impl Source {
+impl LogSource {
     /// The store of a configuration, which nobody else may be using.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Source {
         if config.store.kind == StoreKind::Redb && !path.exists() {
             bail!("there is no store at {}", path.display());
         }
-        let folder = files::own_folder(&config.serve.data_dir)?;
+        let folder = files::lock_folder(&config.serve.data_dir)?;
         Ok(Self::Stopped {
             store: store(config, true).await?,
             _folder: folder,
@@ -49,14 +49,14 @@ impl Source {
 
     async fn chains(&self, after: Option<String>) -> anyhow::Result<Vec<admin::AuditChain>> {
         let request = admin::ListAuditChainsRequest { after };
-        let answer = match self {
+        let print_line = match self {
             Self::Running(client) => client.call::<ListAuditChains>(&request).await?,
             Self::Stopped { store, .. } => {
                 let read = ListAuditChains::read(&**store, request).await;
                 read.map_err(explain)?
             }
         };
-        Ok(answer.chains)
+        Ok(print_line.chains)
     }
 
     async fn entries(

@@ -14,7 +14,7 @@ use covault_mpc::{
 
 use super::{keyring, list::ago};
 use crate::{
-    adapters::SystemClock, cli::answer, config::Config, files, passphrase, wiring::explain,
+    adapters::SystemClock, cli::print_line, config::Config, files, passphrase, wiring::explain,
 };
 
 /// List a node's keys, and clear those that never signed.
@@ -47,14 +47,14 @@ pub struct Args {
 const DAY_MS: u64 = 86_400_000;
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let node = &config.signer;
     let vaults: Vec<VaultId> = args
         .vaults
         .iter()
         .map(|uuid| uuid.parse().context("--vault is not a uuid"))
         .collect::<anyhow::Result<_>>()?;
-    let _owned = files::own_folder_of_node(&node.data_dir)?;
+    let _folder_lock = files::lock_node_folder(&node.data_dir)?;
     let passphrase = passphrase::obtain(node, &keyring(node))?;
     let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let mut cleared: usize = 0;
     for (vault, keys) in by_vault {
-        answer(format_args!("vault {vault}"));
+        print_line(format_args!("vault {vault}"));
         for (record, note) in keys {
             let chosen = is_unused(record, note)
                 && (vaults.contains(&vault)
@@ -93,10 +93,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                     .map_err(explain)?;
             }
             cleared = cleared.saturating_add(usize::from(chosen));
-            answer(format_args!("  {}{what}", describe(record, note, now_ms)));
+            print_line(format_args!("  {}{what}", describe(record, note, now_ms)));
         }
     }
-    answer(match (cleared, args.yes) {
+    print_line(match (cleared, args.yes) {
         (0, _) => format!("{} keys, nothing to clear", records.len()),
         (_, false) => format!("{cleared} keys would be cleared: repeat the command with --yes"),
         (_, true) => format!(

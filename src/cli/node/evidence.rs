@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use covault_mpc::evidence::Equivocation;
 
-use super::answer;
+use super::print_line;
 
 /// Check a report that a node has said two things in one place of a signing session.
 ///
@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             "{file} shows nothing: it does not hold two different envelopes that one node has signed for one place"
         );
     };
-    answer(format_args!(
+    print_line(format_args!(
         "{} has signed two different messages for one place: it lied, or somebody has its identity",
         accused.openssh_line("")
     ));

@@ -7,7 +7,7 @@ use covault_core::{ids::VaultId, scheme::Scheme};
 use covault_mpc::shares::age_file::AgeFiles;
 
 use super::keyring;
-use crate::{cli::answer, config::Config, files, passphrase, wiring::explain};
+use crate::{cli::print_line, config::Config, files, passphrase, wiring::explain};
 
 /// Erase the shares that a node has prepared for generations that never came into use.
 ///
@@ -37,17 +37,17 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let node = &config.signer;
     let vault: VaultId = args.vault.parse().context("--vault is not a uuid")?;
     let scheme = Scheme::parse(&args.scheme).context("--scheme is unknown")?;
-    let _owned = files::own_folder_of_node(&node.data_dir)?;
+    let _folder_lock = files::lock_node_folder(&node.data_dir)?;
     let passphrase = passphrase::obtain(node, &keyring(node))?;
     let shares = AgeFiles::open(&node.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
     let forgotten = shares
         .forget_prepared(vault, scheme, args.in_use)
         .map_err(explain)?;
-    answer(forgotten);
+    print_line(forgotten);
     Ok(())
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use covault_mpc::shares::age_file::AgeFiles;
 
-use super::answer;
+use super::print_line;
 use crate::{
-    config::{Config, Signer},
+    config::{Config, SignerSettings},
     files, passphrase, wiring,
 };
 
@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, ignored) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, ignored) = Config::load_for_signer(args.config.as_deref())?;
     super::super::start_logging(&config, &ignored)?;
     let signer = &config.signer;
     let name = args.name.as_deref().unwrap_or(&signer.name);
@@ -40,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
         line
     } else {
-        let _owned = files::own_folder_of_node(&signer.data_dir)?;
+        let _folder_lock = files::lock_node_folder(&signer.data_dir)?;
         let passphrase = passphrase::obtain(signer, &keyring)?;
         AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
             .map_err(wiring::explain)?;
@@ -54,11 +54,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     eprintln!(
         "its public key is below; the operator of the orchestrator admits it with\n  covault node admit '{line}'"
     );
-    answer(line);
+    print_line(line);
     Ok(())
 }
 
 /// Where the keyring is, or will be.
-pub fn keyring(signer: &Signer) -> PathBuf {
+pub fn keyring(signer: &SignerSettings) -> PathBuf {
     signer.data_dir.join(covault_mpc::shares::age_file::KEYRING)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use covault_mpc::attest::KeyStatements;
 
-use super::answer;
+use super::print_line;
 use crate::{config::Config, wiring};
 
 /// Print the node's identity key, and what it states about the keys that it holds shares of.
@@ -24,17 +24,17 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let signer = &config.signer;
     let identity = wiring::load_identity(&signer.identity_file())?;
     let found = KeyStatements::load(&signer.data_dir, &identity.id()).map_err(wiring::explain)?;
     if args.json {
-        answer(serde_json::to_string_pretty(&found)?);
+        print_line(serde_json::to_string_pretty(&found)?);
         return Ok(());
     }
-    answer(identity.openssh_line(&signer.name));
+    print_line(identity.openssh_line(&signer.name));
     for key in &found.keys {
-        answer(format_args!(
+        print_line(format_args!(
             "\n{}signature: {}",
             key.statement, key.signature
         ));

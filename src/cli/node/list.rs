@@ -4,10 +4,10 @@ use comfy_table::{Table, presets::NOTHING};
 use covault_actors::operations::ListNodes;
 use covault_core::schema::admin::{self, ListNodesResponse, Node};
 
-use super::{super::client::Target, answer};
+use super::{super::client::ConnectionArgs, print_line};
 use crate::cli::answer_json;
 
-pub async fn run(json: bool, target: Target) -> anyhow::Result<()> {
+pub async fn run(json: bool, target: ConnectionArgs) -> anyhow::Result<()> {
     let request = admin::ListNodesRequest {};
     let nodes = target.client()?.call::<ListNodes>(&request).await?;
     if json {
@@ -17,15 +17,15 @@ pub async fn run(json: bool, target: Target) -> anyhow::Result<()> {
         eprintln!("no signer node yet: covault node init --help, covault signer --help");
     }
     if !nodes.nodes.is_empty() {
-        answer(table(&nodes));
+        print_line(table(&nodes));
     }
     for line in notes(&nodes) {
-        answer(line);
+        print_line(line);
     }
     Ok(())
 }
 
-fn table(answer: &ListNodesResponse) -> String {
+fn table(response: &ListNodesResponse) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header([
         "STATE",
@@ -36,7 +36,7 @@ fn table(answer: &ListNodesResponse) -> String {
         "CLOCK",
         "PUBLIC KEY",
     ]);
-    for node in &answer.nodes {
+    for node in &response.nodes {
         let seen = node.last_seen_ms.is_some();
         let or_dash = |text: String| if seen { text } else { "-".to_owned() };
         table.add_row([
@@ -44,7 +44,7 @@ fn table(answer: &ListNodesResponse) -> String {
             node.name.clone(),
             node.last_seen_ms.map_or_else(
                 || "not since the orchestrator started".to_owned(),
-                |ms| ago(answer.now_ms.saturating_sub(ms)),
+                |ms| ago(response.now_ms.saturating_sub(ms)),
             ),
             or_dash(node.version.clone()),
             or_dash(node.keys.to_string()),
@@ -87,17 +87,17 @@ fn advice(halted: &str) -> &'static str {
 }
 
 /// What does not fit into the table: why nodes do not sign, bans, and nodes that want to join.
-fn notes(answer: &ListNodesResponse) -> Vec<String> {
+fn notes(response: &ListNodesResponse) -> Vec<String> {
     let name = |line: &str| {
         let key = |line: &str| line.split(' ').nth(1).map(str::to_owned);
         let known = |node: &&Node| key(&node.public_key) == key(line);
-        match answer.nodes.iter().find(known) {
+        match response.nodes.iter().find(known) {
             Some(node) => node.name.clone(),
             None => line.to_owned(),
         }
     };
     let mut lines = Vec::new();
-    for node in &answer.nodes {
+    for node in &response.nodes {
         for halted in &node.halted {
             lines.push(format!("{} {}", node.name, advice(halted)));
         }
@@ -110,13 +110,13 @@ fn notes(answer: &ListNodesResponse) -> Vec<String> {
             ));
         }
     }
-    if !answer.want_to_join.is_empty() {
+    if !response.want_to_join.is_empty() {
         lines.push(
             "\nThese want to join and are ignored (anybody can announce any name: compare the key):"
                 .to_owned(),
         );
     }
-    for node in &answer.want_to_join {
+    for node in &response.want_to_join {
         lines.push(format!(
             "  covault node admit '{}'   (calls itself {:?})",
             node.public_key, node.name

@@ -12,7 +12,7 @@ mod restore;
 mod retired;
 
 pub use self::init::keyring;
-use super::{answer, client::Target, public_key};
+use super::{client::ConnectionArgs, print_line, public_key};
 use anyhow::Context as _;
 use covault_actors::operations::{AdmitNode, RemoveNode};
 use covault_core::schema::admin;
@@ -39,7 +39,7 @@ pub enum Command {
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     /// End the use of a signer node. Refused while it holds shares of a vault.
     Remove {
@@ -47,7 +47,7 @@ pub enum Command {
         #[arg(value_name = "KEY")]
         key: String,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     /// List the admitted signer nodes, and those that want to join.
     ///
@@ -58,7 +58,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        target: Target,
+        target: ConnectionArgs,
     },
     Restore(restore::Args),
     Evidence(evidence::Args),
@@ -86,7 +86,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 } else {
                     &node.name
                 };
-                answer(format_args!("admitted {name}: {}", node.public_key));
+                print_line(format_args!("admitted {name}: {}", node.public_key));
             }
             Ok(())
         }
@@ -95,7 +95,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
                 public_key: public_key(&key)?,
             };
             target.client()?.call::<RemoveNode>(&request).await?;
-            answer("removed");
+            print_line("removed");
             Ok(())
         }
         Command::List { json, target } => list::run(json, target).await,

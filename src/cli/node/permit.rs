@@ -9,7 +9,7 @@ use covault_core::{
 };
 use covault_mpc::permits::Permits;
 
-use super::answer;
+use super::print_line;
 use crate::{adapters::SystemClock, config::Config, wiring::explain};
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let permits = Permits::of(&config.signer.data_dir);
     let now_ms = SystemClock.now_ms();
     let mut found = None;
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             None => {
                 let holds = permits.holds(&change, now_ms).map_err(explain)?;
                 let state = if holds { "permitted" } else { "not permitted" };
-                answer(format_args!("{code}  {state}\n{}", shown(&change)));
+                print_line(format_args!("{code}  {state}\n{}", shown(&change)));
             }
         }
     }
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let until_ms = now_ms.saturating_add(u64::from(args.days) * DAY_MS);
     permits.grant(&change, until_ms).map_err(explain)?;
-    answer(format_args!(
+    print_line(format_args!(
         "permitted, once, for {} days:\n{}",
         args.days,
         shown(&change)

@@ -6,8 +6,10 @@ use anyhow::bail;
 use covault_core::scheme::Scheme;
 use covault_mpc::{backend, shares::age_file::AgeFiles};
 
-use super::answer;
-use crate::{adapters::OsEntropy, cli::progress::Progress, config::Config, passphrase, wiring};
+use super::print_line;
+use crate::{
+    adapters::OsEntropy, cli::progress::ProgressSpinner, config::Config, passphrase, wiring,
+};
 
 /// Make the primes that cggmp24 keys take, ahead of them.
 ///
@@ -26,7 +28,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, ignored) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, ignored) = Config::load_for_signer(args.config.as_deref())?;
     super::super::start_logging(&config, &ignored)?;
     if backend::of(Scheme::Cggmp24).is_err() {
         bail!("{}", backend::MISSING);
@@ -50,7 +52,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                 args.count
             )
         };
-        let progress = Progress::start(what(0));
+        let progress = ProgressSpinner::start(what(0));
         let set = backend::make_primes(&OsEntropy, |made| {
             if made > 0 {
                 progress.next(what(made));
@@ -60,6 +62,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         drop(progress);
         stored.map_err(wiring::explain)?;
     }
-    answer(primes.count().map_err(wiring::explain)?);
+    print_line(primes.count().map_err(wiring::explain)?);
     Ok(())
 }

@@ -36,9 +36,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let node = &config.signer;
-    let _owned = files::own_folder_of_node(&node.data_dir)?;
+    let _folder_lock = files::lock_node_folder(&node.data_dir)?;
     let identity = NodeIdentity::load(&node.identity_file()).map_err(explain)?;
     let Passphrase {
         secret,

@@ -7,7 +7,7 @@ use covault_mpc::{
     shares::{ShareStore as _, age_file::AgeFiles, backup},
 };
 
-use super::{answer, keyring};
+use super::{keyring, print_line};
 use crate::{config::Config, files, passphrase, wiring::explain};
 
 /// List the shares of a node that later generations have replaced, and give them for recovery.
@@ -39,14 +39,14 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (config, _) = Config::load_of_signer(args.config.as_deref())?;
+    let (config, _) = Config::load_for_signer(args.config.as_deref())?;
     let signer = &config.signer;
     let identity = NodeIdentity::load(&signer.identity_file()).map_err(explain)?;
     let passphrase = passphrase::obtain(signer, &keyring(signer))?;
     let shares = AgeFiles::open(&signer.data_dir, &passphrase.secret, passphrase.work_factor)
         .map_err(explain)?;
     if args.erase {
-        answer(shares.erase_retired(u64::MAX, &[]).map_err(explain)?);
+        print_line(shares.erase_retired(u64::MAX, &[]).map_err(explain)?);
         return Ok(());
     }
     let retired = shares.retired().map_err(explain)?;
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             share.at_ms
         );
         let Some(out) = &args.out else {
-            answer(what);
+            print_line(what);
             continue;
         };
         let sealed =
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             share.at_ms
         ));
         files::write_private(&path, &sealed)?;
-        answer(path.display());
+        print_line(path.display());
     }
     Ok(())
 }

@@ -10,19 +10,19 @@ use covault_core::{
 };
 use covault_mpc::shares::backup::check_sealed;
 
-use super::Which;
+use super::VaultSelector;
 use crate::{
-    cli::{answer, client::Target},
+    cli::{client::ConnectionArgs, print_line},
     files,
 };
 
 /// The orchestrator waits 15 seconds for nodes that do not answer, and then says who answered.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    which: Which,
+    which: VaultSelector,
     /// The folder for the backups, one file per node and key.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -36,7 +36,7 @@ pub struct Args {
     )]
     recipients: Vec<String>,
     #[command(flatten)]
-    target: Target,
+    target: ConnectionArgs,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<()> {
@@ -47,7 +47,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         vault_uuid: vault.uuid.clone(),
         recipients: args.recipients,
     };
-    let answered = client.call_within::<BackupVault>(PATIENCE, &request);
+    let answered = client.call_with_timeout::<BackupVault>(TIMEOUT, &request);
     let backups = answered.await?.backups;
     files::make_folder(&args.out)?;
     // By scheme: how many there are, and how many are needed.
@@ -87,7 +87,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         );
         let path = args.out.join(file);
         files::write_private(&path, &sealed)?;
-        answer(path.display());
+        print_line(path.display());
     }
     for (scheme, (made, needed)) in &counts {
         if made < needed {

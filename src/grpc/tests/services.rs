@@ -12,7 +12,7 @@ use tonic_reflection::pb::v1::{
 };
 
 use super::*;
-use crate::http::server::{self, Patience, Protocol};
+use crate::http::server::{self, HttpVersion, ServerLimits};
 
 fn about(service: &str) -> HealthCheckRequest {
     HealthCheckRequest {
@@ -168,7 +168,7 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
     let server = Server::start(|_| ()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
     let address = listener.local_addr().expect("address");
-    let patience = Patience {
+    let patience = ServerLimits {
         headers: LONG,
         idle: LONG,
         stopping: LONG,
@@ -180,7 +180,7 @@ async fn listener__should_serve_over_http2_and_stop_politely() {
     let serving = tokio::spawn(server::serve(
         listener,
         router,
-        Protocol::Http2,
+        HttpVersion::Http2,
         patience,
         stopped,
     ));

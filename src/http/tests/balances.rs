@@ -16,19 +16,19 @@ use serde_json::{Value, json};
 
 use super::routes::{app_on, post};
 
-type Asked = Arc<Mutex<Vec<String>>>;
+type CallLog = Arc<Mutex<Vec<String>>>;
 
 /// Has `balance` of everything, but for the tokens and chains that it refuses.
-struct Coins {
+struct StubChainClient {
     chain: ChainKey,
-    asked: Asked,
+    asked: CallLog,
     refuses_tokens: bool,
     refuses_all: bool,
     is_down: bool,
 }
 
 #[async_trait]
-impl ChainClient for Coins {
+impl ChainClient for StubChainClient {
     async fn chain_data(&self, _: &Queries, _: u64) -> Result<ChainData, ChainError> {
         Err(ChainError::Unknown("not asked here".into()))
     }
@@ -65,11 +65,14 @@ fn all_chains() -> Vec<ChainKey> {
 }
 
 /// The API over nodes of these chains.
-async fn app_with(chains: Vec<ChainKey>, change: impl Fn(&mut Coins)) -> (Router, Asked) {
-    let asked = Asked::default();
+async fn app_with(
+    chains: Vec<ChainKey>,
+    change: impl Fn(&mut StubChainClient),
+) -> (Router, CallLog) {
+    let asked = CallLog::default();
     let mut connected = Chains::default();
     for chain in chains {
-        let mut coins = Coins {
+        let mut coins = StubChainClient {
             chain,
             asked: Arc::clone(&asked),
             refuses_tokens: false,

@@ -7,7 +7,7 @@ use covault_core::schema::service::{Audience, Operation};
 use serde_json::{Value, json};
 
 use super::{
-    routes::{Ask, api_with},
+    routes::{TestRequest, api_with},
     *,
 };
 use crate::grpc;
@@ -55,7 +55,7 @@ impl World {
 }
 
 async fn ask(rest: &Router, path: &str, token: &str, body: Value) -> (u16, Value) {
-    let ask = Ask {
+    let ask = TestRequest {
         method: Method::POST,
         path,
         headers: vec![("x-mtoken", token), ("content-type", "application/json")],

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::routes::{Ask, app_strict, post, vault};
+use super::routes::{TestRequest, app_strict, post, vault};
 use crate::{
     api::headers::{IDEMPOTENCY_MISMATCH, IDEMPOTENCY_REPLAYED},
     http::Router,
@@ -18,7 +18,7 @@ struct Response {
 
 async fn call(app: &Router, operation: &str, key: &str, body: &str) -> Response {
     let path = format!("/v1/{operation}");
-    let mut ask = Ask {
+    let mut ask = TestRequest {
         body: body.to_owned(),
         ..post(&path, Value::Null)
     };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{
-    routes::{Ask, UNLIMITED, api_with, post},
+    routes::{TestRequest, UNLIMITED, api_with, post},
     *,
 };
 use crate::api::{
@@ -189,7 +189,7 @@ async fn slow_body__should_be_given_up() {
 async fn unavailable__should_say_when_to_try_again() {
     let api = api_with(|_| ()).await;
     let app = router(&api).expect("routes");
-    let ready = Ask {
+    let ready = TestRequest {
         method: Method::GET,
         ..post("/readyz", json!({}))
     };
@@ -226,7 +226,7 @@ async fn sweep__should_have_its_own_shape_of_errors_wherever_they_come_from() {
     };
     for path in &paths {
         let ask = || post(path, json!({}));
-        let get = Ask {
+        let get = TestRequest {
             method: Method::GET,
             ..ask()
         };
@@ -305,7 +305,7 @@ async fn sweep__should_refuse_bodies_in_its_shape() {
             "the body is larger",
         ),
     ] {
-        let ask = Ask {
+        let ask = TestRequest {
             method: Method::POST,
             path: "/v1/sweep/addWatchAddress",
             headers: vec![("x-mtoken", token), ("content-type", kind)],
@@ -326,7 +326,7 @@ async fn sweep__should_say_nothing_of_our_own_faults() {
     let sweep = operations
         .iter()
         .find(|operation| operation.audience() == Audience::Sweep);
-    let failure = Failure::from(Fault::bug("a secret of ours"));
+    let failure = HttpError::from(Fault::bug("a secret of ours"));
     let response = failure.into_response(sweep, "r-9");
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let body = axum::body::to_bytes(response.into_body(), 1000).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use tower::ServiceExt as _;
 
 use super::{
-    routes::{Ask, app, post},
+    routes::{TestRequest, app, post},
     *,
 };
 
@@ -23,7 +23,7 @@ async fn calls__should_be_counted_by_operation_and_status() {
     for _ in 0..2 {
         post("/v1/getWalletList", json!({})).of(&app).await;
     }
-    let get = Ask {
+    let get = TestRequest {
         method: Method::GET,
         ..post("/v1/getWalletList", json!({}))
     };

@@ -3,7 +3,7 @@
 mod balances;
 mod every_operation;
 mod idempotency;
-mod life;
+mod lifecycle;
 mod limits;
 mod metrics;
 mod raw;

@@ -10,10 +10,10 @@ use tokio::{
 
 use super::{
     routes::app,
-    server::{self, Patience, Protocol},
+    server::{self, HttpVersion, ServerLimits},
 };
 
-const PATIENT: Patience = Patience {
+const SERVER_LIMITS: ServerLimits = ServerLimits {
     headers: Duration::from_secs(60),
     idle: Duration::from_secs(60),
     stopping: Duration::from_secs(60),
@@ -66,8 +66,8 @@ async fn odd_requests__should_be_answered_in_the_shape_of_the_api() {
     tokio::spawn(server::serve(
         listener,
         router,
-        Protocol::Http1,
-        PATIENT,
+        HttpVersion::Http1,
+        SERVER_LIMITS,
         stopped,
     ));
     let list = "POST /v1/getWalletList";

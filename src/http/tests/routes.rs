@@ -172,7 +172,7 @@ pub(crate) const UNLIMITED: AdmissionLimits = AdmissionLimits {
     },
 };
 
-pub(super) struct Ask<'a> {
+pub(super) struct TestRequest<'a> {
     pub method: Method,
     pub path: &'a str,
     pub headers: Vec<(&'a str, &'a str)>,
@@ -180,8 +180,8 @@ pub(super) struct Ask<'a> {
 }
 
 /// A well-formed POST with the platform token.
-pub(super) fn post<'a>(path: &'a str, body: Value) -> Ask<'a> {
-    Ask {
+pub(super) fn post<'a>(path: &'a str, body: Value) -> TestRequest<'a> {
+    TestRequest {
         method: Method::POST,
         path,
         headers: vec![
@@ -192,7 +192,7 @@ pub(super) fn post<'a>(path: &'a str, body: Value) -> Ask<'a> {
     }
 }
 
-impl Ask<'_> {
+impl TestRequest<'_> {
     pub async fn of(self, app: &Router) -> (u16, HeaderMap, Value) {
         let mut request = Request::builder().method(self.method).uri(self.path);
         for (name, value) in self.headers {
@@ -233,8 +233,8 @@ async fn refusals_of_http__should_have_the_shape_of_the_platform() {
         ask.headers.push((name, value));
         ask
     };
-    let method = |method: Method| Ask { method, ..ask() };
-    let body = |text: &str| Ask {
+    let method = |method: Method| TestRequest { method, ..ask() };
+    let body = |text: &str| TestRequest {
         body: text.to_owned(),
         ..ask()
     };
@@ -280,7 +280,7 @@ async fn request_id__should_come_back() {
 #[tokio::test]
 async fn readiness__should_need_the_bus() {
     let app = app().await;
-    let get = |path| Ask {
+    let get = |path| TestRequest {
         method: Method::GET,
         path,
         headers: Vec::new(),
@@ -413,13 +413,13 @@ pub(crate) async fn vault(app: &Router) -> String {
 
 pub(super) fn signer(seed: u8) -> covault_core::order::NodeId {
     use covault_mpc::identity::NodeIdentity;
-    struct Fixed(u8);
-    impl Entropy for Fixed {
+    struct ConstantEntropy(u8);
+    impl Entropy for ConstantEntropy {
         fn fill(&self, bytes: &mut [u8]) {
             bytes.fill(self.0);
         }
     }
-    NodeIdentity::generate(&Fixed(seed)).id()
+    NodeIdentity::generate(&ConstantEntropy(seed)).id()
 }
 
 #[tokio::test]

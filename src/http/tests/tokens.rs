@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    routes::{Ask, app, post, vault},
+    routes::{TestRequest, app, post, vault},
     *,
 };
 use crate::api::address::Peer;
@@ -153,7 +153,7 @@ async fn scope_and_access__should_hold_at_the_routes() {
     let (scoped, _) = made(&app, wanted).await;
     let wallet = json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM"});
     let call = async |token: &str, path: &str, body: &Value| {
-        let mut ask: Ask = post(path, body.clone());
+        let mut ask: TestRequest = post(path, body.clone());
         ask.headers[0] = ("x-mtoken", token);
         let (status, _, body) = ask.of(&app).await;
         (status, body["error"]["message"].clone())

@@ -13,19 +13,19 @@ use serde_json::json;
 use tokio::task::block_in_place;
 
 use super::{
-    load::{self, Load},
-    world::{Dice, Store, Way, World, long, seed},
+    load::{self, LoadGenerator},
+    world::{StoreSetup, TcpRelay, TestRng, World, long, seed},
 };
 use crate::support::{postgres::Postgres, *};
 
 /// A file system of its own for a folder. It ends with this value.
-struct Disk {
+struct MountedDisk {
     at: PathBuf,
     /// The file that its bytes are in; `None`: memory.
     image: Option<PathBuf>,
 }
 
-impl Disk {
+impl MountedDisk {
     /// In memory, of so many MiB.
     fn small(at: &Path, mebibytes: u32) -> Self {
         fs::create_dir_all(at).unwrap();
@@ -105,7 +105,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         // Whoever has files open on it keeps it a little longer.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
@@ -124,7 +124,13 @@ fn run(command: &mut Command) {
 }
 
 /// The end of every story here.
-async fn all_is_well(what: &str, store: Store, load: Load, world: &mut World, may_fail: bool) {
+async fn all_is_well(
+    what: &str,
+    store: StoreSetup,
+    load: LoadGenerator,
+    world: &mut World,
+    may_fail: bool,
+) {
     assert_eq!(world.supervise(), 0, "a process ended by itself");
     world.cluster.ready().await;
     let ledger = load.finish().await;
@@ -139,27 +145,27 @@ async fn all_is_well(what: &str, store: Store, load: Load, world: &mut World, ma
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_of_redb__should_be_told_and_got_over() {
-    full_disk(Store::Redb).await;
+    full_disk(StoreSetup::Redb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_disk_of_postgres__should_be_told_and_got_over() {
-    full_disk(Store::Postgres).await;
+    full_disk(StoreSetup::Postgres).await;
 }
 
-async fn full_disk(store: Store) {
+async fn full_disk(store: StoreSetup) {
     let seed = seed();
     let mut disk = None;
-    let server = (store == Store::Postgres)
-        .then(|| Postgres::start_in(|folder| disk = Some(Disk::small(folder, 160))));
+    let server = (store == StoreSetup::Postgres)
+        .then(|| Postgres::start_in(|folder| disk = Some(MountedDisk::small(folder, 160))));
     let small = |folder: &Path| {
-        if store == Store::Redb {
-            disk = Some(Disk::small(&folder.join("orchestrator"), 24));
+        if store == StoreSetup::Redb {
+            disk = Some(MountedDisk::small(&folder.join("orchestrator"), 24));
         }
     };
     let mut world = World::start_on(server, |url| url, small).await;
     let disk = disk.unwrap();
-    let load = Load::start(&world, seed);
+    let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
     for round in 1..=2 {
         let (refused, (accepted, _)) = {
@@ -198,13 +204,13 @@ async fn full_disk(store: Store) {
 async fn read_only_disk__should_be_told_and_got_over() {
     let (seed, images) = (seed(), tempfile::tempdir().unwrap());
     let mut disk = None;
-    let mut world = World::start_prepared(Store::Redb, |folder| {
+    let mut world = World::start_prepared(StoreSetup::Redb, |folder| {
         let image = images.path().join("disk");
-        disk = Some(Disk::in_file(&folder.join("orchestrator"), &image));
+        disk = Some(MountedDisk::in_file(&folder.join("orchestrator"), &image));
     })
     .await;
     let disk = disk.unwrap();
-    let load = Load::start(&world, seed);
+    let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
     let refused = load.ledger().refusals();
     let known = load.ledger().jobs.values().find_map(|job| {
@@ -238,16 +244,16 @@ async fn read_only_disk__should_be_told_and_got_over() {
     disk.repair();
     world.cluster.start_serve();
     load.goes_on("the disk is repaired").await;
-    all_is_well("read-only disk", Store::Redb, load, &mut world, false).await;
+    all_is_well("read-only disk", StoreSetup::Redb, load, &mut world, false).await;
     drop(world);
 }
 
 /// The clocks of a cluster's processes, which libfaketime moves by whole seconds.
-struct Clocks {
+struct FakeClocks {
     folder: PathBuf,
 }
 
-impl Clocks {
+impl FakeClocks {
     const NAMES: [&str; 4] = ["serve", "signer-1", "signer-2", "signer-3"];
 
     fn wind(folder: &Path) -> Self {
@@ -300,26 +306,30 @@ const HOUR: i64 = 3_600;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clock_jumps_on_redb__should_lose_nothing() {
-    clock_jumps(Store::Redb).await;
+    clock_jumps(StoreSetup::Redb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clock_jumps_on_postgres__should_lose_nothing() {
-    clock_jumps(Store::Postgres).await;
+    clock_jumps(StoreSetup::Postgres).await;
 }
 
-async fn clock_jumps(store: Store) {
+async fn clock_jumps(store: StoreSetup) {
     let seed = seed();
     let mut clocks = None;
-    let prepare = |folder: &Path| clocks = Some(Clocks::wind(folder));
+    let prepare = |folder: &Path| clocks = Some(FakeClocks::wind(folder));
     let mut world = World::start_prepared(store, prepare).await;
     let clocks = clocks.unwrap();
-    let load = Load::start(&world, seed);
+    let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
-    let all = &Clocks::NAMES[..];
+    let all = &FakeClocks::NAMES[..];
     // Whose clocks, and whether enough of all have one time then. A store has no clock.
     let jumps = [(&all[..1], false), (&all[1..2], true), (all, true)];
-    let most = if store == Store::Redb || long() { 3 } else { 1 };
+    let most = if store == StoreSetup::Redb || long() {
+        3
+    } else {
+        1
+    };
     for (who, together) in jumps.into_iter().take(most) {
         for seconds in [HOUR, -HOUR] {
             clocks.set(who, seconds);
@@ -355,14 +365,14 @@ async fn clock_jumps(store: Store) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_postgres__should_be_waited_for() {
-    let mut dice = Dice::new(seed());
-    let mut world = World::start(Store::Postgres).await;
-    let load = Load::start(&world, dice.roll());
+    let mut rng = TestRng::new(seed());
+    let mut world = World::start(StoreSetup::Postgres).await;
+    let load = LoadGenerator::start(&world, rng.roll());
     load.goes_on("the load has begun").await;
     let times = if long() { 20 } else { 3 };
     for _ in 0..times {
         let server = world.server.as_mut().unwrap();
-        let away = Duration::from_millis(dice.within(0, 3_000));
+        let away = Duration::from_millis(rng.within(0, 3_000));
         // `pg_ctl stop -m fast`, as package managers do.
         block_in_place(|| server.stop());
         tokio::time::sleep(away).await;
@@ -377,18 +387,18 @@ async fn restarted_postgres__should_be_waited_for() {
         load.goes_on("PostgreSQL answers again").await;
     }
     let what = format!("PostgreSQL restarted and halted {times} times");
-    all_is_well(&what, Store::Postgres, load, &mut world, false).await;
+    all_is_well(&what, StoreSetup::Postgres, load, &mut world, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_of_postgres__should_lose_nothing() {
     let seed = seed();
     let primary = Postgres::start();
-    let way = Way::from(Ipv4Addr::LOCALHOST, primary.port()).await;
-    let (near, far) = (primary.port(), way.address.port());
+    let relay = TcpRelay::from(Ipv4Addr::LOCALHOST, primary.port()).await;
+    let (near, far) = (primary.port(), relay.address.port());
     let route = |url: String| url.replace(&format!(":{near}/"), &format!(":{far}/"));
     let mut world = World::start_on(Some(primary), route, |_| ()).await;
-    let load = Load::start(&world, seed);
+    let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
     for round in 1..=if long() { 2 } else { 1 } {
         // Made while the primary works.
@@ -397,7 +407,7 @@ async fn failover_of_postgres__should_lose_nothing() {
         let killed = Instant::now();
         world.server.as_mut().unwrap().kill();
         block_in_place(|| standby.promote());
-        way.lead_to(standby.port());
+        relay.lead_to(standby.port());
         let promoted = Instant::now();
         load.goes_on("the standby has taken over").await;
         eprintln!(
@@ -408,17 +418,17 @@ async fn failover_of_postgres__should_lose_nothing() {
         // The old primary is gone for good.
         world.server = Some(standby);
     }
-    all_is_well("failover", Store::Postgres, load, &mut world, false).await;
+    all_is_well("failover", StoreSetup::Postgres, load, &mut world, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn emptied_redis__should_lose_nothing() {
-    let mut dice = Dice::new(seed());
-    let mut world = World::start(Store::Redb).await;
-    let load = Load::start(&world, dice.roll());
+    let mut rng = TestRng::new(seed());
+    let mut world = World::start(StoreSetup::Redb).await;
+    let load = LoadGenerator::start(&world, rng.roll());
     load.goes_on("the load has begun").await;
     for _ in 0..12 {
-        let pause = Duration::from_millis(dice.within(50, 1_500));
+        let pause = Duration::from_millis(rng.within(50, 1_500));
         tokio::time::sleep(pause).await;
         let url = world.cluster.redis.url();
         run(Command::new("redis-cli").args(["-u", &url, "FLUSHALL"]));
@@ -427,7 +437,14 @@ async fn emptied_redis__should_lose_nothing() {
     // Nothing of it needs what Redis had.
     let before = load.ledger().counts().0;
     assert!(before > 8);
-    all_is_well("12 times FLUSHALL", Store::Redb, load, &mut world, false).await;
+    all_is_well(
+        "12 times FLUSHALL",
+        StoreSetup::Redb,
+        load,
+        &mut world,
+        false,
+    )
+    .await;
     let api = &world.cluster.api;
     let body = json!({"vaultUuid": world.vaults[0], "limit": 100});
     let wallets = api.ok("getWalletList", body).await;

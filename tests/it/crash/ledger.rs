@@ -12,7 +12,7 @@ use crate::support::*;
 
 /// What a call is to bring about.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum SubmissionKind {
     Payment { from: String, to: String, wei: u128 },
     Ed25519 { content: String },
     Ecdsa { from: String, content: String },
@@ -20,10 +20,10 @@ pub enum Kind {
 }
 
 /// A call with an idempotency key.
-pub struct Job {
+pub struct Submission {
     pub operation: &'static str,
     pub key: String,
-    pub kind: Kind,
+    pub kind: SubmissionKind,
     pub body: Value,
     /// The answer that accepted it.
     pub told: Option<String>,
@@ -32,8 +32,8 @@ pub struct Job {
     pub outcome: Option<Value>,
 }
 
-impl Job {
-    pub fn new(operation: &'static str, key: String, kind: Kind, body: Value) -> Self {
+impl Submission {
+    pub fn new(operation: &'static str, key: String, kind: SubmissionKind, body: Value) -> Self {
         Self {
             operation,
             key,
@@ -52,9 +52,9 @@ impl Job {
 }
 
 /// What all clients know together.
-pub struct Ledger {
+pub struct SubmissionLog {
     /// By the number of the call.
-    pub jobs: BTreeMap<u64, Job>,
+    pub jobs: BTreeMap<u64, Submission>,
     /// Calls that got no answer.
     pub unanswered: u64,
     /// Calls that were refused with 503, by what it said.
@@ -67,7 +67,7 @@ pub struct Ledger {
     began: Instant,
 }
 
-impl Ledger {
+impl SubmissionLog {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -107,7 +107,7 @@ impl Ledger {
     /// Signing requests whose end is not known.
     pub fn unfinished(&self) -> Vec<(u64, String)> {
         let open = self.jobs.iter().filter(|(_, job)| job.outcome.is_none());
-        open.filter(|(_, job)| !matches!(job.kind, Kind::Batch))
+        open.filter(|(_, job)| !matches!(job.kind, SubmissionKind::Batch))
             .map(|(number, job)| (*number, job.uuid.clone().unwrap()))
             .collect()
     }
@@ -131,7 +131,7 @@ impl Ledger {
         let job = self.jobs.get_mut(&number).unwrap();
         assert!(job.told.is_none());
         let made = match job.kind {
-            Kind::Batch => &answer["batchPayment"],
+            SubmissionKind::Batch => &answer["batchPayment"],
             _ => &answer["signingRequest"],
         };
         assert_eq!(made["status"], "STATUS_PENDING", "{answer}");
@@ -212,7 +212,7 @@ impl Ledger {
         for job in self.jobs.values() {
             let uuid = job.uuid.as_ref().unwrap();
             let told: Value = serde_json::from_str(job.told.as_ref().unwrap()).unwrap();
-            if matches!(job.kind, Kind::Batch) {
+            if matches!(job.kind, SubmissionKind::Batch) {
                 assert!(batches.insert(uuid), "{uuid} for two calls");
                 let body = json!({"uuid": uuid});
                 let shown = api.ok("getBatchPaymentDetails", body).await;
@@ -239,7 +239,7 @@ impl Ledger {
         let (mut digests, mut questions, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         let mut nonces = BTreeMap::new();
         for (number, job) in &self.jobs {
-            if !job.succeeded() || matches!(job.kind, Kind::Batch) {
+            if !job.succeeded() || matches!(job.kind, SubmissionKind::Batch) {
                 continue;
             }
             let signature = first_signature(job.outcome.as_ref().unwrap());
@@ -256,18 +256,18 @@ impl Ledger {
                 panic!("signatures {other} and {number} have one nonce");
             }
             match &job.kind {
-                Kind::Ed25519 { content } => {
+                SubmissionKind::Ed25519 { content } => {
                     questions.push(json!({"ask": "ed25519", "content": content,
                         "signature": signature["eddsaSignature"], "address": world.solana}));
                     expected.push(json!({"valid": true}));
                 }
-                Kind::Ecdsa { from, content } => {
+                SubmissionKind::Ecdsa { from, content } => {
                     digests.push(json!({"ask": "sha256", "content": content}));
                     questions.push(json!({"ask": "recover", "digest": digests.len() - 1,
                         "signature": signature["ecdsaSignature"]}));
                     expected.push(json!({"address": from}));
                 }
-                Kind::Payment { .. } | Kind::Batch => {}
+                SubmissionKind::Payment { .. } | SubmissionKind::Batch => {}
             }
         }
         let digests = outside("all", json!({"questions": digests}));
@@ -311,7 +311,7 @@ impl Ledger {
         }
         let mut sent: BTreeMap<&str, u128> = BTreeMap::new();
         for job in self.jobs.values() {
-            let Kind::Payment { from, to, wei } = &job.kind else {
+            let SubmissionKind::Payment { from, to, wei } = &job.kind else {
                 continue;
             };
             let transaction = found.remove(&to.to_lowercase());

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
-    ledger::{Job, Kind, Ledger},
-    world::{CHAIN, Dice, World},
+    ledger::{Submission, SubmissionKind, SubmissionLog},
+    world::{CHAIN, TestRng, World},
 };
 use crate::support::*;
 
@@ -30,14 +30,14 @@ const EXECUTE_PATIENCE: Duration = Duration::from_secs(20);
 const END_PATIENCE: Duration = Duration::from_secs(240);
 
 /// The clients, at work.
-pub struct Load {
+pub struct LoadGenerator {
     clients: Arc<Clients>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// What came back.
 enum Reply {
-    Said {
+    Answered {
         status: u16,
         replayed: bool,
         text: String,
@@ -57,10 +57,10 @@ struct Clients {
     next: AtomicU64,
     turn: AtomicUsize,
     stopping: AtomicBool,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<SubmissionLog>,
 }
 
-impl Load {
+impl LoadGenerator {
     /// Clients of this world, who do the same again for the same seed (but for when).
     pub fn start(world: &World, seed: u64) -> Self {
         let clients = Arc::new(Clients {
@@ -73,12 +73,12 @@ impl Load {
             next: AtomicU64::new(0),
             turn: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
-            ledger: Mutex::new(Ledger::new()),
+            ledger: Mutex::new(SubmissionLog::new()),
         });
         let tasks = (0..CLIENTS).map(|client| {
             let clients = Arc::clone(&clients);
-            let dice = Dice::new(seed ^ ((client + 1) << 32));
-            tokio::spawn(async move { clients.work(dice).await })
+            let rng = TestRng::new(seed ^ ((client + 1) << 32));
+            tokio::spawn(async move { clients.work(rng).await })
         });
         Self {
             tasks: tasks.collect(),
@@ -87,12 +87,12 @@ impl Load {
     }
 
     /// What the clients know by now.
-    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    pub fn ledger(&self) -> MutexGuard<'_, SubmissionLog> {
         self.clients.ledger()
     }
 
     /// Waits until the clients have heard something that this says of their ledger.
-    pub async fn until(&self, what: &str, ready: impl Fn(&Ledger) -> bool) {
+    pub async fn until(&self, what: &str, ready: impl Fn(&SubmissionLog) -> bool) {
         eventually(what, async || {
             assert!(
                 self.tasks.iter().all(|task| !task.is_finished()),
@@ -115,7 +115,7 @@ impl Load {
 
     /// Ends the load. Whatever was asked for gets its certain answer, everything accepted ends, and
     /// the service signs as if nothing had been: everything must be up again.
-    pub async fn finish(self) -> Ledger {
+    pub async fn finish(self) -> SubmissionLog {
         let clients = self.clients;
         clients.stopping.store(true, Ordering::SeqCst);
         for task in self.tasks {
@@ -164,7 +164,7 @@ fn bases(world: &World) -> Vec<String> {
 }
 
 /// Repeats every call of a ledger: the answers must be those of the first time.
-pub async fn repeat_all(world: &World, ledger: &Ledger) {
+pub async fn repeat_all(world: &World, ledger: &SubmissionLog) {
     let clients = Clients {
         bases: bases(world),
         token: world.cluster.api.token.clone(),
@@ -175,14 +175,14 @@ pub async fn repeat_all(world: &World, ledger: &Ledger) {
         next: AtomicU64::new(0),
         turn: AtomicUsize::new(0),
         stopping: AtomicBool::new(false),
-        ledger: Mutex::new(Ledger::new()),
+        ledger: Mutex::new(SubmissionLog::new()),
     };
     let repeats = futures::stream::iter(ledger.jobs.values()).for_each_concurrent(8, |job| {
         let clients = &clients;
         async move {
             let key = Some(job.key.as_str());
             let reply = clients.call(job.operation, key, &job.body, END_PATIENCE);
-            let Reply::Said {
+            let Reply::Answered {
                 status,
                 replayed,
                 text,
@@ -197,7 +197,7 @@ pub async fn repeat_all(world: &World, ledger: &Ledger) {
             };
             let body = json!({"uuid": uuid});
             let reply = clients.call("executeSigningRequests", None, &body, END_PATIENCE);
-            let Reply::Said { status, text, .. } = reply.await else {
+            let Reply::Answered { status, text, .. } = reply.await else {
                 panic!("{uuid}: no answer")
             };
             assert_eq!(status, 200, "{uuid}: {text}");
@@ -209,7 +209,7 @@ pub async fn repeat_all(world: &World, ledger: &Ledger) {
 }
 
 impl Clients {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn ledger(&self) -> MutexGuard<'_, SubmissionLog> {
         self.ledger.lock().unwrap()
     }
 
@@ -240,7 +240,7 @@ impl Clients {
             .get("idempotency-replayed")
             .is_some_and(|value| value == "true");
         match response.text().await {
-            Ok(text) => Reply::Said {
+            Ok(text) => Reply::Answered {
                 status,
                 replayed,
                 text,
@@ -250,42 +250,42 @@ impl Clients {
     }
 
     /// One client, until the load ends.
-    async fn work(&self, mut dice: Dice) {
+    async fn work(&self, mut rng: TestRng) {
         while !self.stopping.load(Ordering::SeqCst) {
-            let account = usize::try_from(dice.roll()).unwrap() % self.evm.len();
-            let number = match dice.within(0, 10) {
+            let account = usize::try_from(rng.roll()).unwrap() % self.evm.len();
+            let number = match rng.within(0, 10) {
                 0..=3 => self.payment(account),
                 4..=6 => self.ed25519(),
                 7 | 8 => self.ecdsa(account),
                 _ => self.batch(account),
             };
             // Some wait for what they have asked for, some do not.
-            let uuid = self.create(number, &mut dice).await;
-            if let Some(uuid) = uuid.filter(|_| dice.within(0, 3) > 0) {
+            let uuid = self.create(number, &mut rng).await;
+            if let Some(uuid) = uuid.filter(|_| rng.within(0, 3) > 0) {
                 self.execute(number, &uuid).await;
             }
-            if dice.within(0, 8) == 0 {
-                self.repeat(&mut dice).await;
+            if rng.within(0, 8) == 0 {
+                self.repeat(&mut rng).await;
             }
-            tokio::time::sleep(Duration::from_millis(dice.within(0, PAUSE_MS))).await;
+            tokio::time::sleep(Duration::from_millis(rng.within(0, PAUSE_MS))).await;
         }
     }
 
-    /// Asks until it is accepted for certain; sometimes leaves that to [`Load::finish`]. The uuid of a
+    /// Asks until it is accepted for certain; sometimes leaves that to [`LoadGenerator::finish`]. The uuid of a
     /// request that runs.
-    async fn create(&self, number: u64, dice: &mut Dice) -> Option<String> {
+    async fn create(&self, number: u64, rng: &mut TestRng) -> Option<String> {
         while !self.stopping.load(Ordering::SeqCst) {
             if self.ask(number).await {
                 let ledger = self.ledger();
                 let job = &ledger.jobs[&number];
                 // What a batch pays waits for a person.
-                let runs = !matches!(job.kind, Kind::Batch);
+                let runs = !matches!(job.kind, SubmissionKind::Batch);
                 return job.uuid.clone().filter(|_| runs);
             }
-            if dice.within(0, 12) == 0 {
+            if rng.within(0, 12) == 0 {
                 return None;
             }
-            tokio::time::sleep(Duration::from_millis(dice.within(50, 400))).await;
+            tokio::time::sleep(Duration::from_millis(rng.within(50, 400))).await;
         }
         None
     }
@@ -313,10 +313,10 @@ impl Clients {
         let mut ledger = self.ledger();
         match reply {
             Reply::Nothing => ledger.unanswered += 1,
-            Reply::Said {
+            Reply::Answered {
                 status: 503, text, ..
             } => ledger.refuse(&text),
-            Reply::Said {
+            Reply::Answered {
                 status: 200,
                 replayed,
                 text,
@@ -324,18 +324,18 @@ impl Clients {
                 ledger.accept(number, replayed, text);
                 return true;
             }
-            Reply::Said { status, text, .. } => panic!("{operation} {body}: {status} {text}"),
+            Reply::Answered { status, text, .. } => panic!("{operation} {body}: {status} {text}"),
         }
         false
     }
 
     /// Repeats a call that was answered.
-    async fn repeat(&self, dice: &mut Dice) {
+    async fn repeat(&self, rng: &mut TestRng) {
         let (operation, key, body, told) = {
             let ledger = self.ledger();
             let told = ledger.jobs.values().filter(|job| job.told.is_some());
             let told: Vec<_> = told.collect();
-            let Some(which) = dice.roll().checked_rem(told.len() as u64) else {
+            let Some(which) = rng.roll().checked_rem(told.len() as u64) else {
                 return;
             };
             let job = told[usize::try_from(which).unwrap()];
@@ -344,16 +344,16 @@ impl Clients {
         };
         let reply = self.call(operation, Some(&key), &body, CREATE_PATIENCE);
         match reply.await {
-            Reply::Said {
+            Reply::Answered {
                 status: 200,
                 replayed,
                 text,
             } => assert_eq!((replayed, Some(text)), (true, told), "{key}"),
-            Reply::Said {
+            Reply::Answered {
                 status: 503, text, ..
             } => self.ledger().refuse(&text),
             Reply::Nothing => self.ledger().unanswered += 1,
-            Reply::Said { status, text, .. } => panic!("{key} again: {status} {text}"),
+            Reply::Answered { status, text, .. } => panic!("{key} again: {status} {text}"),
         }
     }
 
@@ -362,29 +362,33 @@ impl Clients {
         let body = json!({"uuid": uuid});
         let reply = self.call("executeSigningRequests", None, &body, EXECUTE_PATIENCE);
         match reply.await {
-            Reply::Said {
+            Reply::Answered {
                 status: 200, text, ..
             } => {
                 let outcome = serde_json::from_str(&text).unwrap();
                 self.ledger().end(number, outcome);
                 true
             }
-            Reply::Said {
+            Reply::Answered {
                 status: 503, text, ..
             } => {
                 self.ledger().refuse(&text);
                 false
             }
             Reply::Nothing => false,
-            Reply::Said { status, text, .. } => panic!("{uuid}: {status} {text}"),
+            Reply::Answered { status, text, .. } => panic!("{uuid}: {status} {text}"),
         }
     }
 
-    fn note(&self, operation: &'static str, make: impl FnOnce(u64) -> (Kind, Value)) -> u64 {
+    fn note(
+        &self,
+        operation: &'static str,
+        make: impl FnOnce(u64) -> (SubmissionKind, Value),
+    ) -> u64 {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let (kind, body) = make(number);
         let key = format!("{:016x}-{number}", self.seed);
-        let job = Job::new(operation, key, kind, body);
+        let job = Submission::new(operation, key, kind, body);
         self.ledger().jobs.insert(number, job);
         number
     }
@@ -397,7 +401,7 @@ impl Clients {
             let wei = 1_000_000_000 + u128::from(number);
             let body = json!({"evmSendNative": {"chainId": CHAIN.to_string(), "from": from,
                 "to": to, "value": wei.to_string()}});
-            (Kind::Payment { from, to, wei }, body)
+            (SubmissionKind::Payment { from, to, wei }, body)
         })
     }
 
@@ -405,7 +409,7 @@ impl Clients {
         self.note("createSigningRequest", |number| {
             let content = base64(format!("message {number} of {}", self.seed));
             let body = json!({"rawMessage": {"from": self.solana, "content": content}});
-            (Kind::Ed25519 { content }, body)
+            (SubmissionKind::Ed25519 { content }, body)
         })
     }
 
@@ -415,7 +419,7 @@ impl Clients {
             let body = json!({"rawMessage": {"from": from, "content": content,
                 "ecdsaHashFunction": "ECDSA_HASH_FUNCTION_SHA256"}});
             let from = from.clone();
-            (Kind::Ecdsa { from, content }, body)
+            (SubmissionKind::Ecdsa { from, content }, body)
         })
     }
 
@@ -425,7 +429,7 @@ impl Clients {
             let body = json!({"name": format!("wages {number}"), "evmBatchSendNative": {
                 "chainId": CHAIN.to_string(), "from": from,
                 "recipients": [{"address": from, "amount": "1"}]}});
-            (Kind::Batch, body)
+            (SubmissionKind::Batch, body)
         })
     }
 }

@@ -10,31 +10,31 @@ use std::{
 };
 
 use super::{
-    load::{self, Load},
-    world::{Dice, Store, Way, World, long, seed},
+    load::{self, LoadGenerator},
+    world::{StoreSetup, TcpRelay, TestRng, World, long, seed},
 };
 use crate::support::postgres::Postgres;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_on_redb__should_lose_nothing_and_do_nothing_twice() {
-    survive(Store::Redb).await;
+    survive(StoreSetup::Redb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_on_postgres__should_lose_nothing_and_do_nothing_twice() {
-    survive(Store::Postgres).await;
+    survive(StoreSetup::Postgres).await;
 }
 
 /// Which way nothing comes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
+enum PacketLoss {
     Outgoing,
     Incoming,
     Both,
 }
 
 /// A network namespace with one cable to this machine. It ends with this value.
-struct Island {
+struct NetNamespace {
     name: String,
     cable: String,
     /// This machine, as seen from the island.
@@ -43,7 +43,7 @@ struct Island {
     inside: Ipv4Addr,
 }
 
-impl Island {
+impl NetNamespace {
     fn new(index: u8) -> Self {
         clear();
         let pid = std::process::id();
@@ -52,13 +52,13 @@ impl Island {
             .map(|more| 64 + u8::try_from((pid + more) % 128).unwrap())
             .find(|subnet| !taken.contains(&format!(" 10.{subnet}.{index}.")))
             .unwrap();
-        let island = Self {
+        let namespace = Self {
             name: format!("cv{pid}-{index}"),
             cable: format!("cv{pid}-{index}"),
             host: Ipv4Addr::new(10, subnet, index, 1),
             inside: Ipv4Addr::new(10, subnet, index, 2),
         };
-        let (name, cable) = (&*island.name, &*island.cable);
+        let (name, cable) = (&*namespace.name, &*namespace.cable);
         let ip = |arguments: &str| {
             let arguments: Vec<&str> = arguments.split_whitespace().collect();
             said("ip", &arguments);
@@ -67,21 +67,21 @@ impl Island {
         ip(&format!(
             "link add {cable} type veth peer name eth0 netns {name}"
         ));
-        ip(&format!("address add {}/30 dev {cable}", island.host));
+        ip(&format!("address add {}/30 dev {cable}", namespace.host));
         ip(&format!("link set {cable} up"));
         ip(&format!(
             "-n {name} address add {}/30 dev eth0",
-            island.inside
+            namespace.inside
         ));
         ip(&format!("-n {name} link set eth0 up"));
         ip(&format!("-n {name} link set lo up"));
-        island.filter("add table inet cut");
+        namespace.filter("add table inet cut");
         for (chain, hook) in [("outgoing", "output"), ("incoming", "input")] {
-            island.filter(&format!(
+            namespace.filter(&format!(
                 "add chain inet cut {chain} {{ type filter hook {hook} priority 0; }}"
             ));
         }
-        island
+        namespace
     }
 
     fn filter(&self, rule: &str) {
@@ -89,13 +89,13 @@ impl Island {
     }
 
     /// From now on, what goes to this port of this machine, or comes from it, is lost.
-    fn cut(&self, port: u16, lost: Lost) {
-        if lost != Lost::Incoming {
+    fn cut(&self, port: u16, lost: PacketLoss) {
+        if lost != PacketLoss::Incoming {
             self.filter(&format!(
                 "add rule inet cut outgoing tcp dport {port} counter drop"
             ));
         }
-        if lost != Lost::Outgoing {
+        if lost != PacketLoss::Outgoing {
             self.filter(&format!(
                 "add rule inet cut incoming tcp sport {port} counter drop"
             ));
@@ -139,7 +139,7 @@ fn clear() {
     }
 }
 
-impl Drop for Island {
+impl Drop for NetNamespace {
     fn drop(&mut self) {
         for arguments in [
             ["link", "delete", &*self.cable],
@@ -177,28 +177,28 @@ fn port_after(text: &str, before: &str) -> u16 {
 }
 
 /// The cables of a cluster.
-struct Net {
-    serve: Island,
-    signers: Vec<Island>,
+struct TestNetwork {
+    serve: NetNamespace,
+    signers: Vec<NetNamespace>,
     /// From the orchestrator and from each signer to Redis, and from the orchestrator elsewhere.
-    redis: Way,
-    signers_redis: Vec<Way>,
-    postgres: Way,
-    chain: Way,
+    redis: TcpRelay,
+    signers_redis: Vec<TcpRelay>,
+    postgres: TcpRelay,
+    chain: TcpRelay,
 }
 
-impl Net {
+impl TestNetwork {
     async fn new() -> Self {
-        let serve = Island::new(0);
-        let signers: Vec<_> = (1..=3).map(Island::new).collect();
+        let serve = NetNamespace::new(0);
+        let signers: Vec<_> = (1..=3).map(NetNamespace::new).collect();
         let mut signers_redis = Vec::new();
         for signer in &signers {
-            signers_redis.push(Way::from(signer.host, 0).await);
+            signers_redis.push(TcpRelay::from(signer.host, 0).await);
         }
         Self {
-            redis: Way::from(serve.host, 0).await,
-            postgres: Way::from(serve.host, 0).await,
-            chain: Way::from(serve.host, 0).await,
+            redis: TcpRelay::from(serve.host, 0).await,
+            postgres: TcpRelay::from(serve.host, 0).await,
+            chain: TcpRelay::from(serve.host, 0).await,
             signers_redis,
             signers,
             serve,
@@ -222,10 +222,10 @@ impl Net {
             let text = fs::read_to_string(&path).unwrap();
             fs::write(path, change(text)).unwrap();
         };
-        let lead = |text: String, before: &str, way: &Way| {
+        let lead = |text: String, before: &str, relay: &TcpRelay| {
             let port = port_after(&text, before);
-            way.lead_to(port);
-            text.replace(&format!("127.0.0.1:{port}"), &way.address.to_string())
+            relay.lead_to(port);
+            text.replace(&format!("127.0.0.1:{port}"), &relay.address.to_string())
         };
         change("serve", &|text| {
             let text = lead(text, "redis://127.0.0.1:", &self.redis);
@@ -234,22 +234,22 @@ impl Net {
             text.replace("\nlisten = \"127.0.0.1:", &own)
         });
         self.serve.settle(folder, "serve");
-        for (index, (island, way)) in (1..).zip(self.signers.iter().zip(&self.signers_redis)) {
+        for (index, (namespace, relay)) in (1..).zip(self.signers.iter().zip(&self.signers_redis)) {
             let name = format!("signer-{index}");
-            change(&name, &|text| lead(text, "redis://127.0.0.1:", way));
-            island.settle(folder, &name);
+            change(&name, &|text| lead(text, "redis://127.0.0.1:", relay));
+            namespace.settle(folder, &name);
         }
     }
 
     /// Who is cut off from what: the cable, and the port at its other end.
-    fn cuts(&self, store: Store) -> Vec<(&'static str, Vec<(&Island, u16)>)> {
+    fn cuts(&self, store: StoreSetup) -> Vec<(&'static str, Vec<(&NetNamespace, u16)>)> {
         let redis = (&self.serve, self.redis.address.port());
         let postgres = (&self.serve, self.postgres.address.port());
         let signers: Vec<_> = self
             .signers
             .iter()
             .zip(&self.signers_redis)
-            .map(|(island, way)| (island, way.address.port()))
+            .map(|(namespace, relay)| (namespace, relay.address.port()))
             .collect();
         let mut cuts = vec![
             ("orchestrator from Redis", vec![redis]),
@@ -257,7 +257,7 @@ impl Net {
             // They meet at Redis and nowhere else.
             ("orchestrator from all signers", signers),
         ];
-        if store == Store::Postgres {
+        if store == StoreSetup::Postgres {
             cuts.push(("orchestrator from PostgreSQL", vec![postgres]));
             cuts.push(("orchestrator from both", vec![redis, postgres]));
         }
@@ -265,33 +265,33 @@ impl Net {
     }
 }
 
-async fn survive(store: Store) {
+async fn survive(store: StoreSetup) {
     let (seed, began) = (seed(), Instant::now());
-    let mut dice = Dice::new(seed);
-    let net = Net::new().await;
-    let server = (store == Store::Postgres).then(Postgres::start);
+    let mut rng = TestRng::new(seed);
+    let net = TestNetwork::new().await;
+    let server = (store == StoreSetup::Postgres).then(Postgres::start);
     let mut world = World::start_on(server, |url| net.route(&url), |folder| net.lay(folder)).await;
-    let load = Load::start(&world, seed);
+    let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
     // Shorter ones find the same, and these tests are run often.
     let longest = if long() { 8_000 } else { 4_000 };
     // The cables are the same ones on both stores.
-    let losses: &[Lost] = match store {
-        Store::Redb if !long() => &[Lost::Both],
-        _ => &[Lost::Outgoing, Lost::Incoming, Lost::Both],
+    let losses: &[PacketLoss] = match store {
+        StoreSetup::Redb if !long() => &[PacketLoss::Both],
+        _ => &[PacketLoss::Outgoing, PacketLoss::Incoming, PacketLoss::Both],
     };
-    for (way, lost) in losses.iter().copied().enumerate() {
+    for (relay, lost) in losses.iter().copied().enumerate() {
         for (number, (what, cables)) in net.cuts(store).into_iter().enumerate() {
             // In short every cable one way, and every way some cable.
-            if !long() && number % losses.len() != way {
+            if !long() && number % losses.len() != relay {
                 continue;
             }
-            let lasts = Duration::from_millis(dice.within(3_000, longest + 1));
+            let lasts = Duration::from_millis(rng.within(3_000, longest + 1));
             cables
                 .iter()
-                .for_each(|(island, port)| island.cut(*port, lost));
+                .for_each(|(namespace, port)| namespace.cut(*port, lost));
             tokio::time::sleep(lasts).await;
-            let packets: u64 = cables.iter().map(|(island, _)| island.heal()).sum();
+            let packets: u64 = cables.iter().map(|(namespace, _)| namespace.heal()).sum();
             assert!(packets > 0, "nothing went over the cable that was cut");
             let healed = Instant::now();
             load.goes_on("what was cut works again").await;

@@ -15,7 +15,7 @@ fn rounds() -> u64 {
 async fn killed_service__should_end_every_accepted_request_exactly_once() {
     let folder = tempfile::tempdir().unwrap();
     let anvil = Anvil::start(folder.path(), 31337).await;
-    let mut dev = Dev::start(
+    let mut dev = DevProcess::start(
         &folder.path().join("dev"),
         &["--chain", &anvil.chain_argument()],
     )
@@ -119,7 +119,7 @@ async fn killed_service__should_end_every_accepted_request_exactly_once() {
 
 #[tokio::test]
 async fn killed_pieces__should_leave_every_accepted_request_signed() {
-    let mut cluster = Cluster::start(60_000).await;
+    let mut cluster = TestCluster::start(60_000).await;
     let vault = cluster.create_vault("crash");
     let evm = cluster.api.wallet(&vault, "NETWORK_TYPE_EVM").await;
     let solana = cluster.api.wallet(&vault, "NETWORK_TYPE_SOLANA").await;
@@ -175,7 +175,7 @@ async fn first_start__should_survive_a_kill_at_any_moment() {
         // From "making the first files" over "in the middle of keygen" to "just ready".
         tokio::time::sleep(Duration::from_millis(4 + round * round * 70 % 2_500)).await;
         process.kill();
-        let dev = Dev::start(&data, &[]).await;
+        let dev = DevProcess::start(&data, &[]).await;
         let from = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
         let content = base64(format!("round {round}"));
         let outcome = dev
@@ -191,7 +191,7 @@ async fn first_start__should_survive_a_kill_at_any_moment() {
 #[tokio::test]
 async fn repeated_key__should_get_the_first_answer_after_a_kill_too() {
     let folder = tempfile::tempdir().unwrap();
-    let mut dev = Dev::start(&folder.path().join("dev"), &[]).await;
+    let mut dev = DevProcess::start(&folder.path().join("dev"), &[]).await;
     let body = json!({"vaultUuid": dev.vault, "networkType": "NETWORK_TYPE_EVM"});
     let mut answers = Vec::new();
     for _ in 0..2 {

@@ -8,8 +8,8 @@ use std::{
 use tokio::task::block_in_place;
 
 use super::{
-    load::{self, Load},
-    world::{Dice, Store, World, seed},
+    load::{self, LoadGenerator},
+    world::{StoreSetup, TestRng, World, seed},
 };
 
 /// How many rounds; COVAULT_CRASH_ROUNDS makes it more.
@@ -19,17 +19,17 @@ fn rounds() -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_rounds_on_redb__should_lose_nothing_and_do_nothing_twice() {
-    survive(Store::Redb).await;
+    survive(StoreSetup::Redb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_rounds_on_postgres__should_lose_nothing_and_do_nothing_twice() {
-    survive(Store::Postgres).await;
+    survive(StoreSetup::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_rounds_of_two_orchestrators__should_lose_nothing_and_do_nothing_twice() {
-    survive(Store::Shared).await;
+    survive(StoreSetup::Shared).await;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,13 +41,13 @@ enum Victim {
 }
 
 impl Victim {
-    fn all(store: Store) -> Vec<Self> {
+    fn all(store: StoreSetup) -> Vec<Self> {
         let mut all = vec![Self::Orchestrator(0), Self::Redis];
         all.extend((0..3).map(Self::Signer));
-        if store == Store::Shared {
+        if store == StoreSetup::Shared {
             all.push(Self::Orchestrator(1));
         }
-        if store != Store::Redb {
+        if store != StoreSetup::Redb {
             all.push(Self::Postgres);
         }
         all
@@ -72,36 +72,36 @@ impl Victim {
     }
 }
 
-async fn survive(store: Store) {
+async fn survive(store: StoreSetup) {
     let (seed, began) = (seed(), Instant::now());
-    let mut dice = Dice::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut world = World::start(store).await;
-    let load = Load::start(&world, seed);
+    let load = LoadGenerator::start(&world, seed);
     load.goes_on("the load has begun").await;
     let mut kills: BTreeMap<Victim, u64> = BTreeMap::new();
     let mut ended = 0;
     // As often as the others, each of them.
     let mut due = Victim::all(store);
     for round in 1..=rounds() {
-        pause(&mut dice, 100, 1_500).await;
+        pause(&mut rng, 100, 1_500).await;
         ended += world.supervise();
         if due.is_empty() {
             due = Victim::all(store);
         }
-        let mut victims = vec![dice.take(&mut due)];
+        let mut victims = vec![rng.take(&mut due)];
         // In every third round another one with it.
-        if dice.within(0, 3) == 0 {
+        if rng.within(0, 3) == 0 {
             let mut others = Victim::all(store);
             others.retain(|other| *other != victims[0]);
-            victims.push(dice.take(&mut others));
+            victims.push(rng.take(&mut others));
         }
         for victim in &victims {
             victim.kill(&mut world);
             *kills.entry(*victim).or_default() += 1;
-            pause(&mut dice, 0, 300).await;
+            pause(&mut rng, 0, 300).await;
         }
-        pause(&mut dice, 0, 1_200).await;
-        if dice.within(0, 2) == 0 {
+        pause(&mut rng, 0, 1_200).await;
+        if rng.within(0, 2) == 0 {
             victims.reverse();
         }
         for victim in &victims {
@@ -152,6 +152,6 @@ async fn survive(store: Store) {
     assert!(ended <= excused, "{ended} processes ended by themselves");
 }
 
-async fn pause(dice: &mut Dice, from_ms: u64, to_ms: u64) {
-    tokio::time::sleep(Duration::from_millis(dice.within(from_ms, to_ms))).await;
+async fn pause(rng: &mut TestRng, from_ms: u64, to_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(rng.within(from_ms, to_ms))).await;
 }

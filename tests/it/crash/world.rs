@@ -20,7 +20,7 @@ use crate::support::{postgres::Postgres, *};
 
 /// Where the orchestrator keeps its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreSetup {
     Redb,
     Postgres,
     /// Two orchestrators and two vaults on one PostgreSQL.
@@ -32,11 +32,11 @@ pub const CHAIN: u64 = 31_337;
 
 /// A running cluster, with wallets that have coins.
 pub struct World {
-    pub cluster: Cluster,
+    pub cluster: TestCluster,
     /// The orchestrators beside the cluster's own.
     pub others: Vec<Process>,
     /// Each orchestrator's API.
-    pub apis: Vec<Api>,
+    pub apis: Vec<ApiClient>,
     pub server: Option<Postgres>,
     pub anvil: Anvil,
     pub vaults: Vec<String>,
@@ -48,14 +48,14 @@ pub struct World {
 }
 
 impl World {
-    pub async fn start(store: Store) -> Self {
+    pub async fn start(store: StoreSetup) -> Self {
         Self::start_prepared(store, |_| ()).await
     }
 
     /// `prepare` gets the folder of the configuration files before anything is started.
-    pub async fn start_prepared(store: Store, prepare: impl FnOnce(&Path)) -> Self {
-        let server = (store != Store::Redb).then(Postgres::start);
-        let others = if store == Store::Shared { 1 } else { 0 };
+    pub async fn start_prepared(store: StoreSetup, prepare: impl FnOnce(&Path)) -> Self {
+        let server = (store != StoreSetup::Redb).then(Postgres::start);
+        let others = if store == StoreSetup::Shared { 1 } else { 0 };
         Self::start_with(server, others, |url| url, prepare).await
     }
 
@@ -93,11 +93,11 @@ impl World {
             configure(&folder.join("serve.toml"), "serve", "", &tables);
             prepare(folder);
         };
-        let cluster = Cluster::start_prepared(60_000, "raw_signing = true", whole).await;
+        let cluster = TestCluster::start_prepared(60_000, "raw_signing = true", whole).await;
         let mut apis = vec![cluster.api.clone()];
         let more = ports.iter().map(|port| {
             let base = format!("http://127.0.0.1:{port}");
-            Api::new(&base, &cluster.api.token)
+            ApiClient::new(&base, &cluster.api.token)
         });
         apis.extend(more);
         let folder = cluster.folder.path();
@@ -212,9 +212,9 @@ fn tail(process: &Process) -> String {
 }
 
 /// A number like any other: the same ones again for the same seed (SplitMix64).
-pub struct Dice(u64);
+pub struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -253,23 +253,23 @@ pub fn long() -> bool {
 }
 
 /// A way to a port of this machine that can lead elsewhere from one moment to the next.
-pub struct Way {
+pub struct TcpRelay {
     pub address: SocketAddr,
     target: Arc<AtomicU16>,
     cut: watch::Sender<u64>,
 }
 
-impl Way {
+impl TcpRelay {
     /// From a free port of this address.
     pub async fn from(address: Ipv4Addr, target: u16) -> Self {
         let listener = TcpListener::bind((IpAddr::V4(address), 0)).await.unwrap();
         let (cut, cuts) = watch::channel(0);
-        let way = Self {
+        let relay = Self {
             address: listener.local_addr().unwrap(),
             target: Arc::new(AtomicU16::new(target)),
             cut,
         };
-        let target = Arc::clone(&way.target);
+        let target = Arc::clone(&relay.target);
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let (target, mut cuts) = (target.load(Ordering::SeqCst), cuts.clone());
@@ -288,7 +288,7 @@ impl Way {
                 });
             }
         });
-        way
+        relay
     }
 
     /// Leads to another port from now on; who is on the way has to begin anew.

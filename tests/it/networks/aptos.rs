@@ -11,15 +11,15 @@ const FUNDS: u128 = 100_000_000;
 const PRICE: u128 = 100;
 
 /// A node of one of the chains, and the two wallets.
-struct Chain<'a> {
+struct AptosFixture<'a> {
     id: u64,
-    node: &'a Node,
-    api: &'a Api,
+    node: &'a ChainNode,
+    api: &'a ApiClient,
     from: String,
     to: String,
 }
 
-impl Chain<'_> {
+impl AptosFixture<'_> {
     async fn get(&self, path: &str) -> Value {
         let url = format!("{}/v1{path}", self.node.url);
         let response = http_client().get(url).send().await.unwrap();
@@ -120,7 +120,7 @@ fn fee(executed: &Value) -> u128 {
     field(executed, "gas_used") * field(executed, "gas_unit_price")
 }
 
-async fn give(node: &Node, address: &str) {
+async fn give(node: &ChainNode, address: &str) {
     let coins = json!({"address": address, "amount": FUNDS.to_string()});
     node.post("/test/give", coins).await;
 }
@@ -128,12 +128,12 @@ async fn give(node: &Node, address: &str) {
 #[tokio::test]
 async fn aptos__should_move_coins_and_assets_by_the_exact_amount() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start_with(folder.path(), "aptos", &["1"]).await;
+    let node = ChainNode::start_with(folder.path(), "aptos", &["1"]).await;
     let chains = [format!("aptos={}/v1", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, APTOS).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, APTOS).await;
-    let chain = Chain {
+    let chain = AptosFixture {
         id: 1,
         node: &node,
         api,
@@ -232,12 +232,12 @@ async fn aptos__should_move_coins_and_assets_by_the_exact_amount() {
 #[tokio::test]
 async fn aptos_transactions_of_one_wallet__should_all_arrive_with_consecutive_numbers() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start_with(folder.path(), "aptos", &["1"]).await;
+    let node = ChainNode::start_with(folder.path(), "aptos", &["1"]).await;
     let chains = [format!("aptos={}/v1", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, APTOS).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, APTOS).await;
-    let chain = Chain {
+    let chain = AptosFixture {
         id: 1,
         node: &node,
         api,
@@ -286,8 +286,8 @@ async fn aptos_transactions_of_one_wallet__should_all_arrive_with_consecutive_nu
 #[tokio::test]
 async fn movement__should_move_coins_by_the_exact_amount() {
     let folder = tempfile::tempdir().unwrap();
-    let aptos = Node::start_with(folder.path(), "aptos", &["1"]).await;
-    let node = Node::start_with(folder.path(), "aptos", &["126"]).await;
+    let aptos = ChainNode::start_with(folder.path(), "aptos", &["1"]).await;
+    let node = ChainNode::start_with(folder.path(), "aptos", &["126"]).await;
     let chains = [
         format!("aptos={}/v1", aptos.url),
         format!("movement={}/v1", node.url),
@@ -295,7 +295,7 @@ async fn movement__should_move_coins_by_the_exact_amount() {
     let (dev, from) = dev_with_wallet(folder.path(), &chains, APTOS).await;
     let api = &dev.api;
     let to = api.wallet(&dev.vault, APTOS).await;
-    let chain = Chain {
+    let chain = AptosFixture {
         id: 126,
         node: &node,
         api,
@@ -317,7 +317,7 @@ async fn movement__should_move_coins_by_the_exact_amount() {
     assert_eq!(chain.units(&to, None).await, 1_000_978);
 
     // The same wallet on the other chain has nothing.
-    let other = Chain {
+    let other = AptosFixture {
         id: 1,
         node: &aptos,
         ..chain

@@ -23,7 +23,7 @@ fn fee(rate: u64, inputs: u64, scripts: &[u64]) -> u64 {
     rate * (42 + 272 * inputs + outputs).div_ceil(4)
 }
 
-async fn start(folder: &std::path::Path) -> (Bitcoind, Dev, String) {
+async fn start(folder: &std::path::Path) -> (Bitcoind, DevProcess, String) {
     let node = Bitcoind::start(folder).await;
     let chains = [format!("bitcoin={}", node.url)];
     let (dev, from) = dev_with_wallet(folder, &chains, BITCOIN).await;
@@ -37,7 +37,7 @@ fn payment(from: &str, to: &str, satoshi: u64, rate: u64) -> Value {
 
 /// getBalance. A node that hears of an address for the first time may take longer than the call
 /// waits, on a busy machine; then it says so.
-async fn coins(api: &Api, address: &str) -> u64 {
+async fn coins(api: &ApiClient, address: &str) -> u64 {
     let question = json!({"networkType": BITCOIN, "walletAddress": address});
     eventually("the node knows the address", async || {
         let (status, answer) = api.post("getBalance", question.clone()).await;
@@ -85,7 +85,7 @@ async fn bitcoin__should_move_the_exact_amount_for_exactly_the_fee() {
     }
     assert_eq!(coins(api, &from).await, 6_000_000);
     assert_eq!(coins(api, &to).await, 0);
-    let script = |address: &str| Bitcoind::own_form(address).script;
+    let script = |address: &str| Bitcoind::regtest_address(address).script;
 
     // One input, and change, which is there at once; what others get is theirs once it is mined.
     let first = api.sign(payment(&from, &to, 2_500_000, 7)).await;
@@ -195,7 +195,7 @@ async fn bitcoin_payments_at_once__should_never_spend_the_same() {
     let inputs: Vec<String> = mined.values().flat_map(spent).collect();
     let distinct: BTreeSet<&String> = inputs.iter().collect();
     assert_eq!(distinct.len(), inputs.len(), "{inputs:?}");
-    let to_script = Bitcoind::own_form(&to).script;
+    let to_script = Bitcoind::regtest_address(&to).script;
     for (hash, amount) in hashes.iter().zip(amounts) {
         assert_eq!(paid(&mined[hash])[0], (to_script.clone(), amount));
     }
@@ -245,7 +245,7 @@ async fn bitcoin_payments__should_be_made_once_whenever_the_service_is_killed() 
         mined.keys().collect::<Vec<_>>(),
         hashes.keys().collect::<Vec<_>>()
     );
-    let to_script = Bitcoind::own_form(&to).script;
+    let to_script = Bitcoind::regtest_address(&to).script;
     for (hash, amount) in &hashes {
         assert_eq!(paid(&mined[hash])[0], (to_script.clone(), *amount));
     }
@@ -259,7 +259,7 @@ async fn bitcoin_payments__should_be_made_once_whenever_the_service_is_killed() 
 }
 
 /// Creates a request with an idempotency key, and gives its uuid.
-async fn create_once(api: &Api, key: &str, body: &Value) -> String {
+async fn create_once(api: &ApiClient, key: &str, body: &Value) -> String {
     let response = api
         .raw("/v1/createSigningRequest", |request| {
             request

@@ -18,18 +18,18 @@ async fn dev_with_wallet(
     folder: &std::path::Path,
     chains: &[String],
     network: &str,
-) -> (Dev, String) {
+) -> (DevProcess, String) {
     let arguments: Vec<&str> = chains
         .iter()
         .flat_map(|chain| ["--chain", chain.as_str()])
         .collect();
-    let dev = Dev::start(&folder.join("dev"), &arguments).await;
+    let dev = DevProcess::start(&folder.join("dev"), &arguments).await;
     let wallet = dev.api.wallet(&dev.vault, network).await;
     (dev, wallet)
 }
 
 /// getBalance, as a number.
-async fn balance(api: &Api, network: &str, address: &str, token: Option<&str>) -> u128 {
+async fn balance(api: &ApiClient, network: &str, address: &str, token: Option<&str>) -> u128 {
     let mut question = json!({"networkType": network, "walletAddress": address});
     if let Some(token) = token {
         question["tokenAddress"] = json!(token);
@@ -39,7 +39,7 @@ async fn balance(api: &Api, network: &str, address: &str, token: Option<&str>) -
 }
 
 /// Has a transaction signed and not sent, and gives what the node said that tried it.
-async fn simulated(api: &Api, mut body: Value) -> Value {
+async fn simulated(api: &ApiClient, mut body: Value) -> Value {
     use ::base64::{Engine as _, engine::general_purpose::STANDARD};
     body["broadcastTx"] = json!(false);
     let uuid = api.create(body).await;
@@ -54,7 +54,7 @@ async fn simulated(api: &Api, mut body: Value) -> Value {
 }
 
 /// Creates a request that must fail, and gives its code and reason.
-async fn refusal(api: &Api, body: Value) -> (String, String) {
+async fn refusal(api: &ApiClient, body: Value) -> (String, String) {
     let uuid = api.create(body).await;
     let outcome = api.execute(&uuid).await;
     let code = outcome["error"]["executeSigningRequestsErrorCode"]

@@ -8,12 +8,12 @@ const FEE: u128 = 5_000;
 /// What an account of a token costs: rent for 165 bytes.
 const ACCOUNT: u128 = 2_039_280;
 
-async fn lamports(node: &Node, address: &str) -> u128 {
+async fn lamports(node: &ChainNode, address: &str) -> u128 {
     let answer = node.call("getBalance", json!([address])).await;
     answer["value"].as_u64().unwrap().into()
 }
 
-async fn held(api: &Api, chain_id: u64, address: &str, token: Option<&str>) -> u128 {
+async fn held(api: &ApiClient, chain_id: u64, address: &str, token: Option<&str>) -> u128 {
     let mut question =
         json!({"networkType": SOLANA, "chainId": chain_id, "walletAddress": address});
     if let Some(token) = token {
@@ -36,7 +36,7 @@ async fn sonic__should_move_coins_and_tokens_by_the_exact_amount() {
 /// `family` is how the network's payload kinds begin.
 async fn moves_exactly(family: &str, chain_id: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "solana").await;
+    let node = ChainNode::start(folder.path(), "solana").await;
     let name = if chain_id == 0 { "sonic" } else { "solana" };
     let chains = [format!("{name}={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
@@ -128,7 +128,7 @@ async fn moves_exactly(family: &str, chain_id: u64) {
 #[tokio::test]
 async fn equal_solana_payments__should_both_arrive() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "solana").await;
+    let node = ChainNode::start(folder.path(), "solana").await;
     let chains = [format!("solana={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;
@@ -151,7 +151,7 @@ async fn equal_solana_payments__should_both_arrive() {
 #[tokio::test]
 async fn solana_transactions_made_elsewhere__should_keep_what_others_signed() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "solana").await;
+    let node = ChainNode::start(folder.path(), "solana").await;
     let chains = [format!("sonic={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, SOLANA).await;
     let api = &dev.api;

@@ -7,7 +7,7 @@ const STELLAR: &str = "NETWORK_TYPE_STELLAR";
 const FEE: u128 = 100;
 
 /// Stroops and the last sequence number of an account.
-async fn account(node: &Node, address: &str) -> (u128, u64) {
+async fn account(node: &ChainNode, address: &str) -> (u128, u64) {
     let found = node.call("test_account", json!({"address": address})).await;
     (
         found["balance"].as_str().unwrap().parse().unwrap(),
@@ -15,17 +15,17 @@ async fn account(node: &Node, address: &str) -> (u128, u64) {
     )
 }
 
-async fn stroops(node: &Node, address: &str) -> u128 {
+async fn stroops(node: &ChainNode, address: &str) -> u128 {
     account(node, address).await.0
 }
 
-async fn fund(node: &Node, address: &str, stroops: u128) {
+async fn fund(node: &ChainNode, address: &str, stroops: u128) {
     let funds = json!({"address": address, "amount": stroops.to_string()});
     node.call("test_fund", funds).await;
 }
 
 /// What a ledger has of a transaction.
-async fn applied(node: &Node, outcome: &Value) -> Value {
+async fn applied(node: &ChainNode, outcome: &Value) -> Value {
     let applied = node
         .call("test_applied", json!({"hash": outcome["txHash"]}))
         .await;
@@ -36,7 +36,7 @@ async fn applied(node: &Node, outcome: &Value) -> Value {
 #[tokio::test]
 async fn stellar__should_move_lumens_and_assets_by_the_exact_amount() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "stellar").await;
+    let node = ChainNode::start(folder.path(), "stellar").await;
     let chains = [format!("stellar={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, STELLAR).await;
     let api = &dev.api;
@@ -121,7 +121,7 @@ async fn stellar__should_move_lumens_and_assets_by_the_exact_amount() {
 #[tokio::test]
 async fn stellar_payments_of_one_wallet_at_once__should_all_arrive() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "stellar").await;
+    let node = ChainNode::start(folder.path(), "stellar").await;
     let chains = [format!("stellar={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, STELLAR).await;
     let to = dev.api.wallet(&dev.vault, STELLAR).await;
@@ -161,7 +161,7 @@ async fn stellar_payments_of_one_wallet_at_once__should_all_arrive() {
 #[tokio::test]
 async fn stellar_transactions_made_elsewhere__should_keep_what_others_signed() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start(folder.path(), "stellar").await;
+    let node = ChainNode::start(folder.path(), "stellar").await;
     let chains = [format!("stellar={}", node.url)];
     let (dev, from) = dev_with_wallet(folder.path(), &chains, STELLAR).await;
     let api = &dev.api;

@@ -11,18 +11,18 @@ const TOKEN: &str = "0x5a5a::usd::USD";
 const PRICE: u64 = 750;
 
 /// A node and the two wallets.
-struct Chain {
-    dev: Dev,
-    node: Node,
+struct SuiFixture {
+    dev: DevProcess,
+    node: ChainNode,
     from: String,
     to: String,
     _folder: tempfile::TempDir,
 }
 
-impl Chain {
+impl SuiFixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let node = Node::start(folder.path(), "sui").await;
+        let node = ChainNode::start(folder.path(), "sui").await;
         let chains = [format!("sui={}", node.url)];
         let (dev, from) = dev_with_wallet(folder.path(), &chains, SUI).await;
         let to = dev.api.wallet(&dev.vault, SUI).await;
@@ -124,8 +124,8 @@ fn used(executed: &Value) -> impl Iterator<Item = &str> {
 
 #[tokio::test]
 async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
-    let chain = Chain::start().await;
-    let Chain { dev, from, to, .. } = &chain;
+    let chain = SuiFixture::start().await;
+    let SuiFixture { dev, from, to, .. } = &chain;
     let api = &dev.api;
     let (code, reason) = refusal(api, chain.native(1)).await;
     assert_eq!(code, INSUFFICIENT_FUNDS, "{reason}");
@@ -195,8 +195,8 @@ async fn sui__should_move_coins_and_tokens_by_the_exact_amount() {
 
 #[tokio::test]
 async fn sui_payments_of_one_wallet_at_once__should_never_use_one_object_twice() {
-    let chain = Chain::start().await;
-    let Chain { dev, from, to, .. } = &chain;
+    let chain = SuiFixture::start().await;
+    let SuiFixture { dev, from, to, .. } = &chain;
     let funds: i128 = 4_000_000_000;
     for _ in 0..4 {
         chain.give(None, 1_000_000_000).await;
@@ -231,8 +231,8 @@ async fn sui_payments_of_one_wallet_at_once__should_never_use_one_object_twice()
 
 #[tokio::test]
 async fn sui_transactions_made_elsewhere__should_be_signed_and_sent_as_they_are() {
-    let chain = Chain::start().await;
-    let Chain {
+    let chain = SuiFixture::start().await;
+    let SuiFixture {
         node,
         dev,
         from,

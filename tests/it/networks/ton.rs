@@ -12,16 +12,16 @@ const RENT: u128 = 1_000;
 const SIGNED: u64 = 0x7369_676e;
 
 /// A node and two wallets, of which the first has coins.
-struct World {
-    node: Node,
-    dev: Dev,
+struct TonFixture {
+    node: ChainNode,
+    dev: DevProcess,
     from: String,
     to: String,
     _folder: tempfile::TempDir,
 }
 
 /// What passed through a wallet, in nanoton.
-struct Account {
+struct AccountTotals {
     fees: u128,
     sent: u128,
     received: u128,
@@ -29,10 +29,10 @@ struct Account {
     orders: Vec<Value>,
 }
 
-impl World {
+impl TonFixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let node = Node::start(folder.path(), "ton").await;
+        let node = ChainNode::start(folder.path(), "ton").await;
         let chains = [format!("ton={}/api/v2", node.url)];
         let (dev, from) = dev_with_wallet(folder.path(), &chains, TON).await;
         let to = dev.api.wallet(&dev.vault, TON).await;
@@ -59,11 +59,11 @@ impl World {
         answer["result"].as_str().unwrap().to_owned()
     }
 
-    async fn account(&self, address: &str) -> Account {
+    async fn account(&self, address: &str) -> AccountTotals {
         let question = json!({"address": address});
         let found = self.node.post("/api/v2/test/account", question).await;
         let sum = |name: &str| found[name].as_str().unwrap().parse().unwrap();
-        Account {
+        AccountTotals {
             fees: sum("fees"),
             sent: sum("sent"),
             received: sum("received"),
@@ -110,8 +110,8 @@ fn hashes(outcomes: &[Value]) -> Vec<Value> {
 
 #[tokio::test]
 async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_amount() {
-    let world = World::start().await;
-    let World { from, to, node, .. } = &world;
+    let world = TonFixture::start().await;
+    let TonFixture { from, to, node, .. } = &world;
     let api = &world.dev.api;
     assert_eq!(world.coins(from).await, FUNDS);
     assert_eq!(world.state(from).await, "uninitialized");
@@ -127,7 +127,7 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
         world.assert_paid(sent).await;
     }
     // The fees of all that was paid, and nothing else.
-    let Account { fees, orders, .. } = world.account(from).await;
+    let AccountTotals { fees, orders, .. } = world.account(from).await;
     assert_eq!(world.coins(from).await, FUNDS - sent - fees);
     let normal: Vec<_> = orders.iter().map(|order| order["hash"].clone()).collect();
     assert_eq!(hashes(&done), normal);
@@ -191,7 +191,7 @@ async fn ton__should_deploy_the_wallet_and_move_coins_and_jettons_by_the_exact_a
 
 #[tokio::test]
 async fn ton_transactions_of_one_wallet__should_go_one_after_the_other() {
-    let world = World::start().await;
+    let world = TonFixture::start().await;
     let api = &world.dev.api;
     let to = &world.to;
     let amounts = (1..=5u128).map(|number| number * 10_000_000);
@@ -247,7 +247,7 @@ async fn ton_transactions_of_one_wallet__should_go_one_after_the_other() {
 
 #[tokio::test]
 async fn ton_transactions_that_are_lost_on_the_way__should_be_sent_again() {
-    let world = World::start().await;
+    let world = TonFixture::start().await;
     let api = &world.dev.api;
     world
         .node

@@ -6,15 +6,15 @@ const TRON: &str = "NETWORK_TYPE_TRON";
 const INSUFFICIENT_GAS_FEE: &str = "EXECUTE_SIGNING_REQUESTS_ERROR_CODE_INSUFFICIENT_GAS_FEE";
 const ASSET: &str = "1002000";
 
-async fn start(folder: &std::path::Path, sun: u128) -> (Node, Dev, String) {
-    let node = Node::start(folder, "tron").await;
+async fn start(folder: &std::path::Path, sun: u128) -> (ChainNode, DevProcess, String) {
+    let node = ChainNode::start(folder, "tron").await;
     let chains = [format!("tron={}", node.url)];
     let (dev, from) = dev_with_wallet(folder, &chains, TRON).await;
     give(&node, &from, sun).await;
     (node, dev, from)
 }
 
-async fn give(node: &Node, address: &str, sun: u128) {
+async fn give(node: &ChainNode, address: &str, sun: u128) {
     node.post(
         "/test/give",
         json!({"address": address, "amount": sun.to_string()}),
@@ -23,7 +23,7 @@ async fn give(node: &Node, address: &str, sun: u128) {
 }
 
 /// What the node says of a mined transaction: it went through, for this fee in sun.
-async fn fee(node: &Node, outcome: &Value) -> u128 {
+async fn fee(node: &ChainNode, outcome: &Value) -> u128 {
     let info = node
         .post(
             "/wallet/gettransactioninfobyid",
@@ -100,7 +100,7 @@ async fn tron__should_move_coins_and_tokens_by_the_exact_amount() {
 }
 
 /// A new token, all of which is the owner's.
-async fn token(node: &Node, owner: &str, amount: u128) -> String {
+async fn token(node: &ChainNode, owner: &str, amount: u128) -> String {
     let made = node
         .post(
             "/test/token",

@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::{
     World,
-    caller::{Caller, LIMITED, UNAVAILABLE, sentence_of},
+    caller::{ApiCaller, LIMITED, UNAVAILABLE, sentence_of},
 };
 use crate::support::*;
 
@@ -70,7 +70,7 @@ fn waits(world: &World) -> Value {
 }
 
 /// A key that comes again with another body.
-async fn strict_keys(world: &World, shop: &Caller) {
+async fn strict_keys(world: &World, shop: &ApiCaller) {
     let wallet = |name: &str| json!({"vaultUuid": world.dev.vault, "networkType": 1, "name": name});
     let key = [("idempotency-key", "once")];
     for (body, expected) in [
@@ -90,7 +90,7 @@ async fn strict_keys(world: &World, shop: &Caller) {
 }
 
 /// More requests that are not finished than there may be.
-async fn unfinished(world: &World, shop: &Caller) {
+async fn unfinished(world: &World, shop: &ApiCaller) {
     let mut made = Vec::new();
     for _ in 0..3 {
         made.push(shop.api.create(waits(world)).await);
@@ -112,7 +112,7 @@ async fn unfinished(world: &World, shop: &Caller) {
 }
 
 /// More calls in work than there may be: those that wait for an outcome are.
-async fn in_work(world: &World, queue: &Caller, sweep: &Caller) {
+async fn in_work(world: &World, queue: &ApiCaller, sweep: &ApiCaller) {
     let uuid = json!({"uuid": queue.api.create(waits(world)).await});
     let mut waiting = Vec::new();
     for _ in 0..4 {
@@ -158,14 +158,14 @@ async fn in_work(world: &World, queue: &Caller, sweep: &Caller) {
 }
 
 /// A message that never arrives.
-async fn slow_message(slow: &Caller) {
+async fn slow_message(slow: &ApiCaller) {
     let status = slow.bare().call_without_end("getWalletList", &[]).await;
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
     assert_eq!(status.message(), "the message did not arrive in time");
 }
 
 /// Headers, and a body, that never become whole.
-async fn slow_bytes(world: &World, slow: &Caller) {
+async fn slow_bytes(world: &World, slow: &ApiCaller) {
     let place = world.dev.api.base.trim_start_matches("http://").to_owned();
     let begin = format!(
         "POST /v1/getWalletList HTTP/1.1\r\nhost: {place}\r\nx-mtoken: {}\r\n",
@@ -200,7 +200,7 @@ async fn slow_bytes(world: &World, slow: &Caller) {
 }
 
 /// Calls until both transports have said that they come too fast.
-async fn until_limited(who: impl Fn(u32) -> Caller, operation: &str, part: &str) -> u32 {
+async fn until_limited(who: impl Fn(u32) -> ApiCaller, operation: &str, part: &str) -> u32 {
     let mut admitted = 0;
     let (mut rest_said, mut grpc_said) = (false, false);
     // It takes a call less than a second, or the patience of nextest.
@@ -231,7 +231,7 @@ async fn until_limited(who: impl Fn(u32) -> Caller, operation: &str, part: &str)
 }
 
 /// Whatever address it calls from.
-async fn rate_of_token(world: &World, fast: &Caller, operation: &str) {
+async fn rate_of_token(world: &World, fast: &ApiCaller, operation: &str) {
     let from = |number: u32| fast.from(&format!("203.0.{}.{}", number / 200 % 200, number % 200));
     let part = "too many requests with this token";
     let admitted = until_limited(from, operation, part).await;
@@ -247,7 +247,7 @@ async fn rate_of_token(world: &World, fast: &Caller, operation: &str) {
 }
 
 /// Whatever token it calls with; one that nobody knows weighs more.
-async fn rate_of_address(world: &World, guest: &Caller) {
+async fn rate_of_address(world: &World, guest: &ApiCaller) {
     let (here, part) = ("192.0.2.1", "too many requests from this address");
     let guess = guest.with("nonsense").from(here);
     let admitted = until_limited(|_| guess.clone(), "getWalletList", part).await;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     World,
-    caller::{BUG, Caller, EXISTS, UNAVAILABLE},
+    caller::{ApiCaller, BUG, EXISTS, UNAVAILABLE},
 };
 use crate::support::*;
 
@@ -17,7 +17,7 @@ const BOB: &str = "0x78befDBC3A9B4Cc239baDd9322E98Eae4394B4be";
 const TRON: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
 
 /// What is asked for, before and after.
-struct Asks {
+struct SampleRequests {
     wallet: Value,
     message: Value,
     batch: Value,
@@ -31,21 +31,21 @@ struct Asks {
 #[tokio::test]
 async fn store_in_trouble__should_be_told_without_what_is_wrong_inside() {
     let mut world = World::start_on_small_disk().await;
-    let asks = asks(&world).await;
+    let samples = samples(&world).await;
     let caller = world.caller();
-    let before = stored(&caller, &asks).await;
-    no_room(&world, &asks).await;
+    let before = stored(&caller, &samples).await;
+    no_room(&world, &samples).await;
 
     // Everything is there.
     world.dev.process.kill();
     world.dev.restart().await;
     let caller = world.caller();
-    let after = stored(&caller, &asks).await;
+    let after = stored(&caller, &samples).await;
     assert_eq!(before, after);
-    for again in [&asks.wallet, &asks.wallet] {
+    for again in [&samples.wallet, &samples.wallet] {
         caller.api.ok("createWallet", again.clone()).await;
     }
-    let sweep = caller.with(&asks.sweep);
+    let sweep = caller.with(&samples.sweep);
     for number in 1..=3 {
         sweep.same("sweep/wallets", order(number)).await;
     }
@@ -53,17 +53,17 @@ async fn store_in_trouble__should_be_told_without_what_is_wrong_inside() {
     world.dev.process.kill();
     damage(&world.dev.store()).await;
     world.dev.restart().await;
-    damaged(&world, &asks).await;
+    damaged(&world, &samples).await;
 }
 
 /// A request and a batch as they are shown.
-async fn stored(caller: &Caller, asks: &Asks) -> [Value; 2] {
+async fn stored(caller: &ApiCaller, samples: &SampleRequests) -> [Value; 2] {
     [
         caller
-            .same("getSigningRequestDetails", asks.request.clone())
+            .same("getSigningRequestDetails", samples.request.clone())
             .await,
         caller
-            .same("getBatchPaymentDetails", asks.details.clone())
+            .same("getBatchPaymentDetails", samples.details.clone())
             .await,
     ]
 }
@@ -72,7 +72,7 @@ fn order(number: u8) -> Value {
     json!({"network": "EVM", "ref": format!("order-{number}")})
 }
 
-async fn asks(world: &World) -> Asks {
+async fn samples(world: &World) -> SampleRequests {
     let api = world.api();
     let recipient = json!({"address": BOB, "amount": "1"});
     let batch = json!({"name": "wages",
@@ -89,7 +89,7 @@ async fn asks(world: &World) -> Asks {
         );
         world.command(&route.split_whitespace().collect::<Vec<_>>());
     }
-    Asks {
+    SampleRequests {
         wallet: json!({"vaultUuid": world.dev.vault, "networkType": 1}),
         message: world.message("after"),
         batch,
@@ -100,16 +100,16 @@ async fn asks(world: &World) -> Asks {
 }
 
 /// Nothing is done that cannot be stored, and everyone is told so; the process lives on.
-async fn no_room(world: &World, asks: &Asks) {
+async fn no_room(world: &World, samples: &SampleRequests) {
     let caller = world.caller();
-    let sweep = caller.with(&asks.sweep);
+    let sweep = caller.with(&samples.sweep);
     world.dev.process.limit_files("4096");
     let part = "the store cannot be written now";
     let watch = json!({"network": "TRON", "address": TRON});
     for (who, operation, body) in [
-        (&caller, "createWallet", asks.wallet.clone()),
-        (&caller, "createSigningRequest", asks.message.clone()),
-        (&caller, "createBatchPayment", asks.batch.clone()),
+        (&caller, "createWallet", samples.wallet.clone()),
+        (&caller, "createSigningRequest", samples.message.clone()),
+        (&caller, "createBatchPayment", samples.batch.clone()),
         (
             &caller,
             "updateWallet",
@@ -133,8 +133,8 @@ async fn no_room(world: &World, asks: &Asks) {
         (caller.api.get("/readyz").await == 200).then_some(())
     })
     .await;
-    caller.api.ok("createWallet", asks.wallet.clone()).await;
-    let request = world.api().create(asks.message.clone()).await;
+    caller.api.ok("createWallet", samples.wallet.clone()).await;
+    let request = world.api().create(samples.message.clone()).await;
     caller.api.execute(&request).await;
 }
 
@@ -166,23 +166,23 @@ async fn damage(path: &Path) {
     store.commit(batch).await.unwrap();
 }
 
-async fn damaged(world: &World, asks: &Asks) {
+async fn damaged(world: &World, samples: &SampleRequests) {
     let caller = world.caller();
-    let sweep = caller.with(&asks.sweep);
+    let sweep = caller.with(&samples.sweep);
     let address = json!({"address": world.evm});
     for (operation, body) in [
         ("getWalletInfo", address),
         ("updateWallet", json!({"address": world.evm, "name": "x"})),
-        ("createSigningRequest", asks.message.clone()),
-        ("createBatchPayment", asks.batch.clone()),
-        ("getSigningRequestDetails", asks.request.clone()),
-        ("executeSigningRequests", asks.request.clone()),
-        ("rejectSigningRequest", asks.request.clone()),
+        ("createSigningRequest", samples.message.clone()),
+        ("createBatchPayment", samples.batch.clone()),
+        ("getSigningRequestDetails", samples.request.clone()),
+        ("executeSigningRequests", samples.request.clone()),
+        ("rejectSigningRequest", samples.request.clone()),
         (
             "resimulation",
-            json!({"signingRequestUuid": asks.request["uuid"]}),
+            json!({"signingRequestUuid": samples.request["uuid"]}),
         ),
-        ("getBatchPaymentDetails", asks.details.clone()),
+        ("getBatchPaymentDetails", samples.details.clone()),
     ] {
         let part = "internal error, see request id ";
         caller.refused(operation, body, BUG, part).await;
@@ -194,7 +194,7 @@ async fn damaged(world: &World, asks: &Asks) {
     // With the id the log says more, and the client no more than that.
     let id = [("x-request-id", "broken-1")];
     let rest = caller
-        .rest("getBatchPaymentDetails", &asks.details, &id)
+        .rest("getBatchPaymentDetails", &samples.details, &id)
         .await;
     let sentence = &rest.body["error"]["message"];
     assert_eq!(*sentence, "internal error, see request id broken-1");

@@ -8,20 +8,20 @@ use super::{World, assert_keys};
 use crate::support::*;
 
 /// A way to be refused: the status over REST and the code over gRPC.
-pub type Refusal = (u16, Code);
+pub type ExpectedError = (u16, Code);
 
-pub const INVALID: Refusal = (400, Code::InvalidArgument);
-pub const UNAUTHENTICATED: Refusal = (401, Code::Unauthenticated);
-pub const FORBIDDEN: Refusal = (403, Code::PermissionDenied);
-pub const EXISTS: Refusal = (409, Code::AlreadyExists);
-pub const WRONG_STATE: Refusal = (409, Code::FailedPrecondition);
-pub const TOO_LARGE: Refusal = (413, Code::ResourceExhausted);
-pub const LIMITED: Refusal = (429, Code::ResourceExhausted);
-pub const BUG: Refusal = (500, Code::Internal);
-pub const UNAVAILABLE: Refusal = (503, Code::Unavailable);
+pub const INVALID: ExpectedError = (400, Code::InvalidArgument);
+pub const UNAUTHENTICATED: ExpectedError = (401, Code::Unauthenticated);
+pub const FORBIDDEN: ExpectedError = (403, Code::PermissionDenied);
+pub const EXISTS: ExpectedError = (409, Code::AlreadyExists);
+pub const WRONG_STATE: ExpectedError = (409, Code::FailedPrecondition);
+pub const TOO_LARGE: ExpectedError = (413, Code::ResourceExhausted);
+pub const LIMITED: ExpectedError = (429, Code::ResourceExhausted);
+pub const BUG: ExpectedError = (500, Code::Internal);
+pub const UNAVAILABLE: ExpectedError = (503, Code::Unavailable);
 
 /// An answer over REST.
-pub struct Rest {
+pub struct RestResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Value,
@@ -29,18 +29,18 @@ pub struct Rest {
 
 /// A token, and perhaps an address that a proxy vouches for.
 #[derive(Clone)]
-pub struct Caller {
-    pub api: Api,
-    grpc: Grpc,
+pub struct ApiCaller {
+    pub api: ApiClient,
+    grpc: GrpcClient,
     from: Option<String>,
 }
 
-impl Caller {
+impl ApiCaller {
     pub fn new(world: &World, token: &str) -> Self {
         let target = world.dev.info["grpcTarget"].as_str().unwrap();
         Self {
-            api: Api::new(&world.dev.api.base, token),
-            grpc: Grpc::new(target, token),
+            api: ApiClient::new(&world.dev.api.base, token),
+            grpc: GrpcClient::new(target, token),
             from: None,
         }
     }
@@ -69,7 +69,7 @@ impl Caller {
         more.iter().copied().chain(from).collect()
     }
 
-    pub async fn rest(&self, operation: &str, body: &Value, more: &[(&str, &str)]) -> Rest {
+    pub async fn rest(&self, operation: &str, body: &Value, more: &[(&str, &str)]) -> RestResponse {
         let response = self
             .api
             .raw(&format!("/v1/{operation}"), |request| {
@@ -83,19 +83,19 @@ impl Caller {
                     .json(body)
             })
             .await;
-        Rest {
+        RestResponse {
             status: response.status().as_u16(),
             headers: response.headers().clone(),
             body: response.json().await.unwrap(),
         }
     }
 
-    pub async fn grpc(&self, operation: &str, body: &Value, more: &[(&str, &str)]) -> Answered {
+    pub async fn grpc(&self, operation: &str, body: &Value, more: &[(&str, &str)]) -> GrpcResult {
         self.grpc.call(operation, body, &self.headers(more)).await
     }
 
     /// The gRPC client.
-    pub fn bare(&self) -> &Grpc {
+    pub fn bare(&self) -> &GrpcClient {
         &self.grpc
     }
 
@@ -131,7 +131,7 @@ impl Caller {
     }
 
     /// Both transports refuse it in their own shape, with a sentence that has `part` in it.
-    pub async fn refused(&self, operation: &str, body: Value, how: Refusal, part: &str) {
+    pub async fn refused(&self, operation: &str, body: Value, how: ExpectedError, part: &str) {
         let rest = self.rest(operation, &body, &[]).await;
         let sentence = sentence_of(operation, &rest, how);
         assert!(sentence.contains(part), "{operation} {body}: {sentence}");
@@ -153,8 +153,8 @@ impl Caller {
 }
 
 /// Checks the shape of a refusal over REST, and gives its sentence.
-pub fn sentence_of(operation: &str, rest: &Rest, (status, _): Refusal) -> String {
-    let Rest { headers, body, .. } = rest;
+pub fn sentence_of(operation: &str, rest: &RestResponse, (status, _): ExpectedError) -> String {
+    let RestResponse { headers, body, .. } = rest;
     assert_eq!(rest.status, status, "{operation}: {body}");
     assert_eq!(headers["content-type"], "application/json");
     assert!(!headers["x-request-id"].is_empty());
@@ -194,7 +194,7 @@ pub fn sentence_of(operation: &str, rest: &Rest, (status, _): Refusal) -> String
     body["error"]["message"].as_str().unwrap().to_owned()
 }
 
-fn assert_metadata(metadata: &MetadataMap, (status, _): Refusal) {
+fn assert_metadata(metadata: &MetadataMap, (status, _): ExpectedError) {
     assert!(metadata.contains_key("x-request-id"));
     let comes_again = metadata.get("retry-after").map(|value| {
         let seconds: u64 = value.to_str().unwrap().parse().unwrap();

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::{World, caller::Caller};
+use super::{World, caller::ApiCaller};
 
 /// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
+enum CallTransport {
     Rest,
     Grpc,
 }
@@ -16,9 +16,15 @@ enum Over {
 /// (over gRPC, as JSON).
 type Reply = (u16, bool, bool, String);
 
-async fn call(over: Over, caller: &Caller, operation: &str, key: &str, body: &Value) -> Reply {
+async fn call(
+    over: CallTransport,
+    caller: &ApiCaller,
+    operation: &str,
+    key: &str,
+    body: &Value,
+) -> Reply {
     let key = ("idempotency-key", key);
-    if over == Over::Grpc {
+    if over == CallTransport::Grpc {
         let (answer, metadata) = match caller.grpc(operation, body, &[key]).await {
             Ok(answered) => answered,
             Err(status) => {
@@ -73,8 +79,8 @@ async fn fifty_calls_with_one_key__should_make_one_thing_and_get_one_answer() {
     ];
     // A key of its own for each transport.
     let ways = [
-        (Over::Rest, "\u{21}".repeat(255)),
-        (Over::Grpc, "~".repeat(255)),
+        (CallTransport::Rest, "\u{21}".repeat(255)),
+        (CallTransport::Grpc, "~".repeat(255)),
     ];
     let caller = world.caller();
     let mut firsts = Vec::new();

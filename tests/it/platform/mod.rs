@@ -14,12 +14,12 @@ mod unavailable;
 
 use serde_json::{Value, json};
 
-use self::caller::Caller;
+use self::caller::ApiCaller;
 use super::support::*;
 
 /// A cluster with one wallet of each curve.
 pub struct World {
-    pub dev: Dev,
+    pub dev: DevProcess,
     pub evm: String,
     pub solana: String,
     _folder: tempfile::TempDir,
@@ -37,7 +37,7 @@ impl World {
     /// With arguments, and with settings in the environment.
     pub async fn start_as(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let dev = Dev::start_with(&folder.path().join("dev"), arguments, variables).await;
+        let dev = DevProcess::start_with(&folder.path().join("dev"), arguments, variables).await;
         Self::of(dev, folder).await
     }
 
@@ -45,11 +45,11 @@ impl World {
     pub async fn start_on_small_disk() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("dev");
-        let dev = Dev::start_by(covault_on_small_disks, &data, &[], &[]).await;
+        let dev = DevProcess::start_by(covault_on_small_disks, &data, &[], &[]).await;
         Self::of(dev, folder).await
     }
 
-    async fn of(dev: Dev, folder: tempfile::TempDir) -> Self {
+    async fn of(dev: DevProcess, folder: tempfile::TempDir) -> Self {
         let evm = dev.api.wallet(&dev.vault, "NETWORK_TYPE_EVM").await;
         let solana = dev.api.wallet(&dev.vault, "NETWORK_TYPE_SOLANA").await;
         Self {
@@ -66,16 +66,16 @@ impl World {
     }
 
     /// The API with a new token of every vault.
-    pub fn token(&self, arguments: &[&str]) -> Api {
+    pub fn token(&self, arguments: &[&str]) -> ApiClient {
         self.dev.token(&[arguments, &["--all-vaults"]].concat())
     }
 
     /// The first platform token over both transports.
-    pub fn caller(&self) -> Caller {
-        Caller::new(self, &self.dev.api.token)
+    pub fn caller(&self) -> ApiCaller {
+        ApiCaller::new(self, &self.dev.api.token)
     }
 
-    pub fn api(&self) -> &Api {
+    pub fn api(&self) -> &ApiClient {
         &self.dev.api
     }
 

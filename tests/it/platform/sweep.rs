@@ -171,7 +171,7 @@ async fn sweep__should_make_addresses_once_and_give_every_reason() {
     let before = api.post("sweep/wallets", deposit.clone()).await;
     world.dev.process.kill();
     world.dev.restart().await;
-    let api = Api::new(&world.dev.api.base, &api.token);
+    let api = ApiClient::new(&world.dev.api.base, &api.token);
     assert_eq!(api.post("sweep/wallets", deposit.clone()).await, before);
     assert_eq!(api.post("sweep/addWatchAddress", body).await, watch);
     let other = world.token(&["--name", "other", "--kind", "sweep", "--access", "full"]);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::World;
 use crate::support::*;
 
-async fn status(api: &Api, operation: &str, body: Value) -> (u16, String) {
+async fn status(api: &ApiClient, operation: &str, body: Value) -> (u16, String) {
     let (status, answer) = api.post(operation, body).await;
     let message = answer["error"]["message"].as_str().unwrap_or_default();
     (status, message.to_owned())
@@ -35,7 +35,7 @@ async fn tokens__should_open_what_they_were_made_for_until_they_are_revoked() {
         &full.token[1..],
         &full.token.to_lowercase(),
     ] {
-        let api = Api::new(&full.base, token);
+        let api = ApiClient::new(&full.base, token);
         let refused = status(&api, "getWalletList", wallets.clone()).await;
         assert_eq!(refused, (401, "unauthenticated".to_owned()), "{token}");
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Process, eventually, free_port, http_client, node_tool, outside};
 
 /// A node of tests/node/nodes. It ends with this value.
-pub struct Node {
+pub struct ChainNode {
     _process: Process,
     /// It ends when this closes, also when the test is killed.
     _leash: Option<ChildStdin>,
@@ -20,7 +20,7 @@ pub struct Node {
     http: reqwest::Client,
 }
 
-impl Node {
+impl ChainNode {
     /// Starts `tests/node/nodes/<name>.mjs`.
     pub async fn start(folder: &Path, name: &str) -> Self {
         Self::start_with(folder, name, &[]).await
@@ -82,7 +82,7 @@ pub struct Bitcoind {
 }
 
 /// An address of mainnet as regtest writes it, and its script in hex.
-pub struct OwnForm {
+pub struct RegtestAddress {
     pub address: String,
     pub script: String,
 }
@@ -156,17 +156,17 @@ impl Bitcoind {
     /// Pays to the script of a mainnet address (this chain writes its addresses otherwise), and
     /// mines.
     pub async fn fund(&self, address: &str, satoshi: u64) {
-        let own = Self::own_form(address).address;
+        let own = Self::regtest_address(address).address;
         let coins = format!("{}.{:08}", satoshi / 100_000_000, satoshi % 100_000_000);
         self.call("sendtoaddress", json!([own, coins])).await;
         self.mine(1).await;
     }
 
     /// A mainnet address as this chain writes it.
-    pub fn own_form(address: &str) -> OwnForm {
+    pub fn regtest_address(address: &str) -> RegtestAddress {
         let answer = outside("bitcoinRegtest", json!({"address": address}));
         let text = |name: &str| answer[name].as_str().unwrap().to_owned();
-        OwnForm {
+        RegtestAddress {
             address: text("address"),
             script: text("script"),
         }
@@ -174,7 +174,7 @@ impl Bitcoind {
 
     /// Confirmed coins of an address, in satoshi.
     pub async fn balance(&self, address: &str) -> u64 {
-        let script = Self::own_form(address).script;
+        let script = Self::regtest_address(address).script;
         let what = json!(["start", [format!("raw({script})")]]);
         let found = self.call("scantxoutset", what).await;
         satoshi(&found["total_amount"])

@@ -17,16 +17,16 @@ pub fn http_client() -> reqwest::Client {
 
 /// The platform API with one token.
 #[derive(Clone)]
-pub struct Api {
+pub struct ApiClient {
     pub base: String,
     pub token: String,
     http: reqwest::Client,
 }
 
 /// A status and a body.
-pub type Answer = (u16, Value);
+pub type StatusAndBody = (u16, Value);
 
-impl Api {
+impl ApiClient {
     pub fn new(base: &str, token: &str) -> Self {
         Self {
             base: base.to_owned(),
@@ -36,7 +36,7 @@ impl Api {
     }
 
     /// The answer to one operation, or `None` when no answer came (the service was killed).
-    pub async fn attempt(&self, operation: &str, body: &Value) -> Option<Answer> {
+    pub async fn attempt(&self, operation: &str, body: &Value) -> Option<StatusAndBody> {
         let response = self
             .http
             .post(format!("{}/v1/{operation}", self.base))
@@ -49,8 +49,8 @@ impl Api {
         Some((status, response.json().await.ok()?))
     }
 
-    /// As [`Api::attempt`], with an idempotency key.
-    pub async fn keyed(&self, operation: &str, body: &Value, key: &str) -> Option<Answer> {
+    /// As [`ApiClient::attempt`], with an idempotency key.
+    pub async fn keyed(&self, operation: &str, body: &Value, key: &str) -> Option<StatusAndBody> {
         let response = self
             .http
             .post(format!("{}/v1/{operation}", self.base))
@@ -64,7 +64,7 @@ impl Api {
         Some((status, response.json().await.ok()?))
     }
 
-    pub async fn post(&self, operation: &str, body: Value) -> Answer {
+    pub async fn post(&self, operation: &str, body: Value) -> StatusAndBody {
         self.attempt(operation, &body)
             .await
             .unwrap_or_else(|| panic!("{operation}: no JSON answer"))

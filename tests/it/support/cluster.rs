@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 use super::*;
 
 /// The pieces apart, from the samples in deploy/ with ports and folder changed.
-pub struct Cluster {
+pub struct TestCluster {
     pub redis: Redis,
     pub serve: Process,
     pub signers: Vec<Process>,
     /// OpenSSH lines of the signers.
     pub keys: Vec<String>,
-    pub api: Api,
+    pub api: ApiClient,
     pub admin_token: String,
     pub folder: tempfile::TempDir,
 }
 
-impl Cluster {
+impl TestCluster {
     /// `deadline_ms` is how long a request may wait for signers, which sign raw messages too.
     pub async fn start(deadline_ms: u64) -> Self {
         Self::start_with(deadline_ms, "raw_signing = true").await
     }
 
-    /// As [`Cluster::start`], with another policy in every signer's policy file.
+    /// As [`TestCluster::start`], with another policy in every signer's policy file.
     pub async fn start_with(deadline_ms: u64, policy: &str) -> Self {
         Self::start_prepared(deadline_ms, policy, |_| ()).await
     }
 
-    /// As [`Cluster::start_with`]; `prepare` gets the folder with the configuration files before
+    /// As [`TestCluster::start_with`]; `prepare` gets the folder with the configuration files before
     /// anything is started.
     pub async fn start_prepared(
         deadline_ms: u64,
@@ -49,7 +49,7 @@ impl Cluster {
         Self::start_from_samples(deadline_ms, Some(policy), open).await
     }
 
-    /// As [`Cluster::start_prepared`], with all that the samples pin; without `policy` their policy too.
+    /// As [`TestCluster::start_prepared`], with all that the samples pin; without `policy` their policy too.
     pub async fn start_from_samples(
         deadline_ms: u64,
         policy: Option<&str>,
@@ -93,7 +93,7 @@ impl Cluster {
             serve,
             signers,
             keys: Vec::new(),
-            api: Api::new(&base, ""),
+            api: ApiClient::new(&base, ""),
             admin_token: String::new(),
             folder,
         };
@@ -108,7 +108,7 @@ impl Cluster {
         let admin_token = read("orchestrator/admin-token").unwrap();
         cluster.keys = keys;
         cluster.admin_token = admin_token;
-        cluster.api = Api::new(&base, &token);
+        cluster.api = ApiClient::new(&base, &token);
         cluster.admit();
         cluster
     }
@@ -428,7 +428,7 @@ pub fn store_table(folder: &Path, url: &str) -> String {
 }
 
 /// Waits until each of these orchestrators can work.
-pub async fn until_ready(apis: &[Api]) {
+pub async fn until_ready(apis: &[ApiClient]) {
     for api in apis {
         eventually("an orchestrator is ready", async || {
             (api.get("/readyz").await == 200).then_some(())

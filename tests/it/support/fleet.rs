@@ -21,10 +21,10 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// See the module.
 pub struct Fleet {
     /// The first process is its `serve`.
-    pub cluster: Cluster,
+    pub cluster: TestCluster,
     others: Vec<Process>,
     /// Each process's API.
-    pub apis: Vec<Api>,
+    pub apis: Vec<ApiClient>,
     roles: Vec<String>,
     server: Postgres,
     database: String,
@@ -54,11 +54,11 @@ impl Fleet {
                 }
             }
         };
-        let cluster = Cluster::start_prepared(60_000, "raw_signing = true", prepare).await;
+        let cluster = TestCluster::start_prepared(60_000, "raw_signing = true", prepare).await;
         let mut apis = vec![cluster.api.clone()];
         for port in ports {
             let base = format!("http://127.0.0.1:{port}");
-            apis.push(Api::new(&base, &cluster.api.token));
+            apis.push(ApiClient::new(&base, &cluster.api.token));
         }
         let mut fleet = Self {
             cluster,
@@ -129,8 +129,8 @@ impl Fleet {
     }
 
     /// Vaults until each of these processes has one; they, in the order of the processes.
-    pub async fn vaults(&self, of: &[usize]) -> Vec<Vault> {
-        let mut found: Vec<Option<Vault>> = of.iter().map(|_| None).collect();
+    pub async fn vaults(&self, of: &[usize]) -> Vec<TestVault> {
+        let mut found: Vec<Option<TestVault>> = of.iter().map(|_| None).collect();
         for number in 0..24 {
             let name = format!("vault-{number}");
             let id = tokio::task::block_in_place(|| self.cluster.create_vault(&name));
@@ -138,7 +138,7 @@ impl Fleet {
             let place = of.iter().position(|index| *index == owner);
             if let Some(place) = place.filter(|place| found[*place].is_none()) {
                 let api = &self.apis[0];
-                found[place] = Some(Vault {
+                found[place] = Some(TestVault {
                     evm: api.wallet(&id, "NETWORK_TYPE_EVM").await,
                     solana: api.wallet(&id, "NETWORK_TYPE_SOLANA").await,
                     id,
@@ -243,13 +243,13 @@ fn name_of(index: usize) -> String {
 
 /// A vault with a wallet on each curve.
 #[derive(Clone)]
-pub struct Vault {
+pub struct TestVault {
     pub id: String,
     pub evm: String,
     pub solana: String,
 }
 
-impl Vault {
+impl TestVault {
     /// A message to be signed; every fourth with ECDSA.
     pub fn message(&self, number: usize) -> Value {
         let content = base64(format!("message {number}"));
@@ -272,7 +272,7 @@ pub struct Accepted {
 
 /// Clients that send requests, one after the other each, and repeat what was not answered with 200
 /// through the next process, with the same key. Any other refusal than 503 fails.
-pub struct Load {
+pub struct FleetLoad {
     ending: Arc<AtomicBool>,
     /// Requests that were accepted by now, and calls that were refused.
     pub accepted: Arc<AtomicUsize>,
@@ -280,9 +280,9 @@ pub struct Load {
     clients: JoinSet<Vec<Accepted>>,
 }
 
-impl Load {
+impl FleetLoad {
     pub fn start(
-        apis: &[Api],
+        apis: &[ApiClient],
         clients: usize,
         body: impl Fn(usize) -> Value + Clone + Send + 'static,
     ) -> Self {
@@ -328,7 +328,12 @@ impl Load {
 }
 
 /// A call that is repeated until it is accepted.
-pub async fn patient(apis: &[Api], number: usize, body: Value, refused: &AtomicUsize) -> Accepted {
+pub async fn patient(
+    apis: &[ApiClient],
+    number: usize,
+    body: Value,
+    refused: &AtomicUsize,
+) -> Accepted {
     let key = format!("key {number}");
     let started = std::time::Instant::now();
     for tries in 0_usize.. {

@@ -54,17 +54,17 @@ pub fn answer_fields(operation: &str) -> Vec<String> {
 }
 
 /// An answer in JSON, and its metadata.
-pub type Answered = Result<(Value, MetadataMap), Status>;
+pub type GrpcResult = Result<(Value, MetadataMap), Status>;
 
 /// The platform and sweep APIs over gRPC, with one token.
 #[derive(Clone)]
-pub struct Grpc {
+pub struct GrpcClient {
     client: Client<HttpConnector, tonic::body::Body>,
     target: String,
     pub token: String,
 }
 
-impl Grpc {
+impl GrpcClient {
     pub fn new(target: &str, token: &str) -> Self {
         Self {
             client: Client::builder(TokioExecutor::new())
@@ -80,7 +80,7 @@ impl Grpc {
     }
 
     /// Calls an operation of REST's name with more metadata.
-    pub async fn call(&self, operation: &str, body: &Value, more: &[(&str, &str)]) -> Answered {
+    pub async fn call(&self, operation: &str, body: &Value, more: &[(&str, &str)]) -> GrpcResult {
         let method = method(operation).unwrap();
         let message = DynamicMessage::deserialize(method.input(), body).unwrap();
         let message = Bytes::from(message.encode_to_vec());

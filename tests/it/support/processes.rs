@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Api, outcome_of};
+use super::{ApiClient, outcome_of};
 
 /// How long anything may take to come up on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -219,9 +219,9 @@ pub fn outside(ask: &str, mut question: Value) -> Value {
 }
 
 /// `covault dev`.
-pub struct Dev {
+pub struct DevProcess {
     pub process: Process,
-    pub api: Api,
+    pub api: ApiClient,
     pub vault: String,
     pub info: Value,
     data: PathBuf,
@@ -230,7 +230,7 @@ pub struct Dev {
     variables: Vec<(String, String)>,
 }
 
-impl Dev {
+impl DevProcess {
     pub async fn start(data: &Path, arguments: &[&str]) -> Self {
         Self::start_with(data, arguments, &[]).await
     }
@@ -270,7 +270,7 @@ impl Dev {
         data: &Path,
         arguments: &[String],
         variables: &[(String, String)],
-    ) -> (Process, Api, Value) {
+    ) -> (Process, ApiClient, Value) {
         fs::create_dir_all(data).unwrap();
         let log = data.with_extension("log");
         command
@@ -287,7 +287,7 @@ impl Dev {
             (info["pid"] == json!(pid)).then_some(info)
         })
         .await;
-        let api = Api::new(
+        let api = ApiClient::new(
             info["baseUrl"].as_str().unwrap(),
             info["platformToken"].as_str().unwrap(),
         );
@@ -312,9 +312,9 @@ impl Dev {
     }
 
     /// The API with a new token, made as `covault token create` says.
-    pub fn token(&self, arguments: &[&str]) -> Api {
+    pub fn token(&self, arguments: &[&str]) -> ApiClient {
         let token = self.command(&[&["token", "create"], arguments].concat());
-        Api::new(&self.api.base, token.trim())
+        ApiClient::new(&self.api.base, token.trim())
     }
 
     /// The file of its store.

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{BOB, Made};
+use super::{BOB, Fixtures};
 use crate::platform::{
     World,
-    caller::{Caller, INVALID},
+    caller::{ApiCaller, INVALID},
 };
 
 const ISSUER: &str = "GA5ZSEJYB37JRC5AVCIA5MOP4RHTM335X2KGX3IHOJAPP5RE34K4KZVN";
 
 /// Texts with as much as they may have, and with one more: characters, but bytes where the network
 /// counts those.
-pub async fn check(world: &World, caller: &Caller, made: &Made) {
+pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
     let vault = &world.dev.vault;
     let new = async |network: &str| caller.api.wallet(vault, network).await;
     let (stellar, ton) = (

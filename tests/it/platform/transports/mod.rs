@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::{
     World, assert_keys,
-    caller::{Caller, Rest, sentence_of},
+    caller::{ApiCaller, RestResponse, sentence_of},
 };
 use crate::support::*;
 
@@ -21,14 +21,14 @@ const TRON: &str = "TJRabPrwbZy45sbavfcjinPJC18kjpRTv8";
 const AWAY: u64 = 137;
 
 /// What the first part makes and the others ask for.
-struct Made {
+struct Fixtures {
     /// A request that is signed.
     signed: String,
     /// One that waits for its chain.
     waiting: String,
     batch: String,
     wallet: String,
-    sweep: Caller,
+    sweep: ApiCaller,
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ fn text(answer: &Value, path: &str) -> String {
     answer.pointer(path).unwrap().as_str().unwrap().to_owned()
 }
 
-async fn operations(world: &World, caller: &Caller, anvil: &Anvil) -> Made {
+async fn operations(world: &World, caller: &ApiCaller, anvil: &Anvil) -> Fixtures {
     let vault = &world.dev.vault;
     let wallet = |number: u8| {
         json!({"vaultUuid": vault, "networkType": "NETWORK_TYPE_EVM", "name": "W",
@@ -159,7 +159,7 @@ async fn operations(world: &World, caller: &Caller, anvil: &Anvil) -> Made {
     assert_keys(&watch, &["uuid", "address", "network"]);
 
     let waiting = caller.api.create(waits()).await;
-    Made {
+    Fixtures {
         signed,
         waiting,
         batch: text(&batches[0], "/batchPayment/uuid"),
@@ -170,7 +170,7 @@ async fn operations(world: &World, caller: &Caller, anvil: &Anvil) -> Made {
 
 /// What each transport has of its own: no such operation, another method, another content, and
 /// deadlines.
-async fn beside_operations(world: &World, caller: &Caller, made: &Made) {
+async fn beside_operations(world: &World, caller: &ApiCaller, made: &Fixtures) {
     let api = &caller.api;
     for (path, token, shape) in [
         ("/v1/noSuchOperation", &api.token, ["error"].as_slice()),
@@ -197,7 +197,7 @@ async fn beside_operations(world: &World, caller: &Caller, made: &Made) {
     ] {
         let path = format!("/v1/{operation}");
         let url = format!("{}{path}", api.base);
-        let read = async |response: reqwest::Response| Rest {
+        let read = async |response: reqwest::Response| RestResponse {
             status: response.status().as_u16(),
             headers: response.headers().clone(),
             body: response.json().await.unwrap(),

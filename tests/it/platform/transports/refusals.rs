@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::{AWAY, BOB, Made};
+use super::{AWAY, BOB, Fixtures};
 use crate::platform::{
     World,
-    caller::{Caller, EXISTS, INVALID, Refusal, TOO_LARGE, UNAVAILABLE, WRONG_STATE},
+    caller::{ApiCaller, EXISTS, ExpectedError, INVALID, TOO_LARGE, UNAVAILABLE, WRONG_STATE},
 };
 use crate::support::*;
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
-pub async fn check(world: &World, caller: &Caller, made: &Made) {
+pub async fn check(world: &World, caller: &ApiCaller, made: &Fixtures) {
     let (vault, evm) = (&world.dev.vault, &world.evm);
     let message = |text: &str| world.message(text)["evmMessage"].clone();
     let digest = base64([1; 32]);
@@ -42,7 +42,7 @@ pub async fn check(world: &World, caller: &Caller, made: &Made) {
                 .await;
         }
     }
-    let cases: Vec<(&str, Value, Refusal, &str)> = vec![
+    let cases: Vec<(&str, Value, ExpectedError, &str)> = vec![
         (
             "resimulation",
             json!({"signingRequestUuid": NOBODY}),

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{BOB, Made};
+use super::{BOB, Fixtures};
 use crate::platform::{
     World,
-    caller::{Caller, FORBIDDEN, INVALID, Refusal, UNAUTHENTICATED, UNAVAILABLE},
+    caller::{ApiCaller, ExpectedError, FORBIDDEN, INVALID, UNAUTHENTICATED, UNAVAILABLE},
 };
 use crate::support::*;
 
 /// Which token opens what, and from where.
-pub async fn of_tokens(world: &World, caller: &Caller, made: &Made) {
+pub async fn of_tokens(world: &World, caller: &ApiCaller, made: &Fixtures) {
     const PLATFORM: [&str; 13] = [
         "createSigningRequest",
         "getSigningRequestDetails",
@@ -41,7 +41,7 @@ pub async fn of_tokens(world: &World, caller: &Caller, made: &Made) {
     let sweep_reader = new("sweep-reader", "sweep", "read-only", "");
     let admin = caller.with(world.dev.info["adminToken"].as_str().unwrap());
     for operation in PLATFORM {
-        let refused = async |who: &Caller, how: Refusal, part: &str| {
+        let refused = async |who: &ApiCaller, how: ExpectedError, part: &str| {
             who.refused(operation, json!({}), how, part).await;
         };
         for token in ["", "nonsense"] {
@@ -97,7 +97,7 @@ pub async fn of_tokens(world: &World, caller: &Caller, made: &Made) {
 
 /// A token of another vault sees nothing of this one; and that vault waits for a signer that never
 /// comes.
-pub async fn of_another_vault(world: &World, caller: &Caller, made: &Made) {
+pub async fn of_another_vault(world: &World, caller: &ApiCaller, made: &Fixtures) {
     let admin = async |operation: &str, body: Value| {
         let response = world
             .api()

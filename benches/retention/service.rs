@@ -19,8 +19,8 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::{
-    copies::{self, Copies, Made},
-    support::{Anvil, Cluster, base64, configure, postgres::Postgres, store_table},
+    copies::{self, CopyPlan, SampleRequest},
+    support::{Anvil, TestCluster, base64, configure, postgres::Postgres, store_table},
 };
 
 const CHAIN: u64 = 31_337;
@@ -54,8 +54,8 @@ const REQUEST: [[&str; 2]; 2] = [
     ["a payment is accepted", "a payment is sent"],
 ];
 
-pub struct Side {
-    cluster: Cluster,
+pub struct BenchService {
+    cluster: TestCluster,
     anvil: Anvil,
     _chain_folder: tempfile::TempDir,
     /// The URL of its database; `None` of redb.
@@ -76,7 +76,7 @@ pub struct Side {
     pub calls: BTreeMap<&'static str, Vec<u64>>,
 }
 
-impl Side {
+impl BenchService {
     /// A service with so many finished requests and wallets.
     pub async fn start(requests: u64, wallets: u64, server: Option<&Postgres>) -> Self {
         assert_eq!(requests % MADE, 0, "a multiple of {MADE}");
@@ -94,8 +94,8 @@ impl Side {
             }
             configure(&folder.join("serve.toml"), "serve", "", &tables);
         };
-        let cluster = Cluster::start_prepared(60_000, "raw_signing = true", prepare).await;
-        let mut side = Self {
+        let cluster = TestCluster::start_prepared(60_000, "raw_signing = true", prepare).await;
+        let mut service = Self {
             cluster,
             anvil,
             _chain_folder: chain_folder,
@@ -114,12 +114,12 @@ impl Side {
             calls: BTreeMap::new(),
         };
         for name in ["main", "other"] {
-            side.vaults.push(side.cluster.create_vault(name));
+            service.vaults.push(service.cluster.create_vault(name));
         }
-        side.make_wallets().await;
-        let made = side.make_requests().await;
-        side.copy(made).await;
-        side
+        service.make_wallets().await;
+        let made = service.make_requests().await;
+        service.copy(made).await;
+        service
     }
 
     async fn call(&self, operation: &str, body: &Value) -> Value {
@@ -155,11 +155,11 @@ impl Side {
     async fn make_wallets(&mut self) {
         let stride = self.wallets.div_ceil(ADDRESSES);
         let made = futures::stream::iter(0..self.wallets).map(|number| {
-            let side = &*self;
+            let service = &*self;
             // In turns: a vault, then the other one.
-            let vault = &side.vaults[(number % 2) as usize];
+            let vault = &service.vaults[(number % 2) as usize];
             async move {
-                let address = side.wallet(vault, number).await;
+                let address = service.wallet(vault, number).await;
                 if number > 0 && number.is_multiple_of(20_000) {
                     eprintln!("  {number} wallets are there");
                 }
@@ -228,24 +228,24 @@ impl Side {
             .await;
     }
 
-    async fn make_requests(&self) -> Vec<Made> {
+    async fn make_requests(&self) -> Vec<SampleRequest> {
         let mut made = Vec::new();
         for number in 0..MADE {
             let key = format!("template {number:011}");
             let uuid = self.create(number, &key).await;
             self.end(&uuid).await;
-            made.push(Made { uuid, key });
+            made.push(SampleRequest { uuid, key });
         }
         made
     }
 
     /// Stops the service and fills its store.
-    async fn copy(&mut self, made: Vec<Made>) {
+    async fn copy(&mut self, made: Vec<SampleRequest>) {
         assert_eq!(self.cluster.serve.terminate(), Some(0));
         let each = MADE / 2 / ACCOUNTS;
         let store = self.open().await;
         let chain = Chain::Vault(self.vaults[0].parse().unwrap());
-        let copies = Copies {
+        let copies = CopyPlan {
             store,
             chain,
             made,

@@ -18,14 +18,14 @@ use covault_core::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::routes::{Ask, app_over, known_key, post, signer};
+use super::routes::{TestRequest, app_over, known_key, post, signer};
 
 const RECIPIENT: &str = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
 /// No vault has it.
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
 /// Live signers whose work waits for a word.
-struct Held {
+struct GatedSigners {
     keys: watch::Receiver<bool>,
     shares: watch::Receiver<bool>,
 }
@@ -38,7 +38,7 @@ async fn until(word: &watch::Receiver<bool>) {
 }
 
 #[async_trait]
-impl Signers for Held {
+impl Signers for GatedSigners {
     async fn keygen(&self, order: &KeygenOrder) -> Result<MadeKey, Fault> {
         until(&self.keys).await;
         Ok(known_key(order))
@@ -103,7 +103,7 @@ impl World {
     async fn new() -> Self {
         let (keys, may_keys) = watch::channel(false);
         let (shares, may_shares) = watch::channel(false);
-        let signers = Held {
+        let signers = GatedSigners {
             keys: may_keys,
             shares: may_shares,
         };
@@ -413,14 +413,14 @@ async fn admin__should_open_with_the_admin_token_alone() {
             (ask(Some("Admin")), 401),
             (ask(Some("platform")), 403),
             (
-                Ask {
+                TestRequest {
                     method: Method::GET,
                     ..ask(Some("admin"))
                 },
                 405,
             ),
             (
-                Ask {
+                TestRequest {
                     headers: vec![("x-mtoken", "admin")],
                     ..ask(Some("admin"))
                 },

@@ -10,11 +10,11 @@ use covault_core::{
     scheme::Scheme,
 };
 
-use super::Which;
+use super::VaultSelector;
 use crate::cli::{
-    answer,
-    client::{Client, Target},
-    progress::{self, Progress},
+    client::{AdminClient, ConnectionArgs},
+    print_line,
+    progress::{self, ProgressSpinner},
     public_key,
 };
 
@@ -30,7 +30,7 @@ fn step(key: &Key) -> Option<&str> {
 #[derive(Debug, clap::Args)]
 pub struct ReshareRequest {
     #[command(flatten)]
-    which: Which,
+    which: VaultSelector,
     /// Present holders that have lost their share (as --signers): they deal nothing, and get a
     /// new share where they are among the new holders, with a permit of their operators (`covault node
     /// permit`). Not needed for a node that is away.
@@ -44,12 +44,12 @@ pub struct ReshareRequest {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
     #[command(flatten)]
-    target: Target,
+    target: ConnectionArgs,
 }
 
 /// Another set of holders.
 #[derive(Debug, clap::Args)]
-pub struct NewSet {
+pub struct NewHoldersArgs {
     /// How many signers are needed for a signature; 2 or more.
     #[arg(long, value_name = "N", required_unless_present = "cancel")]
     threshold: Option<u16>,
@@ -68,15 +68,15 @@ pub struct NewSet {
 }
 
 pub async fn refresh(reshare_request: ReshareRequest) -> anyhow::Result<()> {
-    make(reshare_request, None, Vec::new()).await
+    run_reshare(reshare_request, None, Vec::new()).await
 }
 
-pub async fn reshare(reshare_request: ReshareRequest, set: NewSet) -> anyhow::Result<()> {
+pub async fn reshare(reshare_request: ReshareRequest, set: NewHoldersArgs) -> anyhow::Result<()> {
     if set.cancel {
         return cancel(reshare_request).await;
     }
     let signers = lines(&set.signers)?;
-    make(reshare_request, set.threshold, signers).await
+    run_reshare(reshare_request, set.threshold, signers).await
 }
 
 fn lines(nodes: &[String]) -> anyhow::Result<Vec<String>> {
@@ -105,7 +105,7 @@ async fn cancel(reshare_request: ReshareRequest) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn make(
+async fn run_reshare(
     reshare_request: ReshareRequest,
     threshold: Option<u16>,
     signers: Vec<String>,
@@ -121,7 +121,7 @@ async fn make(
         schemes: reshare_request.schemes.clone(),
     };
     let mut vault = super::made(client.call::<ReshareVault>(&request).await?.vault)?;
-    let meant = |key: &&Key| {
+    let selected = |key: &&Key| {
         if reshare_request.schemes.is_empty() {
             reshares(key)
         } else {
@@ -134,15 +134,15 @@ async fn make(
             key.scheme
         );
     }
-    let old = epochs(before.keys.iter().filter(meant));
-    let progress = Progress::start(format!("vault {name}: its nodes make new shares"));
+    let old = epochs(before.keys.iter().filter(selected));
+    let progress = ProgressSpinner::start(format!("vault {name}: its nodes make new shares"));
     let started = tokio::time::Instant::now();
     let mut told = String::new();
     loop {
-        let keys: Vec<&Key> = vault.keys.iter().filter(meant).collect();
+        let keys: Vec<&Key> = vault.keys.iter().filter(selected).collect();
         if keys.iter().all(|key| key.work.is_none()) {
             drop(progress);
-            return end(&name, &keys, &old);
+            return print_outcome(&name, &keys, &old);
         }
         if let Some((scheme, reason)) = halted(&keys) {
             drop(progress);
@@ -161,13 +161,13 @@ async fn make(
                 eprintln!(
                     "vault {name}: the new shares sign; {told}. The orchestrator goes on telling them"
                 );
-                return end(&name, &keys, &old);
+                return print_outcome(&name, &keys, &old);
             }
             bail!(
                 "vault {name}: not done yet: {told}. The present shares sign, and it goes on by itself; `covault vault show` says how it stands, `covault vault reshare --cancel` ends it"
             );
         }
-        tokio::time::sleep(progress::pause(started)).await;
+        tokio::time::sleep(progress::poll_interval(started)).await;
         vault = match find_again(&client, &vault.uuid).await {
             Ok(vault) => vault,
             // It may be starting again: what is in work goes on then.
@@ -185,7 +185,7 @@ fn reshares(key: &Key) -> bool {
     Scheme::parse(&key.scheme).is_none_or(Scheme::reshares)
 }
 
-async fn find_again(client: &Client, uuid: &str) -> anyhow::Result<Vault> {
+async fn find_again(client: &AdminClient, uuid: &str) -> anyhow::Result<Vault> {
     super::vaults(client)
         .await?
         .into_iter()
@@ -199,7 +199,7 @@ fn epochs<'a>(keys: impl Iterator<Item = &'a Key>) -> BTreeMap<String, u32> {
 }
 
 /// Prints what there is now, when every key has newer shares than before.
-fn end(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result<()> {
+fn print_outcome(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result<()> {
     for key in keys {
         let Some(shares) = &key.shares else { continue };
         if old.get(&key.scheme) >= Some(&shares.epoch) {
@@ -208,7 +208,7 @@ fn end(name: &str, keys: &[&Key], old: &BTreeMap<String, u32>) -> anyhow::Result
                 key.scheme
             );
         }
-        answer(sentence(&key.scheme, shares));
+        print_line(sentence(&key.scheme, shares));
         if !key.unconfirmed.is_empty() {
             eprintln!(
                 "vault {name}: not every node has confirmed its {} shares; who is away may still have old ones, and is told when it is back. `covault vault show` names them",
@@ -253,12 +253,12 @@ fn state(keys: &[&Key]) -> String {
 }
 
 /// Prints a vault with its keys and who holds their shares.
-pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
+pub async fn show(which: VaultSelector, target: ConnectionArgs) -> anyhow::Result<()> {
     let client = target.client()?;
     let vault = which.find(&client).await?;
     let request = admin::ListNodesRequest {};
     let nodes = client.call::<ListNodes>(&request).await?.nodes;
-    answer(format_args!(
+    print_line(format_args!(
         "{}  {}  {}",
         vault.uuid,
         vault.name,
@@ -267,39 +267,39 @@ pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
     for key in &vault.keys {
         match &key.shares {
             Some(shares) => {
-                answer(sentence(&key.scheme, shares));
+                print_line(sentence(&key.scheme, shares));
                 for holder in &shares.holders {
-                    answer(format_args!("  {}", known(holder, &nodes)));
+                    print_line(format_args!("  {}", describe_holder(holder, &nodes)));
                 }
             }
-            None => answer(format_args!("{}  no key yet", key.scheme)),
+            None => print_line(format_args!("{}  no key yet", key.scheme)),
         }
         if let Some(work) = &key.work {
             let to = format!("{}-of-{}, for", work.threshold, work.holders.len());
             match work.step.as_str() {
-                PREPARING => answer(format_args!("  in progress: new shares, {to}")),
+                PREPARING => print_line(format_args!("  in progress: new shares, {to}")),
                 HALTED => {
-                    answer(format_args!(
+                    print_line(format_args!(
                         "  given up until it is asked for again: {}",
                         work.reason
                     ));
-                    answer(format_args!("  it was for new shares, {to}"));
+                    print_line(format_args!("  it was for new shares, {to}"));
                 }
-                _ => answer("  in progress: telling the nodes to use these shares"),
+                _ => print_line("  in progress: telling the nodes to use these shares"),
             }
             for holder in &work.holders {
-                answer(format_args!("    {}", known(holder, &nodes)));
+                print_line(format_args!("    {}", describe_holder(holder, &nodes)));
             }
         }
         if let Some(problem) = &key.problem {
-            answer(format_args!("  last problem: {problem}"));
+            print_line(format_args!("  last problem: {problem}"));
         }
         let list = |what: &str, of: &[String]| {
             if !of.is_empty() {
-                answer(format_args!("  {what}"));
+                print_line(format_args!("  {what}"));
             }
             for node in of {
-                answer(format_args!("    {}", known(node, &nodes)));
+                print_line(format_args!("    {}", describe_holder(node, &nodes)));
             }
         };
         list(
@@ -315,7 +315,7 @@ pub async fn show(which: Which, target: Target) -> anyhow::Result<()> {
 }
 
 /// A node with its state and name, where the orchestrator knows it.
-fn known(holder: &str, nodes: &[Node]) -> String {
+fn describe_holder(holder: &str, nodes: &[Node]) -> String {
     let id = |line: &str| NodeId::parse_openssh_line(line).ok();
     let same = nodes
         .iter()

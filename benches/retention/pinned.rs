@@ -9,9 +9,9 @@ use std::{
 };
 
 /// A file or a folder that stays in memory until this is dropped.
-pub struct Held(Child);
+pub struct PinnedFile(Child);
 
-impl Held {
+impl PinnedFile {
     /// Reads it, and returns once all of it is in memory. Panics without vmtouch, and for who may not
     /// lock as much memory (`ulimit -l`).
     pub fn new(path: &Path) -> Self {
@@ -32,7 +32,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PinnedFile {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
